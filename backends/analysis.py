@@ -101,7 +101,9 @@ class KernelAnalysis:
     occupancy: Mapping[str, int]
     loops: int
     hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops
+    lines: tuple[Line, ...]  #: all that can be reached, in the order of addresses
     counts: Mapping[str, int] = attrs.Factory(dict)  #: other counts in `hot`, by name
+    sources: Mapping[int, str] = attrs.Factory(dict)  #: FILE:LINE by offset, as far as debug information says so
 
 
 @attrs.frozen

@@ -106,9 +106,14 @@ _MODELS: dict[str, str] = {
 _EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
 
 
+def _machine(content: bytes) -> int:
+    """That of an ELF file, -1 of others."""
+    return int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+
+
 def executor(content: bytes, where: str) -> Any:
     """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    machine = _machine(content)
     if machine not in _EXECUTORS:
         raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
     return import_module(_EXECUTORS[machine])
@@ -118,9 +123,14 @@ def executor(content: bytes, where: str) -> Any:
 _TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
 
 
+def has_timer(content: bytes) -> bool:
+    """Whether there is a model of launches of such an object."""
+    return _machine(content) in _TIMERS
+
+
 def timer(content: bytes, where: str) -> Any:
     """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+    machine = _machine(content)
     if machine not in _TIMERS:
         raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
     return import_module(_TIMERS[machine])
@@ -131,7 +141,13 @@ _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have s
 
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
-    found: Analysis = _module(path, _READERS).analyze(read(path), path.name)
+    _module(path, _READERS)  # the name is looked at first
+    return analyze_code(read(path), path.name)
+
+
+def analyze_code(content: bytes, name: str) -> Analysis:
+    """The same of what a file of that name holds."""
+    found: Analysis = _module(Path(name), _READERS).analyze(content, name)
     return found
 
 
@@ -141,7 +157,15 @@ def profile(path: Path, latency: float | None = None, groups: int | None = None)
     `latency` is that of vector memory in clocks, by default of the nearest cache that units share. `groups` workgroups
     share a unit; None: one, and as many as it holds.
     """
-    found: list[KernelProfile] = _module(path, _MODELS).profile(read(path), path.name, latency, groups)
+    _module(path, _MODELS)
+    return profile_code(read(path), path.name, latency, groups)
+
+
+def profile_code(
+    content: bytes, name: str, latency: float | None = None, groups: int | None = None
+) -> list[KernelProfile]:
+    """The same of what a file of that name holds."""
+    found: list[KernelProfile] = _module(Path(name), _MODELS).profile(content, name, latency, groups)
     return found
 
 

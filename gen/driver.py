@@ -137,6 +137,9 @@ def build(
     """The program of a problem under `config` (a line), else under what the file `registry`, or the one that
     CONVGEN_REGISTRY names, has for it, else under the best config that fits.
 
+    `disable` names optimising steps that are left out, `observe` is called after each step, `tried` with each config;
+    with `debug` the code gets line information into its IR.
+
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
     options = Options(disable, observe, tried, debug)

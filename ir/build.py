@@ -94,7 +94,16 @@ class Loop:
 
 
 class KernelBuilder:
-    """Collects the statements of one kernel; methods that bind return the variable."""
+    """Collects the statements of one kernel; methods that bind return the variable.
+
+    `grid` counts workgroups along x, y and z; a workgroup has `subgroups` subgroups of `width` lanes. What has no
+    meaning is refused when the kernel is compiled: `UserError` with the statement that it concerns.
+
+    Arguments that several methods have: `coords` are where a tile begins, an element number for each axis of the view;
+    `layout` is the fragment that says which lane and register has which element, so that a variable or `value` has as
+    many elements as the layout has registers; `slot` is the number of a copy of the shared tile; `stage` and `comment`
+    are for the reader of the assembly.
+    """
 
     def __init__(
         self,
@@ -130,7 +139,7 @@ class KernelBuilder:
         return self.subgroup
 
     def buffer(self, name: str, elem: Type, elements: int) -> Global:
-        """A buffer argument of that many elements."""
+        """A buffer argument of that many elements, which a host gives as an address."""
         buffer = Global(name, elem, -(-elements * elem.spacing // 8))
         self.params.append(buffer)
         return buffer
@@ -141,13 +150,13 @@ class KernelBuilder:
         return v
 
     def size(self, name: str, most: int, least: int = 1, multiple: int = 1) -> sizes.Size:
-        """A scalar argument of s32 of which the host promises so much."""
+        """A scalar argument of s32 of which the host promises so much: its range, and what it is a multiple of."""
         self._ids += 1
         self.params.append(v := sizes.Size(name, self._ids, s32, least, most, multiple))
         return v
 
     def host_value(self, argument: Argument) -> Var:
-        """A scalar argument that the host computes."""
+        """A scalar argument that the host computes, by the expression in the launch record."""
         self._ids += 1
         value = sizes.HostValue(argument.name, self._ids, argument.type, argument.value, argument.expr or "")
         self.params.append(value)
@@ -164,7 +173,10 @@ class KernelBuilder:
         pitch: int | None = None,
         chunk: int = 16,
     ) -> Shared:
-        """A shared tile; rows `pitch` bytes apart, without gaps if None."""
+        """A shared tile of `slots` x rows x cols elements; rows `pitch` bytes apart, without gaps if None.
+
+        `swizzle` permutes the chunks of `chunk` bytes of each row.
+        """
         digits = row_major(rows, cols, None if pitch is None else pitch // elem.bytes)
         self.tiles.append(tile := Shared(name, elem, rows, cols, digits, slots, swizzle or Swizzle(), chunk))
         return tile
@@ -225,6 +237,7 @@ class KernelBuilder:
         return self.let(name, x.Mma(tile, acc, a, b))
 
     def zeros(self, type: VectorType) -> Expr:
+        """Zeros in all elements of a vector type."""
         return x.zeros(type)
 
     @contextmanager
@@ -268,9 +281,11 @@ class KernelBuilder:
         self._suites.pop()
 
     def exit_if(self, cond: Expr, *values: Expr) -> None:
+        """Leave the loop around it where the uniform `cond` holds; carried values are then `values`, in their order."""
         self.add(s.ExitIf(cond, values))
 
     def barrier(self, stage: str = "") -> None:
+        """Wait until all subgroups of the workgroup are here; what they did to shared memory can then be seen."""
         self.add(s.Barrier(self.site(stage)))
 
     def ticket(self, name: str, buffer: Global, index: Index, turns: Index, stage: str = "ticket") -> Var:
@@ -282,6 +297,7 @@ class KernelBuilder:
     def load_view(
         self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
     ) -> Var:
+        """Bind the tile of a view that begins at `coords`; what lies outside the view is zero."""
         v = self.var(name, vector(view.memory.elem, layout.registers))
         self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage, comment)))
         return v
@@ -289,6 +305,7 @@ class KernelBuilder:
     def store_view(
         self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
     ) -> None:
+        """Store a tile to where it begins in a view; what lies outside the view is dropped."""
         self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage, comment)))
 
     def prefetch(
@@ -346,6 +363,7 @@ class KernelBuilder:
     def load_shared(
         self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> Var:
+        """Bind a slot of a shared tile; dims of the layout are its rows and columns."""
         v = self.var(name, vector(tile.elem, layout.registers))
         self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage, comment)))
         return v
@@ -361,6 +379,7 @@ class KernelBuilder:
     def store_shared(
         self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> None:
+        """Store a fragment to a slot of a shared tile; dims of the layout are its rows and columns."""
         self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
 
     def reduce(
@@ -423,7 +442,7 @@ class KernelBuilder:
         self.add(s.AtomicAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name), op))
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
-        """A window of a buffer; all of it if nothing is said."""
+        """A window of a buffer, `extent` bytes from byte `shift` on; all of it if nothing is said."""
         return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
 
     def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
@@ -436,24 +455,35 @@ class KernelBuilder:
     def global_load(
         self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
     ) -> Var:
+        """Bind a value of `type` at `varying + uniform + imm` bytes of a surface: of each lane, of all, a constant.
+
+        Where that is outside the surface it is zero. Raises UserError for what is no surface.
+        """
         v = self.var(name, type)
         self.add(s.GlobalLoad(v, *self._window(surface, varying, uniform), imm, self.site()))
         return v
 
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
+        """Store a value there, in bytes as of `global_load`; outside the surface it is dropped. Raises UserError."""
         self.add(s.GlobalStore(*self._window(surface, varying, uniform), imm, value, self.site()))
 
     def global_atomic(
         self, op: str, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0
     ) -> None:
+        """What stands there, as of `global_load`, becomes `op`, a key of `stmt.ATOMICS`, of itself and `value`.
+
+        Raises UserError for what is no surface.
+        """
         self.add(s.GlobalAtomic(*self._window(surface, varying, uniform), imm, value, self.site(), op))
 
     def shared_read(self, name: str, type: AnyType, tile: Shared, address: Index, imm: int = 0) -> Var:
+        """Bind a value of `type` at `address + imm` bytes from the start of a shared tile."""
         v = self.var(name, type)
         self.add(s.SharedRead(v, tile, _index(address), imm, self.site()))
         return v
 
     def shared_write(self, tile: Shared, value: Expr, address: Index, imm: int = 0) -> None:
+        """Store a value at `address + imm` bytes from the start of a shared tile."""
         self.add(s.SharedWrite(tile, _index(address), imm, value, self.site()))
 
     def done(self) -> Kernel:

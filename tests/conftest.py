@@ -84,6 +84,7 @@ ALLOWED_SKIPS = (
     "no assembler: Debian newer than 12: libigc-tools",
     "ocloc is not installed",
     "Intel's Level Zero driver is not installed",
+    "no chromium with its driver",
 )
 
 

@@ -86,6 +86,8 @@ def test_it_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
     data = json.loads(run("-c", entry, *line))
     assert data["run"]["status"] == "passed"
     assert (tmp_path / "k.launch.json").exists()
+    run("-c", entry, "explain", "k.launch.json", "-o", "k.html")
+    assert (tmp_path / "k.html").read_text().startswith("<!doctype html>")
     assert "usage: convgen" in run("-m", "convgen", "--help")
     assert (site / "bin" / "convgen").exists()
 

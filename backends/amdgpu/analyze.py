@@ -35,7 +35,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     """
     with readable(content, where) as (loaded, _):
         name = loaded.arch.name
-        return Analysis(name, _TERMS, tuple(_kernel(kernel, name) for kernel in loaded.kernels.values()))
+        return Analysis(name, _TERMS, tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values()))
 
 
 @contextmanager
@@ -79,11 +79,13 @@ def hot_loop(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Ins
     return code, [code[n] for block in blocks for n in block]
 
 
-def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
+def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
+    arch = loaded.arch.name
     code = reachable(kernel.instructions, kernel.entry, follows)
     start = code[0].address
     lines = [line_of(i, i.address - start, arch) for i in code]
     loops, hot = hottest(lines, *basic_blocks(code, follows))
+    sources = ((i.address - start, loaded.line(i.address)) for i in code)
     return KernelAnalysis(
         kernel.name,
         _registers(kernel),
@@ -93,6 +95,8 @@ def _kernel(kernel: KernelInfo, arch: str) -> KernelAnalysis:
         waves_held(kernel, arch),
         loops,
         hot,
+        tuple(lines),
+        sources={offset: source for offset, source in sources if source},
     )
 
 

@@ -78,7 +78,7 @@ def _assembled(content: bytes, where: str) -> bytes:
 
 def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
     target = loaded.platform.name
-    code, loops, hot = _hot(loaded.instructions(kernel.name), target)
+    code, lines, loops, hot = _hot(loaded.instructions(kernel.name), target)
     items = most_items(kernel)
     used = _used(code, DEVICES[target].grf_bytes)
     return KernelAnalysis(
@@ -90,16 +90,17 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
         threads_held(kernel, target),
         loops,
         hot,
+        tuple(lines),
         _counts(code, hot, loaded, kernel),
     )
 
 
-def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], int, Stretch]:
-    """What runs, how many loops it has, and the hottest of them."""
+def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Line], int, Stretch]:
+    """What runs, line by line, too; how many loops it has, and the hottest of them."""
     running = reachable(code, 0, _follows)
     lines = [line_of(i, target) for i in running]
     loops, hot = hottest(lines, *basic_blocks(running, _follows))
-    return running, loops, hot
+    return running, lines, loops, hot
 
 
 def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
@@ -117,7 +118,7 @@ def most_items(kernel: KernelInfo) -> int:
 
 def hot_loop(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction]]:
     """What runs, and of that the hot loop: empty where there is no loop."""
-    running, _, hot = _hot(code, target)
+    running, _, _, hot = _hot(code, target)
     at = _at(code)
     return running, [at[line.offset] for line in hot.lines] if hot.is_loop else []
 
@@ -178,7 +179,7 @@ def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kerne
     }
     automatic = _auto_deps(loaded, kernel)
     if automatic is not None:
-        again, _, loop = _hot(automatic, target)
+        again, _, _, loop = _hot(automatic, target)
         found["iga64's waits"] = _token_waits(again, loop.lines)
     at = _at(code)
     found["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)

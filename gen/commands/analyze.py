@@ -47,9 +47,9 @@ def analyze(arguments: Sequence[str]) -> int:
     for number, kernel in enumerate(found.kernels):
         if number:
             print()
-        report.show(_rows(kernel, found), sys.stdout)
+        report.show(rows(kernel, found), sys.stdout)
         print()
-        report.show_table(("unit", "slots", "busy", "with"), _units(kernel.hot, found.terms), sys.stdout)
+        report.show_table(("unit", "slots", "busy", "with"), units(kernel.hot, found.terms), sys.stdout)
         if options.verbose:
             print()
             lines = [(f"+{n.offset:#06x}", n.kind, str(n.slots), n.text) for n in kernel.hot.lines]
@@ -66,7 +66,7 @@ def _ratio(value: float | None, matrix: str) -> str:
     return f"no {matrix}" if value is None else f"1 : {value:.2f}"
 
 
-def _rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
+def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
     hot, terms = kernel.hot, found.terms
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
@@ -88,7 +88,7 @@ def _rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
     ]
 
 
-def _units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
+def units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
     """What occupies each unit, and for which part of the time that the busiest one takes."""
     slots = hot.slots
     longest = max(1, *slots.values())

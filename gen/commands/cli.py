@@ -33,6 +33,8 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
         "LAUNCH.json|CODE",
         "time of launches, what bounds them and what waits",
     ),
+    "explain": ("explain", "parser", "explain", "PROBLEM|FILE -o K.html", "a page on how a kernel came about"),
+    "diff": ("diff", "parser", "diff", "A [B]", "two kernels side by side, and what makes the difference"),
     "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),
     "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "who owns which element of a vector"),
     "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),

@@ -136,7 +136,7 @@ def _drawing(
 class Cell:
     """A rectangle of elements with the same owners: colour and shade by number, and what is written there."""
 
-    colour: int
+    colour: int | None  #: None where there is nothing
     shade: int
     lines: tuple[str, ...]
 
@@ -160,18 +160,19 @@ def draw_cells(
     shades = 1 + max(cell.shade for row in cells for cell in row)
     for row, found in enumerate(cells):
         for column, cell in enumerate(found):
-            colour = _shade(cell.colour, cell.shade, shades)
+            colour = _EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
             parts = list(_tile(grid, row, column, colour, cell.lines, None))
             boxes += [part for part in parts if isinstance(part, Box)]
             lines += [part for part in parts if isinstance(part, Line)]
-    colours = sorted({cell.colour for row in cells for cell in row})
+    colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
     bottom = grid.end[1]
-    if len(colours) <= len(PALETTE):
+    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # of the legend
+    if room:
         legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
         boxes += [part for part in legend if isinstance(part, Box)]
         lines += [part for part in legend if isinstance(part, Line)]
-    lines.append(Line(_MARGIN, bottom + 2 * _MARGIN, remark))
-    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT)
+    lines.append(Line(_MARGIN, bottom + _MARGIN + room, remark))
+    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT + room - _MARGIN)
 
 
 def _tile(
@@ -238,13 +239,17 @@ def _readable(colour: str) -> str:
 # ---------------------------------------------------------------- as SVG and PNG
 
 
-def svg(drawing: Drawing, animated: bool = False) -> str:
-    """SVG text; animated: rounds appear one after the other, over and over, but for who asks for reduced motion."""
+def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
+    """SVG text; animated: rounds appear one after the other, over and over, but for who asks for reduced motion.
+
+    `prefix` begins names of elements, which within a page of several pictures must differ.
+    """
     size = f'width="{drawing.width}" height="{drawing.height}" viewBox="0 0 {drawing.width} {drawing.height}"'
+    title, desc = f"{prefix}title", f"{prefix}desc"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{escape(drawing.title)}</title>',
-        f'<desc id="desc">{escape(drawing.description)}</desc>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="{title} {desc}">',
+        f'<title id="{title}">{escape(drawing.title)}</title>',
+        f'<desc id="{desc}">{escape(drawing.description)}</desc>',
         f"<style>text{{font-family:sans-serif;dominant-baseline:central}}{_frames(drawing.rounds) if animated else ''}"
         "</style>",
         f'<rect width="100%" height="100%" fill="{_PAPER}"/>',

@@ -78,7 +78,7 @@ class Watch:
         if self.dump == ALL or self.dump == AFTER + step.name:
             self._write(step, after, str(after))
         elif self.dump == CHANGED and str(after) != str(before):
-            self._write(step, after, _changes(before, after))
+            self._write(step, after, changes(before, after))
 
     def _write(self, step: Step | None, made: Kernel | MachineKernel, shown: str) -> None:
         """As text, or into a file; only those of passes are replayable."""
@@ -119,9 +119,14 @@ def _checker() -> PassChecker:
     return PassChecker()
 
 
-def _changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> str:
+def is_written_anew(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> bool:
+    """Whether no line of two steps as printed can be the same."""
+    return isinstance(before, MachineKernel) and isinstance(after, MachineKernel) and before.form != after.form
+
+
+def changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> str:
     """A unified diff of two steps as printed, without its file names; the latter whole if no line can be the same."""
-    if isinstance(before, MachineKernel) and isinstance(after, MachineKernel) and before.form != after.form:
+    if is_written_anew(before, after):
         return str(after)
     lines = difflib.unified_diff(str(before).splitlines(), str(after).splitlines(), lineterm="", n=2)
     return "\n".join(line for number, line in enumerate(lines) if number >= 2)

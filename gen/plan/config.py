@@ -117,7 +117,7 @@ class Config:
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
             raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in the config")
-        return cls(**{_ATTRIBUTES.get(key, key): value for key, value in values.items()})
+        return cls(**{ATTRIBUTES.get(key, key): value for key, value in values.items()})
 
     def __str__(self) -> str:
         def sizes(v: tuple[int, ...]) -> str:
@@ -142,7 +142,7 @@ class Config:
         )
 
 
-_ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
+ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 
 
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:

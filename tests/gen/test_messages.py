@@ -12,6 +12,7 @@ from convgen.commands.steps import steps
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
 from convgen.passes import pipeline
+from convgen.plan.config import FIELDS
 from convgen.problem.options import KNOBS_OF
 
 NO_TARGET = "given target 'gfx000' (did you mean gfx950?), wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"
@@ -20,6 +21,7 @@ NAMES = {
     "<passes>": ", ".join(p.name for p in pipeline.PASSES),
     "<steps>": ", ".join(step.name for step in steps("gfx942")),
     **{f"<{driver} knobs>": " ".join(f"--{o.name}" for o in options) for driver, options in KNOBS_OF.items()},
+    "<config>": ", ".join(f"{word}=" for word in FIELDS),
     "<optimising>": ", ".join(step.name for step in steps("gfx942") if step.kind == pipeline.OPTIMISING),
 }
 
@@ -266,23 +268,23 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, tune, run, analyze, profile, map, layout, replay, passes, "
-        "targets, completion; see convgen --help",
+        "given no command, wanted one of conv, gemm, batch, tune, run, analyze, profile, explain, diff, map, layout, "
+        "replay, passes, targets, completion; see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, tune, run, analyze, profile, map, layout, replay, passes, "
-        "targets, completion; see convgen --help",
+        "given 'fly', wanted one of conv, gemm, batch, tune, run, analyze, profile, explain, diff, map, layout, "
+        "replay, passes, targets, completion; see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, analyze, profile, map, "
-        "layout, replay, passes, targets, completion; see convgen --help",
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, analyze, profile, explain, "
+        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, tune, run, analyze, profile, map, layout, replay, passes, "
-        "targets, completion; see convgen --help",
+        "given '--verbose', wanted one of conv, gemm, batch, tune, run, analyze, profile, explain, diff, map, layout, "
+        "replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),
@@ -297,6 +299,29 @@ MESSAGES = [
     ("analyze old.s", "given .amdgcn_target of gfx803, wanted one of gfx90a, gfx942, gfx950, in old.s"),
     ("analyze junk.hsaco", "given junk.hsaco that cannot be read: the code object is damaged: Invalid EI_CLASS b'j'"),
     ("analyze host.hsaco", "given host.hsaco that is neither a code object nor text"),
+    ("explain GEMM", "given no -o, wanted one; see convgen explain --help"),
+    ("explain GEMM -o k.txt", "given k.txt, wanted FILE.html, at -o"),
+    ("explain GEMM -o bad.json/k.html --dt f16", "cannot write bad.json: File exists, at -o"),
+    ("explain GEMM -o k.html --grid 4", "given --grid with the problem 32x16:16x32, wanted it elsewhere: see --help"),
+    ("explain k.s -o k.html --dt f16", "given --dt with the file k.s, wanted it with a problem only"),
+    ("explain k.s -o k.html --config x", "given --config with the file k.s, wanted it elsewhere: see --help"),
+    (
+        "explain k.s -o k.html --chip mi300x",
+        "given --chip with k.s and no --grid and --block, wanted it elsewhere: see --help",
+    ),
+    ("explain k.json -o k.html --grid 4", "given --grid with the launch record k.json, which says it"),
+    ("explain missing.s -o k.html", "cannot read missing.s: No such file or directory"),
+    ("diff", "given 0 of subject, wanted one or two: A, B"),
+    ("diff GEMM", "given 32x16:16x32 alone, wanted two kernels: B, or two of --target or of --config"),
+    ("diff a b c", "given 3 of subject, wanted one or two: A, B"),
+    ("diff GEMM --target a --target b --target c", "given 3 of --target, wanted one or two: A, B"),
+    ("diff GEMM --config fast", "given 'fast', wanted one of <config> in the config"),
+    ("diff a.s b.s --target xe2", "given two files with options of problems, wanted them with a problem only"),
+    (
+        "diff GEMM k.json --grid 4",
+        "given a launch without a code object, wanted --grid, --block and --arg with one only",
+    ),
+    ("diff GEMM missing.s --dt f16", "cannot read missing.s: No such file or directory"),
     ("profile", "given no FILE, wanted one; see convgen profile --help"),
     ("profile k.hsaco --chip x", "given --chip without a launch, wanted a launch record, or --grid and --block"),
     ("profile k.hsaco --grid 2", "cannot read k.hsaco: No such file or directory"),

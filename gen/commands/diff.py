@@ -1,0 +1,157 @@
+"""`convgen diff`: two kernels side by side, and what makes the one quicker than the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convgen.commands.arguments import Parser
+from convgen.commands.execute import add_launch_options
+from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.session import FINE, complain
+from convgen.ir.error import UserError
+
+if TYPE_CHECKING:
+    from convgen.explain.difference import Difference
+    from convgen.explain.subject import Subject
+
+_SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
+_CHOSEN = "auto"  #: the config that is chosen, as a word of --config
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "diff",
+        "Show two kernels side by side: config, registers, local memory, the mix of their loops, times, what they are\n"
+        "bound by and where their waves wait; then say in words what differs and what follows from it. A and B are\n"
+        "problems, launch records, or code of any compiler; one problem with two targets or two configs is two\n"
+        "kernels, too. An option that is given once holds for both, but for one --config of one problem and target,\n"
+        "with which the chosen config is compared.",
+        'convgen diff mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 --config "tile=64x64x32 waves=2x2 mma=32x32x8"',
+        "convgen diff 1024x1024:1024x1024 --dt f16 --target gfx942 --target gfx950",
+        "convgen diff out/a.launch.json out/b.launch.json --json",
+        "convgen diff out/k.hsaco theirs.hsaco",
+    )
+    add = parser.add_argument
+    add("subjects", metavar="A [B]", nargs="*", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
+    add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
+    add("--json", action="store_true", help="print one JSON object")
+    add = parser.add_argument_group("of problems").add_argument
+    add("--target", action="append", default=[], help="see `convgen targets` (default gfx942); twice: of A, of B")
+    line = f"this config instead of the chosen one, which is `{_CHOSEN}`; twice: of A, of B"
+    add("--config", action="append", default=[], metavar="LINE", help=line)
+    add_launch_options(parser)
+    add_knobs(parser, "conv", "matmul")
+    return parser
+
+
+def diff(arguments: Sequence[str]) -> int:
+    """`convgen diff`: 0 whether they differ or not."""
+    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    a, b = _pair("subject", options.subjects, None)
+    targets = _pair("--target", options.target, "gfx942")
+    configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
+    if len(options.subjects) == 1 and targets[0] == targets[1] and configs[0] == configs[1]:
+        raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target or of --config")
+    files = [text for text in (a, b) if text.endswith(_SUFFIXES)]
+    if len(files) == 2 and (knobs or options.target or options.config):
+        raise UserError("given two files with options of problems, wanted them with a problem only")
+    if all(text.endswith(".json") for text in files) and any(getattr(options, name) for name in _LAUNCH):
+        raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
+
+    from convgen.explain.difference import Difference, as_json
+
+    found = Difference.of(
+        _subject(a, targets[0], configs[0], options, knobs), _subject(b, targets[1], configs[1], options, knobs)
+    )
+    for side in (found.a, found.b):
+        for remark in side.subject.remarks:
+            if not options.json:
+                complain(f"note: {side.letter}: {remark}")
+    if options.json:
+        print(json.dumps(as_json(found)))
+    else:
+        _print(found)
+    return FINE
+
+
+_LAUNCH = ("kernel", "grid", "block", "lds", "arg")
+
+
+def _pair(what: str, given: Sequence[str], default: str | None) -> tuple[str, str]:
+    """Of A and of B: one holds for both. Raises UserError."""
+    if not given and default is not None:
+        given = [default]
+    if not 1 <= len(given) <= 2:
+        raise UserError(f"given {len(given)} of {what}, wanted one or two: A, B")
+    return given[0], given[-1]
+
+
+def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str | None]:
+    """The config of each, None for the chosen one. One config of one problem is that of B."""
+    given = options.config
+    if len(given) == 1 and is_one:
+        given = [_CHOSEN, *given]
+    a, b = _pair("--config", given, _CHOSEN)
+    return None if a == _CHOSEN else a, None if b == _CHOSEN else b
+
+
+def _subject(
+    text: str, target: str, config: str | None, options: argparse.Namespace, knobs: Mapping[str, str]
+) -> Subject:
+    """What A or B names."""
+    from convgen.explain import subject
+    from convgen.run import prepared
+
+    path = Path(text)
+    if not text.endswith(_SUFFIXES):
+        from convgen.problem.conv import Conv
+        from convgen.problem.matmul import Matmul
+
+        problem = (Matmul if re.match(r"[0-9x]+:", text) else Conv).of(text, dict(knobs))
+        return subject.of_problem(problem, target, config, chip=options.chip)
+    if path.suffix == ".json":
+        return subject.of_record(path, {}, options.chip)
+    if options.grid is None and options.block is None:
+        return subject.of_code(path, None)
+    launch = prepared.of_object(
+        path,
+        kernel=options.kernel,
+        grid=options.grid,
+        block=options.block,
+        dynamic_lds=options.lds,
+        arguments=options.arg,
+    )
+    return subject.of_code(path, launch, options.chip)
+
+
+def _print(found: Difference) -> None:
+    from convgen.commands import report
+    from convgen.explain.difference import shown
+
+    for side in (found.a, found.b):
+        rows = [(side.letter, side.name), ("target", side.subject.target)]
+        rows += [("kernel", side.kernel.name)] if side.kernel else []
+        rows += [("config", " ".join(f"{k}={v}" for k, v in side.config.items()))] if side.config else []
+        report.show([*rows, *([("bound", side.bound)] if side.bound else [])], sys.stdout)
+        print()
+    if words := found.config():
+        report.show_table(("config", "A", "B"), words, sys.stdout)
+        print()
+    of = "an iteration" if found.has_loops else "a wave"
+    for title, rows_of in (("", found.numbers), (f"{of} has", found.mix), ("clocks waited", found.stalls)):
+        if pairs := rows_of():
+            rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]
+            report.show_table((title, "A", "B", "B : A"), rows_, sys.stdout)
+            print()
+    for sentence in found.told():
+        print(sentence)
+
+
+def _ratio(a: float | None, b: float | None) -> str:
+    return f"{b / a:.2f}" if a and b is not None else ""

@@ -1,0 +1,117 @@
+"""`convgen explain`: one page that shows how a kernel came about, and where it waits."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from convgen.commands.arguments import Parser, number
+from convgen.commands.execute import add_launch_options, add_scalars, refuse_launch_options
+from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.session import FINE, WRONG
+from convgen.ir.error import UserError
+
+if TYPE_CHECKING:
+    from convgen.explain.subject import Subject
+
+_SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
+_OF_PROBLEMS = ("config", "registry", "disable")
+_OF_LAUNCHES = ("kernel", "grid", "block", "lds", "arg")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "explain",
+        "Write a page of HTML on a kernel, complete in one file: the problem, why it has its config, what every pass\n"
+        "changed, layouts, who computes which tile, and the assembly with its lines of IR and what each instruction\n"
+        "waits for. A launch record of convgen's is made again; of other files it tells what can be read from them.",
+        "convgen explain mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o k.html",
+        "convgen explain 4096x4096:4096x4096 --dt f16 --target gfx950 -o g.html",
+        "convgen explain out/k.launch.json -o k.html",
+        "convgen explain k.hsaco --grid 4 --block 256 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128 -o k.html",
+    )
+    add = parser.add_argument
+    add("subject", metavar="PROBLEM|FILE", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
+    add("-o", dest="output", metavar="FILE.html", required=True, help="the page")
+    add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
+    groups = "execute and compare N sampled output tiles (default 2; 0: none)"
+    add("--run-groups", type=number(0), metavar="N", help=groups)
+    add = parser.add_argument_group("of a problem").add_argument
+    add("--target", help="see `convgen targets` (default gfx942)")
+    add("--config", metavar="LINE", help="use this config instead of choosing one")
+    add("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
+    add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
+    add_scalars(parser.add_argument_group("of a launch record").add_argument)
+    add_launch_options(parser)
+    add_knobs(parser, "conv", "matmul")
+    return parser
+
+
+def explain(arguments: Sequence[str]) -> int:
+    """`convgen explain`: 1 where the simulator finds the kernel wrong."""
+    options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
+    if not options.output.endswith((".html", ".htm")):
+        raise UserError(f"given {options.output}, wanted FILE.html, at -o")
+    subject = _of_file(options, knobs) if _is_file(options.subject) else _of_problem(options, knobs)
+
+    from convgen.explain.page import page
+    from convgen.run.files import write_all
+
+    write_all({Path(options.output): page(subject).encode()})
+    return FINE if subject.outcome is None or subject.outcome.passed else WRONG
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith(_SUFFIXES)
+
+
+def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
+    _refuse(options, ("set", *_OF_LAUNCHES), f"the problem {options.subject}")
+
+    from convgen.explain import subject
+    from convgen.problem.conv import Conv
+    from convgen.problem.matmul import Matmul
+
+    is_product = re.match(r"[0-9x]+:", options.subject)
+    problem = (Matmul if is_product else Conv).of(options.subject, knobs)
+    disable, target = tuple(options.disable), options.target or "gfx942"
+    groups = 2 if options.run_groups is None else options.run_groups
+    return subject.of_problem(problem, target, options.config, options.registry, disable, options.chip, groups)
+
+
+def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
+    path = Path(options.subject)
+    _refuse(options, ("target", *_OF_PROBLEMS), f"the file {path.name}")
+    if knobs:
+        raise UserError(f"given --{next(iter(knobs))} with the file {path.name}, wanted it with a problem only")
+
+    from convgen.explain import subject
+    from convgen.run import prepared
+
+    if path.suffix == ".json":
+        refuse_launch_options(options, path)
+        groups = 2 if options.run_groups is None else options.run_groups
+        return subject.of_record(path, dict(options.set), options.chip, groups)
+    _refuse(options, ("set", "run_groups"), f"the code {path.name}")
+    if options.grid is None and options.block is None:
+        _refuse(options, ("chip", "kernel", "lds", "arg"), f"{path.name} and no --grid and --block")
+        return subject.of_code(path, None)
+    launch = prepared.of_object(
+        path,
+        kernel=options.kernel,
+        grid=options.grid,
+        block=options.block,
+        dynamic_lds=options.lds,
+        arguments=options.arg,
+    )
+    return subject.of_code(path, launch, options.chip)
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:
+    """UserError for options that mean nothing here."""
+    for name in names:
+        if getattr(options, name):
+            raise UserError(f"given --{name.replace('_', '-')} with {given}, wanted it elsewhere: see --help")

@@ -1,0 +1,317 @@
+"""Two kernels side by side: what differs in their configs, what follows from that, and which waits make the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+
+from convgen.backends.analysis import KernelAnalysis
+from convgen.backends.timing import LoopProfile, TimedLine
+from convgen.explain import words
+from convgen.explain.subject import Subject
+from convgen.profile.launches import LaunchTime
+
+_ALIKE = 0.005  #: share by which numbers that count as equal differ at most
+_WAITS = 4  #: kinds of instructions that are told of
+
+#: Word of a config -> what it decides first, by the names of `Side.numbers`.
+_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+    "tile": ("workgroups", "FLOP of an iteration", "bytes of an iteration", "shared bytes", "vgpr", "agpr", "grf"),
+    "waves": ("threads", "vgpr", "agpr", "grf", "bytes of an iteration"),
+    "mma": ("loop instructions", "FLOP of an iteration", "clocks a kFLOP"),
+    "slots": ("shared bytes", "workgroups of a unit"),
+    "stages": ("vgpr", "grf", "workgroups of a unit"),
+    "taps": ("loop instructions", "vgpr", "grf"),
+    "acc": ("vgpr", "agpr", "workgroups of a unit"),
+    "slices": ("workgroups", "launches"),
+    "subtiles": ("vgpr", "grf", "workgroups of a unit"),
+    "prefetch": ("loop instructions",),
+    "reorder": ("launches",),
+    "sum": ("launches",),
+    "map": ("L2 hits, %", "MiB from memory"),
+    "in": ("clocks a kFLOP", "loop instructions"),
+    "grids": ("launches", "code bytes"),
+    "phases": ("launches", "workgroups"),
+    "copy": ("loop instructions", "vgpr", "shared bytes"),
+    "padding": ("code bytes", "vgpr"),
+}
+
+
+@attrs.frozen(eq=False, slots=False)
+class Side:
+    """One of the two, by its main kernel: that of the longest launch, or of the loop with most matrix work."""
+
+    letter: str
+    subject: Subject
+
+    @property
+    def name(self) -> str:
+        return self.subject.name
+
+    @cached_property
+    def kernel(self) -> KernelAnalysis | None:
+        if self.subject.analysis is None:
+            return None
+        kernels = self.subject.analysis.kernels
+        if self.subject.times is not None:
+            main = self.subject.times.longest.profile.kernel
+            return next(k for k in kernels if k.name == main)
+        return max(kernels, key=lambda k: k.hot.flop)
+
+    @cached_property
+    def launch(self) -> LaunchTime | None:
+        return self.subject.times.longest if self.subject.times else None
+
+    @cached_property
+    def loop(self) -> LoopProfile | None:
+        """Where no launch was timed, the loop with as many workgroups as a unit holds."""
+        return next((k.loops[-1] for k in self.subject.loops if self.kernel and k.name == self.kernel.name), None)
+
+    @property
+    def bound(self) -> str:
+        return self.launch.bound if self.launch else self.loop.bound if self.loop else ""
+
+    @property
+    def timed(self) -> Sequence[TimedLine]:
+        return self.subject.timed(self.kernel.name) if self.kernel else ()
+
+    @cached_property
+    def config(self) -> dict[str, str]:
+        """Words of the config; nothing of a kernel that is not convgen's."""
+        made = self.subject.made
+        return {} if made is None else {name: value for name, value, _ in words.config_words(made.plan.config)}
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """What can be said in numbers, by name; names tell the unit."""
+        return {name: value for name, value in (*self._of_time(), *self._of_kernel()) if value is not None}
+
+    def _of_time(self) -> Iterator[tuple[str, float | None]]:
+        if self.subject.times is not None:
+            assert self.launch is not None
+            profile, moved = self.launch.profile, self.launch.profile.moved
+            unit = profile.units[profile.full]
+            yield "time, us", self.subject.times.total
+            yield "launches", len(self.subject.times.launches)
+            yield "workgroups", profile.workgroups
+            yield "threads", profile.threads
+            yield "workgroups of a unit", min(profile.held.values())
+            yield "clocks of them", unit.clocks
+            yield "instructions of a wave", profile.instructions
+            yield "L1 hits, %", 100 * moved.l1_hits
+            yield "L2 hits, %", 100 * moved.l2_hits
+            yield "MiB from memory", moved.memory / (1 << 20)
+            for pipe, clocks in unit.busy.items():
+                yield f"{pipe} busy, %", 100 * clocks / unit.clocks
+        elif self.loop is not None:
+            found = next(k for k in self.subject.loops if self.kernel and k.name == self.kernel.name)
+            yield "threads", found.threads
+            yield "workgroups of a unit", found.resident
+            yield "clocks of an iteration", self.loop.clocks
+            if found.flop:
+                yield "clocks a kFLOP", 1e3 * self.loop.clocks / (found.flop * self.loop.groups)
+            for pipe, clocks in self.loop.busy.items():
+                yield f"{pipe} busy, %", 100 * clocks / self.loop.clocks
+
+    def _of_kernel(self) -> Iterator[tuple[str, float | None]]:
+        if self.kernel is None:
+            return
+        yield from self.kernel.registers.items()
+        yield "shared bytes", self.kernel.shared_bytes
+        yield "code bytes", self.kernel.code_bytes
+        hot = self.kernel.hot
+        if self.has_loop:
+            yield "loop instructions", len(hot.lines)
+            yield "FLOP of an iteration", hot.flop
+            yield "bytes of an iteration", sum(n for path, n in hot.bytes.items() if path.startswith("global"))
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether there is a hot loop, and it was executed as far as anything was."""
+        if self.kernel is None or not self.kernel.hot.is_loop:
+            return False
+        executed = {t.line.offset for t in self.timed if t.times}
+        return not executed or any(line.offset in executed for line in self.kernel.hot.lines)
+
+    def mix(self, *, of_loop: bool) -> dict[str, float]:
+        """Instructions by kind: of an iteration of the hot loop, or of a wave as it was executed."""
+        if self.kernel is None:
+            return {}
+        if of_loop:
+            return {kind: float(count) for kind, count in self.kernel.hot.mix.items()}
+        found: dict[str, float] = {}
+        for timed in self.timed:
+            found[timed.line.kind] = found.get(timed.line.kind, 0.0) + timed.times
+        return {kind: count for kind, count in found.items() if count}
+
+    @cached_property
+    def stalls(self) -> dict[str, float]:
+        """Clocks that a wave waits, by the kind of the instruction."""
+        found: dict[str, float] = {}
+        for timed in self.timed:
+            found[timed.line.kind] = found.get(timed.line.kind, 0.0) + timed.stalled
+        return {kind: clocks for kind, clocks in found.items() if clocks >= 0.5}
+
+
+@attrs.frozen(eq=False)
+class Difference:
+    """Of two kernels."""
+
+    a: Side
+    b: Side
+
+    @classmethod
+    def of(cls, a: Subject, b: Subject) -> Difference:
+        """Of two subjects. Where launches of one were timed and loops of the other, loops of both are, if both have."""
+        sides = Side("A", a), Side("B", b)
+        if (a.times is None) != (b.times is None) and all(side.has_loop for side in sides):
+            sides = Side("A", a.by_loops if a.times else a), Side("B", b.by_loops if b.times else b)
+        return cls(*sides)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether clocks of both are of the same: of waves of a launch, or of an iteration."""
+        return (self.a.launch is None) == (self.b.launch is None)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether they have the same instructions."""
+        mine, others = (side.kernel and side.kernel.lines for side in (self.a, self.b))
+        return mine is not None and mine == others
+
+    def config(self) -> list[tuple[str, str, str]]:
+        """Words that differ, with the value of each side."""
+        mine, others = self.a.config, self.b.config
+        names = dict.fromkeys((*mine, *others)) if mine and others else ()
+        rows = ((n, mine.get(n) or words.default(n), others.get(n) or words.default(n)) for n in names)
+        return [row for row in rows if row[1] != row[2]]
+
+    def numbers(self) -> dict[str, tuple[float | None, float | None]]:
+        return _beside(self.a.numbers, self.b.numbers)
+
+    @property
+    def has_loops(self) -> bool:
+        return self.a.has_loop and self.b.has_loop
+
+    def mix(self) -> dict[str, tuple[float | None, float | None]]:
+        """Of loops where both have one, else of waves."""
+        return _beside(*(side.mix(of_loop=self.has_loops) for side in (self.a, self.b)))
+
+    def stalls(self) -> dict[str, tuple[float | None, float | None]]:
+        """The kinds that differ most come first."""
+        found = _beside(self.a.stalls, self.b.stalls)
+        return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
+
+    # ------------------------------------------------------------ in words
+
+    def told(self) -> list[str]:
+        """What differs, in sentences: first the config, then what follows from it, then the time and the waits."""
+        if self.is_same:
+            return ["Both have the same instructions."]
+        return [*self._of_config(), *self._of_time(), *self._of_waits()]
+
+    def _of_config(self) -> Iterator[str]:
+        told: set[str] = set()
+        if self.a.subject.target != self.b.subject.target:
+            yield f"A is for {self.a.subject.target}, B for {self.b.subject.target}."
+        for word, mine, other in self.config():
+            follows = [text for name in _FOLLOWS[word] if name not in told and (text := self._changed(name))]
+            told |= set(_FOLLOWS[word])
+            behind = f" With it change: {'; '.join(follows)}." if follows else ""
+            yield f"{word} is {mine} in A and {other} in B ({words.MEANINGS[word]}).{behind}"
+
+    def _changed(self, name: str) -> str:
+        """The values of a number that differs, else nothing."""
+        mine, other = self.a.numbers.get(name), self.b.numbers.get(name)
+        if mine is None or other is None or _is_alike(mine, other):
+            return ""
+        return f"{name} {shown(mine)} to {shown(other)}"
+
+    def _of_time(self) -> Iterator[str]:
+        for name in ("time, us", "clocks a kFLOP", "clocks of an iteration"):
+            mine, other = self.a.numbers.get(name), self.b.numbers.get(name)
+            if mine and other:
+                yield _compared(name, mine, other)
+                break
+        if self.a.bound and self.b.bound:
+            if self.a.bound != self.b.bound:
+                yield (
+                    f"A is bound by {self.a.bound} ({words.bound(self.a.bound)}), B by {self.b.bound}"
+                    f" ({words.bound(self.b.bound)})."
+                )
+            else:
+                yield f"Both are bound by {self.a.bound}: {words.bound(self.a.bound)}."
+        if self.a.launch and self.b.launch:
+            one, two = self.a.launch.causes, self.b.launch.causes
+            apart = {cause: two[cause] - one[cause] for cause in one if not _is_alike(one[cause], two[cause])}
+            if apart:
+                cause = max(apart, key=lambda name: abs(apart[name]))
+                yield f"Alone, {cause} would take {one[cause]:.2f} us in A and {two[cause]:.2f} us in B."
+
+    def _of_waits(self) -> Iterator[str]:
+        both = [(kind, a or 0.0, b or 0.0) for kind, (a, b) in self.stalls().items()]
+        most = [f"{kind} {shown(a)} to {shown(b)}" for kind, a, b in both[:_WAITS] if not _is_alike(a, b)]
+        if not self.is_comparable:
+            yield "Clocks of one are those of a wave of its launch, of the other those of an iteration: do not compare."
+        elif most:
+            yield f"What differs most in how long a wave waits, in clocks by kind of instruction: {'; '.join(most)}."
+        for side in (self.a, self.b):
+            longest = max(side.timed, key=lambda t: t.stalled, default=None)
+            if longest is not None and longest.stalled >= 1:
+                at = f"+{longest.line.offset:#06x} {longest.line.text}"
+                yield f"In {side.letter} the longest wait is {shown(longest.stalled)} clocks, at {at}."
+
+
+def _beside(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
+    return {name: (mine.get(name), other.get(name)) for name in dict.fromkeys((*mine, *other))}
+
+
+def _is_alike(mine: float, other: float) -> bool:
+    return abs(mine - other) <= _ALIKE * max(abs(mine), abs(other))
+
+
+def _compared(name: str, mine: float, other: float) -> str:
+    if _is_alike(mine, other):
+        return f"Both take the same: {shown(mine)} ({name})."
+    slower, quicker = ("B", "A") if other > mine else ("A", "B")
+    factor = max(mine, other) / min(mine, other)
+    return f"{slower} takes {factor:.2f} times as long as {quicker}: {shown(mine)} in A, {shown(other)} in B ({name})."
+
+
+def shown(value: float | None) -> str:
+    """A number for people, with four digits; a dash where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def as_json(found: Difference) -> dict[str, Any]:
+    """All of it for `--json`."""
+
+    def pairs(rows: Mapping[str, tuple[float | None, float | None]]) -> dict[str, list[float | None]]:
+        return {name: [None if v is None else round(v, 4) for v in both] for name, both in rows.items()}
+
+    return {
+        **{side.letter.lower(): _side_json(side) for side in (found.a, found.b)},
+        "same": found.is_same,
+        "config": {word: [mine, other] for word, mine, other in found.config()},
+        "numbers": pairs(found.numbers()),
+        "mix": pairs(found.mix()),
+        "stalls": pairs(found.stalls()),
+        "told": found.told(),
+    }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    made = side.subject.made
+    return {
+        "name": side.name,
+        "target": side.subject.target,
+        "kernel": side.kernel.name if side.kernel else None,
+        "config": str(made.plan.config) if made else None,
+        "bound": side.bound or None,
+        "remarks": list(side.subject.remarks),
+    }

@@ -1,0 +1,126 @@
+"""A kernel's assembly line by line: its labels and remarks, the line of the IR behind it, and what it waits for.
+
+Printed text has no offsets and decoded code no remarks. Where both have the same instructions in the same order, they
+are put together; else the decoded code alone is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+import attrs
+
+from convgen.backends.analysis import KernelAnalysis
+from convgen.backends.timing import TimedLine
+
+_LABEL = re.compile(r"([.\w$]+):(?:\s*//\s*(?P<remark>.*))?$")
+_LINE = re.compile(r"\s*\.loc \d+ (\d+)|// \S+\.ir:(\d+)$")
+_MNEMONIC = re.compile(r"(?:\([^)]*\)\s*)?([a-z][\w.]*)")
+
+
+@attrs.frozen
+class Row:
+    """An instruction, or a label in front of one."""
+
+    text: str
+    remark: str = ""
+    label: str = ""  #: of a row that is no instruction
+    number: int = 0  #: of the row within its kernel
+    offset: int = -1  #: bytes from the kernel's start; -1 where nothing was decoded
+    line: int = 0  #: of the IR at selection; 0 where nothing is known
+    source: str = ""  #: FILE:LINE, where debug information says so
+    kind: str = ""
+    times: float = 0.0  #: that a wave executes it, where it was timed
+    stalled: float = 0.0  #: clocks
+    share: float = 0.0  #: of all stalls
+    is_timed: bool = False
+    is_hot: bool = False  #: whether it is of the hot loop
+
+
+def printed_rows(text: str, kernel: str) -> list[Row]:
+    """All rows of a kernel as the text of its module has them."""
+    return [attrs.evolve(row, number=number) for number, row in enumerate(_printed(text, kernel))]
+
+
+def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]) -> list[Row]:
+    """All rows of a kernel that was decoded; `text` is the assembly of its module, if there is some."""
+    clocks = {t.line.offset: t for t in timed}
+    total = sum(t.stalled for t in timed) or 1.0
+    hot = {line.offset for line in kernel.hot.lines} if kernel.hot.is_loop else set()
+    printed = [] if text is None else list(_printed(text, kernel.name))
+    decoded = [Row(line.text, offset=line.offset, kind=line.kind) for line in kernel.lines]
+    rows = []
+    for number, row in enumerate(_together(printed, decoded)):
+        found = clocks.get(row.offset)
+        rows.append(attrs.evolve(
+            row,
+            number=number,
+            source=kernel.sources.get(row.offset, ""),
+            is_timed=found is not None,
+            times=found.times if found else 0.0,
+            stalled=found.stalled if found else 0.0,
+            share=found.stalled / total if found else 0.0,
+            is_hot=row.offset in hot and (not timed or (found is not None and found.times > 0)),
+        ))  # fmt: skip
+    return rows
+
+
+def _together(printed: Sequence[Row], decoded: Sequence[Row]) -> Iterator[Row]:
+    """Printed rows with the offsets and kinds of decoded ones; the latter where they are not the same instructions."""
+    instructions = [row for row in printed if not row.label]
+    same = len(instructions) == len(decoded) and all(map(_is_same, instructions, decoded))
+    if not same:
+        yield from decoded
+        return
+    found = iter(decoded)
+    for row in printed:
+        if row.label:
+            yield row
+        else:
+            here = next(found)
+            yield attrs.evolve(row, offset=here.offset, kind=here.kind)
+
+
+def _is_same(printed: Row, decoded: Row) -> bool:
+    """Whether it is the same operation: decoders name an encoding behind it."""
+    ours, theirs = (_MNEMONIC.match(row.text) for row in (printed, decoded))
+    return bool(ours and theirs and theirs[1].startswith(ours[1]))
+
+
+def _printed(text: str, kernel: str) -> Iterator[Row]:
+    """The rows of a kernel in the text of its module, as far as that tells."""
+    line = 0
+    for raw in _body(text.splitlines(), kernel):
+        if found := _LINE.match(raw):
+            line = int(found[1] or found[2])
+        elif found := _LABEL.match(raw):
+            name = found[1].removeprefix(f".L{kernel}.")
+            yield Row("", found["remark"] or "", label=name)
+        elif raw.strip() and not raw.lstrip().startswith((".", "//")):
+            code, _, remark = raw.partition("//")
+            yield Row(" ".join(code.split()), remark.strip(), line=line)
+
+
+def _body(lines: Sequence[str], kernel: str) -> Iterator[str]:
+    """The lines between a kernel's name and what ends its code: another section, or another kernel."""
+    inside = False
+    for line in lines:
+        if line == f"{kernel}:" or line == f"//.kernel {kernel}":
+            inside = True
+        elif inside and (line.lstrip().startswith(".section") or line.startswith("//.kernel ")):
+            return
+        elif inside:
+            yield line
+
+
+def by_line(rows: Sequence[Row]) -> Mapping[int, list[Row]]:
+    """The instructions of each line of the IR."""
+    known = sorted((row for row in rows if row.line), key=lambda row: row.line)
+    return {line: list(some) for line, some in groupby(known, key=lambda row: row.line)}
+
+
+def longest(rows: Sequence[Row], count: int) -> list[Row]:
+    """The instructions that wait longest, the longest first."""
+    return sorted((row for row in rows if row.stalled >= 1), key=lambda row: -row.stalled)[:count]

@@ -1,0 +1,241 @@
+"""The page: a template, filled with what there is to tell, and with its style and script in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import attrs
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from convgen import __version__
+from convgen.backends import target as targets
+from convgen.backends.analysis import KernelAnalysis
+from convgen.commands import analyze, drawing, profiled, report, timeline
+from convgen.commands.drawing import Drawing
+from convgen.explain import listing, pictures, words
+from convgen.explain.listing import Row
+from convgen.explain.steps import census
+from convgen.explain.subject import Made, Subject
+from convgen.ir.error import visible
+from convgen.ir.types import scalar
+
+_RANKED = 10  #: configs that the ranking shows
+_LONGEST = 8  #: instructions that wait longest
+_PARTS = slice(3, 7)  #: columns of a ranking, of which the slowest sets the pace
+
+Rows = Sequence[tuple[str, str]]
+
+
+@attrs.frozen(eq=False)
+class KernelPart:
+    """What the page shows of one kernel's machine code."""
+
+    number: int
+    name: str
+    rows: Sequence[Row]
+    longest: Sequence[Row]
+    ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
+    facts: Rows = ()  #: of `convgen analyze`, where there is machine code
+    units: Sequence[tuple[str, ...]] = ()
+    unit: str = ""  #: what clocks are of; empty where nothing was timed
+    times: Rows = ()  #: of `convgen profile`
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether lines of a source stand beside instructions: of a file that the page does not show."""
+        return not self.ir and any(row.source for row in self.rows)
+
+    @property
+    def has_hot_loop(self) -> bool:
+        return any(row.is_hot for row in self.rows)
+
+
+def page(subject: Subject) -> str:
+    """The page as HTML, complete in itself."""
+    loader = PackageLoader("convgen.explain", "templates")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["visible"] = visible
+    kernels = list(_kernels(subject))
+    made = subject.made
+    context: dict[str, Any] = {
+        "subject": subject,
+        "made": made,
+        "version": __version__,
+        "style": Markup(_resource("style.css")),
+        "script": Markup(_resource("script.js")),
+        "svg": _Pictures().svg,
+        "kernels": kernels,
+        "shown": None if made is None else _layouts(made),
+        "tensors": [] if made is None else _tensors(made),
+        "sizes": [] if made is None else _sizes(made),
+        "config": [] if made is None else list(words.config_words(made.plan.config)),
+        "ranking": None if made is None else _ranking(made),
+        "attempts": None if made is None else report.attempts_table(made.attempts),
+        "steps": [] if made is None else [(name, way, *census(way)) for name, way in made.ways.items()],
+        "timelines": _timelines(subject),
+        "total": profiled.total_rows(subject.times) if subject.times else [],
+        "longest_launch": subject.times.longest if subject.times else None,
+        "bound": words.bound,
+        "findings": _findings(subject),
+        "outcome": _outcome(subject),
+    }
+    return environment.get_template("page.html").render(context)
+
+
+def _resource(name: str) -> str:
+    return (files("convgen.explain") / "templates" / name).read_text()
+
+
+class _Pictures:
+    """Drawings as SVG whose names differ from those of all others on the page."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def svg(self, shown: Drawing) -> Markup:
+        self.count += 1
+        return Markup(drawing.svg(shown, prefix=f"p{self.count}-"))
+
+
+# ---------------------------------------------------------------- what was decided
+
+
+def _tensors(made: Made) -> list[tuple[str, ...]]:
+    """Name, what becomes of it, size, layout, type and bytes of each tensor."""
+    written = {spec.name for spec in made.problem.outputs}
+    return [
+        (
+            spec.name,
+            "written" if spec.name in written else "read",
+            " × ".join(map(str, spec.dims)),
+            spec.layout.tag,
+            spec.dtype,
+            f"{scalar(spec.dtype).size(spec.layout.size_elems):,}",
+        )
+        for spec in made.problem.tensors
+    ]
+
+
+def _sizes(made: Made) -> Rows:
+    """The products that the problem becomes."""
+    found = []
+    for part in made.plan.parts:
+        p = part.product
+        batch = f", {p.batch} times" if p.batch > 1 else ""
+        found.append(("as a product", f"M {p.m:,} × N {p.n:,}, each a sum of K {p.k:,}{batch}"))
+    return [
+        *dict.fromkeys(found),
+        ("arithmetic", f"{2e-9 * made.problem.macs:,.3f} GFLOP, those with padding included"),
+    ]
+
+
+def _ranking(made: Made) -> dict[str, Any]:
+    """The table of the best configs; of each row the slowest part, and whether it is the one that was taken."""
+    plain = str(made.unordered)
+    header, rows = report.ranking_table(made.ranking)
+    marked = []
+    for row in rows:
+        parts = [float(text) if text != "-" else 0.0 for text in row[_PARTS]]
+        slowest = 3 + parts.index(max(parts)) if any(parts) else -1
+        marked.append((row, slowest, row[1] == plain))
+    taken = next((int(row[0]) for row, _, is_taken in marked if is_taken), None)
+    shown = [each for each in marked if int(each[0][0]) <= _RANKED or each[2]]
+    return {"header": header, "rows": shown, "count": len(made.ranking), "taken": taken}
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def _layouts(made: Made) -> dict[str, Any]:
+    facts = targets.get(made.code.target).facts
+    kernels = [
+        (name, pictures.fragments(way.built, facts.subgroup_size), pictures.shared_tiles(way, facts))
+        for name, way in made.ways.items()
+    ]
+    return {
+        "atoms": pictures.instruction_fragments(made.plan),
+        "kernels": kernels,
+        "has_tiles": any(tiles for _, _, tiles in kernels),
+        "mapping": pictures.mapping(made.plan, made.together),
+        "lanes": facts.subgroup_size,
+    }
+
+
+# ---------------------------------------------------------------- machine code
+
+
+def _kernels(subject: Subject) -> Iterator[KernelPart]:
+    """Each kernel of the code object; without one, of the assembly."""
+    listings = {} if subject.made is None else subject.made.code.listings
+    if subject.analysis is None:
+        assert subject.made is not None
+        for number, name in enumerate(subject.made.code.kernels):
+            rows = listing.printed_rows(subject.text or "", name)
+            yield KernelPart(number, name, rows, [], list(_ir(listings[f"{name}.ir"], rows)))
+        return
+    for number, kernel in enumerate(subject.analysis.kernels):
+        rows = listing.rows_of(subject.text, kernel, subject.timed(kernel.name))
+        yield KernelPart(
+            number,
+            kernel.name,
+            rows,
+            listing.longest(rows, _LONGEST),
+            list(_ir(listings.get(f"{kernel.name}.ir", ""), rows)),
+            analyze.rows(kernel, subject.analysis),
+            analyze.units(kernel.hot, subject.analysis.terms),
+            _unit(subject, kernel),
+            _times(subject, kernel.name),
+        )
+
+
+def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row], float]]:
+    found = listing.by_line(rows)
+    for number, line in enumerate(text.splitlines(), 1):
+        mine = found.get(number, [])
+        yield number, line, mine, sum(row.stalled for row in mine)
+
+
+def _unit(subject: Subject, kernel: KernelAnalysis) -> str:
+    """What times and stalls are of."""
+    assert subject.analysis is not None
+    if not subject.timed(kernel.name):
+        return ""
+    whose = f"of a {subject.analysis.terms.subgroup}"
+    if subject.times:
+        return f"{whose}, from its first instruction to its last"
+    return f"{whose}, in an iteration of the hot loop" if kernel.hot.is_loop else whose
+
+
+def _times(subject: Subject, kernel: str) -> Rows:
+    for time in subject.times.launches if subject.times else ():
+        if time.profile.kernel == kernel:
+            assert subject.times is not None
+            return profiled.launch_rows(time, subject.times.chip)
+    for found in subject.loops:
+        if found.name == kernel:
+            return [row for loop in found.loops for row in profiled.loop_rows(found, loop)]
+    return []
+
+
+def _timelines(subject: Subject) -> list[Drawing]:
+    """A picture of each kernel that was executed."""
+    launches = subject.times.launches if subject.times else ()
+    return [timeline.picture(profile) for profile in {t.profile.kernel: t.profile for t in launches}.values()]
+
+
+def _findings(subject: Subject) -> list[tuple[str, str]]:
+    """What the simulator has to object: whether it fails a run, and the finding."""
+    told = [finding for t in (subject.times.launches if subject.times else ()) for finding in t.profile.findings]
+    told += subject.outcome.findings if subject.outcome else ()
+    return [("required" if f.source.required else "advice", str(f)) for f in dict.fromkeys(told)]
+
+
+def _outcome(subject: Subject) -> Rows:
+    """The verdict on the tiles that were compared; how long that took is left out, for pages to be the same."""
+    rows = report.outcome_rows(subject.outcome) if subject.outcome else []
+    return [(label, text) for label, text in rows if label != "simulated"]

@@ -1,0 +1,288 @@
+"""What a page draws: fragments by lane and register, shared tiles over their banks, who computes which tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.commands import owners
+from convgen.commands.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
+from convgen.explain.steps import Way
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.distribution import Distribution
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.memory import Shared, Swizzle
+from convgen.ir.mutate import postorder
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import LoadShared, Stmt
+from convgen.passes.messages.swizzle import conflict_cycles
+from convgen.plan.mapping import Launch, tiles_of
+from convgen.plan.plan import Plan
+from convgen.plan.traffic import Schedule
+
+_MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
+_MOST_LISTED = 1 << 10  #: of one whose owners are listed, too
+_MOST_TILES = 1 << 12  #: of a mapping that is drawn and listed
+_BANK = 4  #: bytes
+_MOST_LINES = 24  #: of shared memory that are drawn: swizzles repeat before
+_SPACES: Mapping[str, str] = {
+    Space.REGISTER: "in registers",
+    Space.LANE: "over lanes",
+    Space.SUBGROUP: "over subgroups",
+    Space.FIXED: "fixed",
+}
+
+Addresses = npt.NDArray[np.int64]
+
+
+# ---------------------------------------------------------------- fragments
+
+
+@attrs.frozen(eq=False)
+class FragmentShown:
+    """A layout of registers, where it is used, and its picture unless it is too large."""
+
+    name: str  #: of what it holds
+    uses: tuple[str, ...]  #: statements, as the IR prints them
+    digits: str
+    words: tuple[str, ...]  #: what each digit says
+    shape: str
+    drawing: Drawing | None
+    table: str  #: the threads that hold each element, of a small one
+
+
+def fragments(kernel: Kernel, width: int) -> list[FragmentShown]:
+    """Every layout of a kernel as built, in the order of its statements."""
+    uses: dict[Fragment, dict[str, str]] = {}
+    for stmt in postorder(kernel.body):
+        layout = getattr(stmt, "layout", None)
+        if isinstance(stmt, Stmt) and isinstance(layout, Fragment):
+            line = str(stmt).splitlines()[-1].strip()
+            uses.setdefault(layout, {})[line] = _named(stmt)
+    return [
+        _fragment(", ".join(dict.fromkeys(lines.values())), layout, tuple(lines), width, kernel.subgroups)
+        for layout, lines in uses.items()
+    ]
+
+
+def _named(stmt: Stmt) -> str:
+    """What a statement does to which tensor or tile: `copy: wei`."""
+    site = getattr(stmt, "site", None)
+    told = " ".join(text for text in (site.stage, site.comment) if text) if site else ""
+    return told or type(stmt).__name__
+
+
+def instruction_fragments(plan: Plan) -> list[FragmentShown]:
+    """The operands of the matrix instruction, if there is one."""
+    atom = getattr(plan.unit, "atom", None)
+    if atom is None:
+        return []
+    named = (("a", "n x k"), ("b", "m x k"), ("d", "n x m"))
+    return [
+        _fragment(
+            f"{atom.name}, operand {name} ({dims})", getattr(atom, name), (), plan.facts.subgroup_size, atom.spans
+        )
+        for name, dims in named
+    ]
+
+
+def _fragment(name: str, layout: Fragment, uses: tuple[str, ...], width: int, subgroups: int) -> FragmentShown:
+    drawing, table = None, ""
+    is_whole = all(digit.space != Space.FIXED for digit in layout.digits)
+    if is_whole and math.prod(layout.shape) <= _MOST_ELEMENTS and len(layout.dims) <= 2:
+        on = Distribution.of(layout, width, width * subgroups)
+        if on.covers:
+            drawing = owners.picture(on, "thread", width)
+            table = "".join(text for _, text in owners.tables(on)) if math.prod(layout.shape) <= _MOST_LISTED else ""
+    shape = " x ".join(f"{size} {dim}" for dim, size in zip(layout.dims, layout.shape))
+    return FragmentShown(name, uses, str(layout), tuple(map(_digit, layout.digits)), shape, drawing, table)
+
+
+def _digit(digit: Digit) -> str:
+    where = _SPACES[digit.space]
+    apart = "next to each other" if digit.stride == 1 else f"{digit.stride} apart"
+    return f"{digit}: {digit.size} positions along {digit.dim} {where}, numbers {apart}"
+
+
+# ---------------------------------------------------------------- shared tiles
+
+
+@attrs.frozen(eq=False)
+class TileShown:
+    """A tile of shared memory: what it is, since when the IR says so, what conflicts its reads have, its picture."""
+
+    name: str
+    declared: str  #: as the IR prints it
+    arrangement: str  #: its swizzle, or another order of elements, in words
+    since: str  #: the state of the IR that declares it first
+    addressed: str  #: the first state in which messages have its addresses
+    is_swizzled: bool
+    conflicts: tuple[int, int] | None  #: extra clocks of the first read of a subgroup; the same without a swizzle
+    drawing: Drawing
+
+
+def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
+    """All that a kernel declares, in order."""
+    last = [kernel for _, kernel in way.states][-1]
+    return [_tile(tile, way, facts) for tile in last.shared]
+
+
+def _tile(tile: Shared, way: Way, facts: TargetFacts) -> TileShown:
+    states = list(way.states)
+    since = next(name for name, kernel in states if tile in kernel.shared)
+    addressed = next((name for name, kernel in states if _has_addresses(kernel, tile)), "")
+    reads = (s for _, kernel in states for s in postorder(kernel.body) if isinstance(s, LoadShared) and s.tile is tile)
+    read = next(reads, None)
+    conflicts = None
+    if read is not None and tile.swizzle.mask:
+        plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, Swizzle(), tile.chunk)
+        found, without = (_conflicts(each, read.layout, facts) for each in (tile, plain))
+        conflicts = None if found is None or without is None else (found, without)
+    first = next(kernel for name, kernel in states if name == since)
+    lines = (line.strip() for line in str(first).splitlines())
+    return TileShown(
+        tile.name,
+        next(line for line in lines if line.startswith(f"shared {tile.name}:")),
+        _arrangement(tile),
+        since,
+        addressed,
+        bool(tile.swizzle.mask),
+        conflicts,
+        _banks(tile, facts),
+    )
+
+
+def _has_addresses(kernel: Kernel, tile: Shared) -> bool:
+    """Whether messages on a tile say where its elements are."""
+    found = (s for s in postorder(kernel.body) if isinstance(s, Stmt) and s.level == "message")
+    return any(getattr(stmt, "tile", None) is tile for stmt in found)
+
+
+def _arrangement(tile: Shared) -> str:
+    line, across = ("column", "row") if tile.is_turned else ("row", "column")
+    if tile.swizzle.mask:
+        formula = str(tile.swizzle).replace("row", line)
+        return f"Swizzled: chunk c of {tile.chunk} bytes of a {line} stands at place c ^ ({formula})."
+    if len(tile.digits.digits) > 2:
+        return "No swizzle: elements stand in the order in which the matrix instruction takes them."
+    pitch = "" if tile.is_dense else f", with a gap behind each {line}"
+    return f"No swizzle: {line} after {line}{pitch}, {across} by {across}."
+
+
+def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None:
+    """Extra clocks of the first read of subgroup 0 where each lane reads a chunk; None for other reads."""
+    lane, register = np.meshgrid(np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij")
+    row, col = layout.coords(0, lane, register).values()
+    at = np.broadcast_to(tile.address(0, row, col), lane.shape)
+    width = facts.chunk_bytes
+    each = width // tile.elem.bytes
+    if layout.registers % each or (at[:, :each] - at[:, :1] != np.arange(each) * tile.elem.bytes).any():
+        return None
+    return conflict_cycles((at[:, 0] // width).tolist(), facts.shared_read, width)
+
+
+def _banks(tile: Shared, facts: TargetFacts) -> Drawing:
+    """The first lines of shared memory, all banks a line; cells are as wide as neighbours of a row or column follow."""
+    banks = facts.shared_read.banks
+    at = np.asarray(tile.address(0, *np.indices((tile.rows, tile.cols))))
+    most = min(tile.chunk, facts.chunk_bytes, banks * _BANK)
+    by_rows, by_columns = (_run(each, tile.elem.bytes, most) for each in (at, at.T))
+    name, along, width = ("row", at, by_rows) if by_rows >= by_columns else ("column", at.T, by_columns)
+    across, per = banks * _BANK // width, width // tile.elem.bytes
+    lines = -(-tile.slot_bytes // (across * width))
+    shown = min(lines, _MOST_LINES)
+    cells = [[Cell(None, 0, ()) for _ in range(across)] for _ in range(shown)]
+    for line in range(along.shape[0]):
+        for part in range(along.shape[1] // per):
+            down, place = divmod(int(along[line, part * per]) // width, across)
+            if down < shown:
+                colour = part if tile.swizzle.mask else line
+                cells[down][place] = Cell(colour % len(PALETTE), 0, (f"{name[0]}{line}", f"·{part}"))
+    title = f"{tile.name}: {tile.rows} x {tile.cols} {tile.elem}, a slot of {tile.slot_bytes} bytes"
+    some = f"the first {shown} of {lines} lines; " if shown < lines else ""
+    remark = f"{some}in each cell: the {name}, and which {width} bytes of it; its first bank; colours repeat after 8"
+    kinds = ("part" if tile.swizzle.mask else name, "")
+    bytes_ = Axis("byte", tuple(str(n * across * width) for n in range(shown)))
+    return draw_cells(
+        cells, bytes_, Axis("bank", tuple(str(n * width // _BANK) for n in range(across))), kinds, title, remark
+    )
+
+
+def _run(along: Addresses, elem_bytes: int, most: int) -> int:
+    """Bytes of the longest runs, of at most so many, in which neighbours along a line are neighbours in memory."""
+    width = elem_bytes
+    while 2 * width <= most and along.shape[1] % (each := 2 * width // elem_bytes) == 0:
+        runs = along.reshape(along.shape[0], -1, each)
+        if (runs - runs[..., :1] != np.arange(each) * elem_bytes).any():
+            break
+        width *= 2
+    return width
+
+
+# ---------------------------------------------------------------- the mapping
+
+
+@attrs.frozen(eq=False)
+class MappingShown:
+    """Which workgroup computes which tile of the largest launch, on which XCD and when."""
+
+    order: str
+    m: int
+    n: int
+    slices: int
+    batch: int
+    xcds: int
+    in_flight: int  #: workgroups of an XCD at a time
+    persists: bool  #: whether workgroups take several tiles, or shares of tiles
+    drawing: Drawing | None
+    tiles: Sequence[Sequence[str]]  #: by M and N, in words: its XCD, workgroup and round; none where there are too many
+
+
+def mapping(plan: Plan, together: int) -> MappingShown | None:
+    """That of the largest product, with so many workgroups together on a unit."""
+    if not plan.parts:
+        return None
+    launch = Launch.of(plan, together)
+    found = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k).mapping
+    batch, m, n, slices = found.counts
+    xcds, persists = plan.facts.caches.xcds, found.order.persist is not None
+    in_flight = -(-found.turns.workgroups // xcds) if persists else launch.in_flight
+    shown = MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, persists, None, ())
+    if found.numbers > _MOST_TILES:
+        return shown
+    first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
+    schedule = Schedule.of(first, xcds, in_flight)
+    title = f"{m} x {n} tiles in the order {found.order}"
+    drawing = None if persists else draw(first, (m, n), xcds, in_flight, title)
+    tiles = _of_persisting(found, xcds) if persists else _by_tile(schedule, found, xcds)
+    return attrs.evolve(shown, drawing=drawing, tiles=tiles)
+
+
+def _by_tile(schedule: Schedule, found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+    """Of each tile the workgroup that has its first slice."""
+    _, m, n, _ = found.counts
+    told = [["none"] * n for _ in range(m)]
+    columns = schedule.tile, schedule.workgroup, schedule.round
+    for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
+        if part == 0:
+            told[row][column] = f"{_who((found.first or 0) + number, xcds)}, round {turn}"
+    return told
+
+
+def _of_persisting(found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+    """Of each tile all workgroups that have a share of it."""
+    _, m, n, _ = found.counts
+    here = {"batch": (0,), "k": (0,)}
+    groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
+    return [["; ".join(_who(group, xcds) for group in each) for each in row] for row in groups]
+
+
+def _who(group: int, xcds: int) -> str:
+    """A workgroup, on the XCD to which the chip deals it."""
+    return f"XCD {group % xcds}, workgroup {group}" if xcds > 1 else f"workgroup {group}"

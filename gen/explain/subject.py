@@ -1,0 +1,264 @@
+"""What there is to tell of a kernel: of a problem, all that making it left; of a file, what can be read from it.
+
+A launch record of convgen names its problem. The kernel is made again, and where the code is the same, instruction by
+instruction, all that is known of the new one holds of the file, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from convgen import driver
+from convgen.backends import target as targets
+from convgen.backends.analysis import Analysis
+from convgen.backends.timing import KernelProfile, TimedLine
+from convgen.driver import Attempt
+from convgen.explain.steps import Recorder, Way
+from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.order import IN_ROWS
+from convgen.plan.choose import Candidate, candidates
+from convgen.plan.config import Config
+from convgen.plan.plan import Plan
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.profile import launches
+from convgen.profile.launches import Times
+from convgen.run import prepared
+from convgen.run.prepared import Prepared
+from convgen.run.record import Launch, LaunchRecord
+
+if TYPE_CHECKING:
+    from convgen.run.code import Code
+    from convgen.run.verify import Outcome
+
+_CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
+_OBJECTS = {".s": ".hsaco", ".asm": ".zebin"}  #: suffix of text -> of what it becomes
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Made:
+    """How convgen made the kernels of a problem."""
+
+    problem: Problem
+    code: Code
+    plan: Plan
+    ways: Mapping[str, Way]  #: by kernel
+    ranking: Sequence[Candidate]  #: best first
+    attempts: Sequence[Attempt]
+    origin: str = ""  #: the line of a registry that the config stands in, if any
+
+    @property
+    def unordered(self) -> Config:
+        """The config without its order of workgroups, as candidates have none."""
+        return attrs.evolve(self.plan.config, map=IN_ROWS)
+
+    @property
+    def together(self) -> int:
+        """Workgroups of the chosen config that run together on a unit, by the chooser's model."""
+        return next((c.together for c in self.ranking if c.config == self.unordered), 1)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Subject:
+    """What a page tells of."""
+
+    name: str  #: of the problem, or of the file
+    target: str
+    made: Made | None = None
+    launches: Sequence[Launch] = ()
+    text: str | None = None  #: assembly
+    content: bytes = b""  #: what is analysed, as a file of the name `file` holds it
+    file: str = ""
+    analysis: Analysis | None = None  #: None where nothing was assembled
+    times: Times | None = None  #: of launches that were executed
+    loops: Sequence[KernelProfile] = ()  #: of kernels that were not
+    outcome: Outcome | None = None  #: of some tiles that were compared with the reference
+    remarks: Sequence[str] = ()  #: on what the page does not tell, and why
+
+    def timed(self, kernel: str) -> Sequence[TimedLine]:
+        """The instructions of a kernel that were timed: of its launch, else of its loop."""
+        for time in self.times.launches if self.times else ():
+            if time.profile.kernel == kernel:
+                return time.profile.units[time.profile.full].lines
+        return next((k.loops[-1].lines for k in self.loops if k.name == kernel), ())
+
+    @property
+    def by_loops(self) -> Subject:
+        """The same with clocks of loops in place of times of launches."""
+        return attrs.evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
+
+
+# ---------------------------------------------------------------- a problem
+
+
+def of_problem(
+    problem: Problem,
+    target: str,
+    config: str | None = None,
+    registry: str | None = None,
+    disable: tuple[str, ...] = (),
+    chip: str | None = None,
+    groups: int = 0,
+) -> Subject:
+    """The kernels of a problem, made now. `groups` tiles are executed and compared with the reference.
+
+    Raises UserError, Unsupported.
+    """
+    made = make(problem, target, config, registry, disable)
+    return _told(made, chip, groups)
+
+
+def make(
+    problem: Problem,
+    target: str,
+    config: str | None = None,
+    registry: str | None = None,
+    disable: tuple[str, ...] = (),
+) -> Made:
+    """The kernels of a problem with all that was observed on the way. Raises UserError, Unsupported."""
+    recorder, attempts = Recorder(), dict[str, Attempt]()
+
+    def tried(attempt: Attempt) -> None:
+        attempts[str(attempt.config)] = attempt
+
+    build = driver.build(
+        problem, target, config, registry=registry, disable=disable, observe=recorder.observe, tried=tried, debug=True
+    )
+    code = driver.compile(build)
+    assert build.plan is not None
+    ways = {name: recorder.ways[name] for name in code.kernels}
+    ranking = candidates(problem, build.target.facts)
+    return Made(
+        problem=problem,
+        code=code,
+        plan=build.plan,
+        ways=ways,
+        ranking=ranking,
+        attempts=tuple(attempts.values()),
+        origin=build.origin,
+    )
+
+
+def _told(made: Made, chip: str | None, groups: int) -> Subject:
+    """With what the models and the simulator say of it."""
+    code, target = made.code, targets.get(made.code.target)
+    bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
+    if code.object is None:
+        remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
+        return attrs.evolve(bare, remarks=(remark,))
+    name = f"{code.name}{target.object_suffix}"
+    analysis = targets.analyze_code(code.object, name)
+    times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
+    outcome = None
+    if groups:
+        from convgen.run import verify
+
+        outcome = verify.run(code, groups=groups)
+    return attrs.evolve(
+        bare,
+        content=code.object,
+        file=name,
+        analysis=analysis,
+        times=times,
+        loops=loops,
+        outcome=outcome,
+        remarks=remarks,
+    )
+
+
+def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[KernelProfile], tuple[str, ...]]:
+    """Times of launches, else clocks of loops; and why not the former."""
+    if targets.has_timer(given.content):
+        return launches.profile(given, chip), (), ()
+    if chip is not None:
+        raise UserError(f"given the chip {chip} with {given.name}, wanted none: launches on it have no model")
+    remark = "Loops alone are timed: of this target's launches there is no model."
+    return None, targets.profile_code(given.content, given.name), (remark,)
+
+
+# ---------------------------------------------------------------- a file
+
+
+def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, groups: int = 0) -> Subject:
+    """What a launch record and its object say, with other values of scalars that a host may choose.
+
+    Raises UserError.
+    """
+    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
+    if record.object is None or not record.launches:
+        raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
+    file = path.parent / record.object
+    content = targets.read(file)
+    analysis = targets.analyze_code(content, file.name)
+    made, remarks = _made_again(record, file, analysis)
+    if made is not None:
+        found = _told(attrs.evolve(made, code=attrs.evolve(made.code, record=record)), chip, 0 if scalars else groups)
+        chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
+        told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
+        return attrs.evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
+    times, loops, more = _clocks(prepared.of_launches(record, content, file.name), chip)
+    return Subject(
+        name=path.name,
+        target=analysis.target,
+        launches=record.launches,
+        text=_text_beside(file),
+        content=content,
+        file=file.name,
+        analysis=analysis,
+        times=times,
+        loops=loops,
+        remarks=(*remarks, *more),
+    )
+
+
+def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[Made | None, tuple[str, ...]]:
+    """The same kernels made by this convgen, if they are the same; and what is to be said of that."""
+    if record.problem is None:
+        return None, ("The record names no problem: how the kernel came about is unknown.",)
+    text = _text_beside(file)
+    config = _CONFIG.search(text) if text else None
+    try:
+        made = make(parse_problem(record.problem), record.target, config[1] if config else None)
+    except (UserError, Unsupported) as error:
+        return None, (f"This convgen does not make the kernel again: {error}.",)
+    if made.code.object is not None:
+        again = targets.analyze_code(made.code.object, file.name)
+        if [k.lines for k in again.kernels] == [k.lines for k in analysis.kernels]:
+            return made, (f"Made again, the code of {file.name} is the same, instruction by instruction.",)
+    remark = f"This convgen makes other code of the record's problem than {file.name} has: its steps are not shown."
+    return None, (remark,)
+
+
+def _text_beside(file: Path) -> str | None:
+    """The assembly that was written with an object."""
+    suffix = next((text for text, made in _OBJECTS.items() if made == file.suffix), None)
+    beside = file.with_suffix(suffix) if suffix else None
+    return targets.read(beside).decode(errors="replace") if beside and beside.is_file() else None
+
+
+def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Subject:
+    """Anybody's code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
+    content = targets.read(path)
+    analysis = targets.analyze_code(content, path.name)
+    is_text = path.suffix in _OBJECTS
+    if launch is None:
+        loops = targets.profile_code(content, path.name)
+        remark = "Loops alone are timed: without a launch (--grid, --block) nothing is executed."
+        return Subject(
+            name=path.name,
+            target=analysis.target,
+            text=content.decode() if is_text else None,
+            content=content,
+            file=path.name,
+            analysis=analysis,
+            loops=loops,
+            remarks=(remark,),
+        )
+    times = launches.profile(launch, chip)
+    return Subject(
+        name=path.name, target=analysis.target, content=content, file=path.name, analysis=analysis, times=times
+    )

@@ -1,0 +1,67 @@
+"""In plain words: what the words of a config mean, and what a time is bound by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from convgen.plan.config import ATTRIBUTES, FIELDS, Config
+
+#: Word of a config -> what it means, of a value (`docs/config.md` says more).
+MEANINGS: dict[str, str] = {
+    "tile": "outputs of a workgroup along M and N, and the block of K that it takes at a time, in elements",
+    "waves": "subgroups (AMD's waves, Intel's threads) of a workgroup, along M and N of its tile",
+    "mma": "the matrix instruction: rows along N, columns along M, depth along K; or what each lane sums by itself",
+    "slots": "copies of the tile's inputs in shared memory; 0: fragments come straight from global memory",
+    "stages": "blocks of K that registers hold on their way to shared memory",
+    "taps": "how K, which is taps times channels, is cut into blocks",
+    "acc": "registers of the sums: v vector registers, a accumulation registers",
+    "slices": "parts of K, each with workgroups of its own",
+    "subtiles": "parts of M that a subgroup multiplies one after the other",
+    "prefetch": "blocks of K by which memory is brought nearer ahead of its load",
+    "reorder": "inputs that a launch before brings into their default layout",
+    "sum": "how slices of K meet",
+    "map": "the order in which workgroups take their tiles",
+    "in": "types in which inputs are multiplied",
+    "grids": "launches of several products: apart, or merged in one",
+    "phases": "phases of strides: products of their own, or columns of one",
+    "copy": "the way into shared memory: through registers, or direct",
+    "padding": "what padding adds to sums of infinities: exact nothing, or NaN with zeros",
+}
+assert MEANINGS.keys() == FIELDS.keys()
+
+#: What holds a launch -> what that says.
+BOUNDS: dict[str, str] = {
+    "matrix": "the matrix units work for most of the time: the kernel is near what the chip can do",
+    "lds": "shared memory is busy for most of the time: wider or fewer accesses to it would help",
+    "global": "the path from global memory is busy for most of the time",
+    "addresses": "the unit that takes addresses of memory instructions is busy for most of the time",
+    "valu": "vector arithmetic takes most of the time: addresses, masks and conversions",
+    "salu": "scalar arithmetic takes most of the time",
+    "issue": "there are so many instructions that issuing them takes most of the time",
+    "l2": "operands come no faster from the L2 caches",
+    "memory": "operands come no faster from memory",
+    "write back": "results leave the caches no faster",
+    "launch": "the launch itself takes most of the time: the problem is small",
+    "latency": "nothing is busy for half of the time: waves wait for each other, or for memory to answer",
+    "waiting": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
+}
+
+
+def bound(cause: str) -> str:
+    """What it says that a launch is bound by a cause."""
+    return BOUNDS.get(cause, f"the {cause} pipe is busy for most of the time")
+
+
+def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Each word of a config's line, its value and its meaning."""
+    for word in str(config).split():
+        name, _, value = word.partition("=")
+        yield name, value, MEANINGS[name]
+
+
+def default(word: str) -> str:
+    """The value of a word that a config does not say."""
+    value = attrs.fields_dict(Config)[ATTRIBUTES.get(word, word)].default
+    return "none" if value in ((), "") else str(value)

@@ -1,0 +1,212 @@
+"""Pages in headless Chromium: at the width of a desktop and of a telephone, light and dark, by mouse and by keyboard.
+
+Screenshots are kept in `out/pages`; somebody should look at them now and then.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import convgen as cg
+from convgen.explain.page import page
+from convgen.explain.subject import of_problem
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'convgen[dev]')")
+
+KEPT = Path(__file__).parents[2] / "out" / "pages"
+DEMO = "mb1ic64ih56oc64oh56kh3ph1"
+SIZES = {"desktop": (1280, 900), "telephone": (390, 844)}
+
+#: Elements whose own text is hard to read, by WCAG 2's ratio of luminances: less than 4.5.
+PALE = """
+const channels = text => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+function over(front, back) {
+  const alpha = front.length > 3 ? front[3] : 1;
+  return [0, 1, 2].map(n => front[n] * alpha + back[n] * (1 - alpha));
+}
+function ground(node) {
+  const layers = [];
+  for (let at = node; at; at = at.parentElement) layers.push(channels(getComputedStyle(at).backgroundColor));
+  return layers.reverse().reduce((back, layer) => over(layer, back), [255, 255, 255]);
+}
+function light(colour) {
+  const linear = colour.map(c => (c /= 255) <= .03928 ? c / 12.92 : Math.pow((c + .055) / 1.055, 2.4));
+  return .2126 * linear[0] + .7152 * linear[1] + .0722 * linear[2];
+}
+const pale = {};
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const node = walker.currentNode.parentElement;
+  if (!walker.currentNode.data.trim() || node.closest("svg, script, style, .skip")) continue;
+  const back = ground(node), front = over(channels(getComputedStyle(node).color), back);
+  const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
+  const ratio = (high + .05) / (low + .05);
+  if (ratio < 4.5) pale[node.tagName + "." + node.className + " " + node.style.cssText] = ratio;
+}
+return pale;
+"""
+
+
+def binary(*names: str) -> str | None:
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium, driver = binary("chromium", "chromium-browser", "google-chrome"), binary("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with its driver (Debian: chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--force-prefers-reduced-motion"):
+        options.add_argument(argument)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="module", params=["gfx942", "xehpc"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The page of the layer of `./dev demo`."""
+    path = tmp_path_factory.mktemp("page") / f"{request.param}.html"
+    path.write_text(page(of_problem(cg.Conv.parse(DEMO, dir="FWD_D", dt="f16"), request.param)))
+    return request.param, path
+
+
+def command(browser: Any, name: str, **arguments: Any) -> Any:
+    return browser.execute_cdp_cmd(name, arguments)
+
+
+def show(browser: Any, path: Path, width: int, height: int, scheme: str = "light") -> None:
+    telephone = width < 500
+    command(
+        browser, "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=telephone
+    )
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    command(browser, "Emulation.setEmulatedMedia", features=[feature])
+    browser.get(f"file://{path}")
+
+
+def keep(browser: Any, name: str) -> None:
+    """A screenshot of all that the page has to show, unless something is folded."""
+    width, height = browser.execute_script("return [innerWidth, document.documentElement.scrollHeight]")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 16000), "scale": 1}
+    shot = command(browser, "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
+    print(f"kept {KEPT / name}.png")
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "dark"), ("telephone", "light")])
+def test_the_page_fits_and_can_be_read(browser: Any, made: tuple[str, Path], size: str, scheme: str) -> None:
+    fits(browser, made, size, scheme)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("telephone", "dark")])
+def test_the_page_fits_otherwise_too(browser: Any, made: tuple[str, Path], size: str, scheme: str) -> None:
+    fits(browser, made, size, scheme)
+
+
+def fits(browser: Any, made: tuple[str, Path], size: str, scheme: str) -> None:
+    """Nothing is cut off or pale, and the console is empty."""
+    target, path = made
+    show(browser, path, *SIZES[size], scheme)
+    sizes = "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, innerWidth]"
+    width, inner, window = browser.execute_script(sizes)
+    assert width == inner <= window == SIZES[size][0]
+    wide = "return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, .skip')"
+    wide += " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
+    assert browser.execute_script(wide) == []
+    assert browser.execute_script(PALE) == {}
+    assert browser.get_log("browser") == []
+    keep(browser, f"{target}-{size}-{scheme}")
+
+
+def test_lines_of_assembly_and_ir_light_up_together(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], *SIZES["desktop"])
+    row = browser.find_elements("css selector", ".pane tr[data-l]")[300]
+    line = row.get_attribute("data-l")
+    command(browser, "Page.bringToFront")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+    webdriver.ActionChains(browser).move_to_element(row).perform()
+    lit = browser.find_elements("css selector", "tr.with")
+    assert {other.get_attribute("data-l") for other in lit} == {line}
+    panes = {browser.execute_script("return arguments[0].closest('.pane').ariaLabel", other) for other in lit}
+    assert len(panes) == 2
+    there = lit[-1]
+    inside = (
+        "const p = arguments[0].closest('.pane').getBoundingClientRect(), r = arguments[0].getBoundingClientRect();"
+    )
+    assert browser.execute_script(f"{inside} return r.top >= p.top && r.bottom <= p.bottom", there)
+    link = there.find_element("css selector", "a")
+    browser.execute_script("arguments[0].focus()", link)
+    assert browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:
+    target, path = made
+    show(browser, path, *SIZES["desktop"])
+    m, n = (browser.find_element("name", name) for name in "mn")
+    answer = browser.find_element("tag name", "output")
+    for field, value in ((m, "3"), (n, "0")):
+        field.clear()
+        field.send_keys(value)
+    told = "Tile (3, 0): XCD 6, workgroup 6, round 0" if target == "gfx942" else "Tile (3, 0): workgroup 3, round 0"
+    assert answer.text == told
+    n.clear()
+    n.send_keys("5")
+    assert answer.text.startswith("There is no tile (3, 5): M has tiles 0 to 97, N 0 to ")
+
+
+def test_what_is_folded_opens_for_a_link(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], *SIZES["desktop"])
+    step = browser.find_element("id", "step-0-lower_tiles")
+    assert step.get_attribute("open") is None
+    link = browser.find_element("css selector", 'a[href="#step-0-lower_tiles"]')
+    browser.execute_script("arguments[0].click()", link)
+    opened = "const [e, done] = arguments; e.open ? done() : e.addEventListener('toggle', done)"
+    browser.execute_async_script(opened, step)
+    assert step.get_attribute("open") is not None
+
+
+def test_the_page_is_readable_without_scripts(browser: Any, made: tuple[str, Path]) -> None:
+    command(browser, "Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        show(browser, made[1], *SIZES["telephone"])
+        assert (
+            "Which instruction waits longest" in browser.find_element("id", "glance").find_element("xpath", "..").text
+        )
+        assert not browser.find_element("css selector", "form.lookup").is_displayed()
+        assert browser.find_element("css selector", ".pane").is_displayed()
+    finally:
+        command(browser, "Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_the_first_stop_of_the_keyboard_leads_to_the_content(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], *SIZES["desktop"])
+    webdriver.ActionChains(browser).send_keys("\ue004").perform()  # Tab
+    here = browser.switch_to.active_element
+    assert here.get_attribute("href").endswith("#glance")
+    assert here.rect["x"] >= 0
+
+
+def test_nothing_is_cut_off_on_paper(browser: Any, made: tuple[str, Path]) -> None:
+    show(browser, made[1], 794, 1123)  # A4 at 96 pixels an inch
+    command(browser, "Emulation.setEmulatedMedia", media="print")
+    wide = (
+        "return [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+    )
+    assert browser.execute_script(f"{wide}.map(e => e.outerHTML.slice(0, 80))") == []
+    assert not browser.find_element("css selector", "nav").is_displayed()
+    command(browser, "Emulation.setEmulatedMedia", media="")
