@@ -219,7 +219,8 @@ def brings_runs(view: LinearView, layout: Fragment) -> bool:
 def brought(view: RunView, layout: Fragment) -> int:
     """Elements that messages bring a lane of a tile of a view with runs."""
     linear = linearize(view)
-    assert linear.unit_axis is not None
+    if linear.unit_axis is None:
+        return layout.registers
     return linear.held(layout.registers, layout.contiguous(layout.dims[linear.unit_axis]))
 
 

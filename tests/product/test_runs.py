@@ -56,6 +56,12 @@ def test_what_is_no_part_of_a_run_is_in_no_sum(shape: str, dir: str) -> None:
     check(problem, "gfx942", config_of(dir, "f16", "gfx942", 32, "slots=2"), 1)
 
 
+def test_the_other_factor_may_lie_in_any_order() -> None:
+    """Messages bring its elements one by one; what is in registers on the way is what is in the tile."""
+    problem = Conv.parse("mb2ic64ih6iw7oc32kh3kw3ph1pw1", dir="FWD_D", dt="f32", stag="abx")
+    check(problem, "gfx942", config_of("FWD_D", "f32", "gfx942", 64, "slots=2"), 3)
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, "mb1ic3id6ih7iw9oc16od6oh7ow9kd3kh3kw3pd1ph1pw1"])
 @pytest.mark.parametrize("groups", [1, 2, None])
 def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | None) -> None:
