@@ -24,6 +24,7 @@ if __name__ != "convgen":  # a second copy of a module would mean a second inter
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from convgen.device.kernel import load
     from convgen.driver import SimulationError, build, compile, facts, simulate
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
@@ -41,6 +42,7 @@ __all__ = [
     "build",
     "compile",
     "facts",
+    "load",
     "simulate",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "build": ("driver", "build"),
     "compile": ("driver", "compile"),
     "facts": ("driver", "facts"),
+    "load": ("device.kernel", "load"),
     "simulate": ("driver", "simulate"),
 }
 
