@@ -108,8 +108,7 @@ def open_device(name: str) -> Device:
 
     Raises UserError for a name that is none, a missing library or a missing device.
     """
-    kind, _, number = name.partition(":")
-    kind = kind.replace("-", "_")
+    kind, _, number = name.replace("-", "_").partition(":")
     if kind not in _KINDS:
         raise UserError(f"given the device {named(name, _KINDS)}, wanted one of {', '.join(f'{k}:0' for k in _KINDS)}")
     if not re.fullmatch("[0-9]{0,4}", number):

@@ -191,8 +191,8 @@ def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None
     if region is None or region.device != device.number:
         why = "freed, or of the host" if region is None else f"of device {region.device}"
         raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {why}")
+    if given.address % device.alignment:
+        raise UserError(f"given {given.name} at {given.address:#x}, wanted an address that {device.alignment} divides")
     there = region.base + region.size - given.address
     if there < size:
         raise UserError(f"given {given.name} at {given.address:#x} with {there} bytes behind it, wanted {size}")
-    if given.address % device.alignment:
-        raise UserError(f"given {given.name} at {given.address:#x}, wanted an address that {device.alignment} divides")

@@ -85,16 +85,19 @@ def load(code: Code | str | PathLike[str], device: str = "hip:0") -> DeviceKerne
     return DeviceKernel(Program.of(code), open_device(device))
 
 
+def check_target(given: str, target: str, device: Device) -> None:
+    """Refuse code for another target than a device runs, where the device tells. Raises UserError."""
+    if device.arch not in ("", target) or targets.get(target).object_suffix != device.suffix:
+        runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
+        raise UserError(f"given {given}, wanted {runs}")
+
+
 class DeviceKernel:
     """A program on a device. `load` makes it; it keeps its workspaces between calls, one set a stream."""
 
     def __init__(self, program: Program, device: Device) -> None:
         self.program, self.device = program, device
-        target = program.record.target
-        fitting = device.arch in ("", target) and targets.get(target).object_suffix == device.suffix
-        if not fitting:
-            runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
-            raise UserError(f"given {program.name} for {target}, wanted {runs}")
+        check_target(f"{program.name} for {program.record.target}", program.record.target, device)
         self.module = device.load(program.content)
         names = dict.fromkeys(launch.kernel for launch in program.record.launches)
         self.functions: dict[str, Function] = {name: self.module.function(name) for name in names}
@@ -121,12 +124,14 @@ class DeviceKernel:
         queue = self._stream(stream, tensors)
         looked = {name: look(name, value, self.device, queue) for name, value in tensors.items()}
         record = self.sized(numbers, looked)
+        for name, each in looked.items():
+            check(each, record.buffers[name].tensor, self.device, written=name in self.program.outputs)
         results = {name: given.get(name) for name in self.program.outputs}
         for name in self.program.outputs:
             if name not in looked:
                 results[name] = self._made(record.buffers[name].tensor, tensors)
                 looked[name] = look(name, results[name], self.device, queue)
-        self._check(record, looked)
+        self._check_apart(record, looked)
         with ExitStack() as staged:
             addresses = self._addresses(record, looked, queue, staged)
             self.enqueue(record, addresses, queue)
@@ -213,9 +218,7 @@ class DeviceKernel:
             return DeviceArray(self.device, tensor)
         return frameworks.empty_numpy(tensor)
 
-    def _check(self, record: LaunchRecord, looked: Mapping[str, Given]) -> None:
-        for name, given in looked.items():
-            check(given, record.buffers[name].tensor, self.device, written=name in self.program.outputs)
+    def _check_apart(self, record: LaunchRecord, looked: Mapping[str, Given]) -> None:
         there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in looked.items() if isinstance(g, OnDevice)]
         for name, start, size in there:
             for other, begin, length in there:

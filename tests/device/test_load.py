@@ -80,7 +80,7 @@ def by_name(kernel: DeviceKernel, result: Any) -> dict[str, Any]:
 
 
 def same(found: Any, wanted: Array) -> bool:
-    return found.shape == wanted.shape and found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
+    return bool(found.shape == wanted.shape and found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes())
 
 
 def test_addresses_are_counted_alike() -> None:
@@ -103,6 +103,7 @@ def test_arrays_of_the_host(name: str, standin: StandIn) -> None:
     assert all(same(again[name], wanted[name]) for name in wanted if name not in inputs)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("name", CASES)
 def test_arrays_on_the_device(name: str, standin: StandIn) -> None:
     code = code_of(name)
@@ -117,6 +118,7 @@ def test_arrays_on_the_device(name: str, standin: StandIn) -> None:
     assert not standin.findings
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_of_torch(name: str, standin: StandIn) -> None:
     torch = pytest.importorskip("torch")
