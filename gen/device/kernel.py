@@ -50,6 +50,11 @@ class Program:
         return cls(name, record, content, problem)
 
     @property
+    def suffix(self) -> str:
+        """Of files with its kind of code object."""
+        return targets.get(self.record.target).object_suffix
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The buffers whose content the caller gives."""
         if self.problem is not None:

@@ -98,19 +98,20 @@ class StandIn:
         shared = kernel.descriptor.group_segment + dynamic
         arguments = (KernelArg(0, len(block), block),) if block else ()
         request = LaunchRequest(name, launched.grid, launched.workgroup, arguments, shared, len(block))
-        report = simulate(path.read_bytes(), [request], dict(enumerate_memory(self.folder)))
+        report = simulate(path.read_bytes(), [request], dict(memory_of(path)))
         self.findings += map(str, report.findings)
         return f"{_LAUNCH_FAILURE if report.findings else 0}"
 
 
-def enumerate_memory(folder: Path) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
-    """All allocations by number, so that the simulator, which counts up, has each at the address that the library gave;
-    nothing where one was freed.
+def memory_of(module: Path) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.uint8]]]]:
+    """All allocations, by number, of the process that loaded a module, so that the simulator, which counts up, has each
+    at the address that the library gave; nothing where one was freed.
     """
-    numbers = {int(path.stem): path for path in folder.glob("*.memory")}
+    process = module.name.split("-")[0]
+    numbers = {int(path.stem.split("-")[1]): path for path in module.parent.glob(f"{process}-*.memory")}
     for number in range(max(numbers, default=-1) + 1):
-        empty = number not in numbers or not numbers[number].stat().st_size
-        yield str(number), np.empty(0, np.uint8) if empty else np.memmap(numbers[number], np.uint8, "r+")
+        there = number in numbers
+        yield str(number), np.memmap(numbers[number], np.uint8, "r+") if there else np.empty(0, np.uint8)
 
 
 def addresses_agree() -> bool:

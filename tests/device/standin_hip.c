@@ -1,6 +1,6 @@
 /* A HIP runtime without a GPU: memory is kept here, launches are executed by whoever listens (tests/device/standin.py).
  *
- * The folder CONVGEN_STANDIN holds a socket, and a file for each allocation, NUMBER.memory. What is put into streams
+ * The folder CONVGEN_STANDIN holds a socket, and a file for each allocation, PROCESS-NUMBER.memory. What is put into streams
  * waits until somebody synchronises, so that who forgets to does not see a result. Addresses are none of this process.
  */
 
@@ -85,9 +85,12 @@ static char *here(const void *pointer, size_t size) {
     return number < 0 ? NULL : allocations[number].here + ((uint64_t)pointer - FIRST) % SPACING;
 }
 
-static void path_of(char *path, size_t size, int number) { snprintf(path, size, "%s/%d.memory", folder(), number); }
+static void path_of(char *path, size_t size, int number) {
+    snprintf(path, size, "%s/%d-%d.memory", folder(), (int)getpid(), number);
+}
 
 int hipMalloc(void **pointer, size_t size) {
+    if (!size) return *pointer = NULL, FINE;
     for (int number = 0; number < MOST; number++) {
         if (allocations[number].here) continue;
         char path[4096];

@@ -44,6 +44,11 @@ CASES: dict[str, tuple[str, str | None, int]] = {
         "tile=32x32x16 waves=2x2 mma=16x16x16 slots=1 taps=fused acc=v slices=2",
         2,
     ),
+    "slices that the last sums": (
+        "--dir=BWD_WB --dt=f16 mb2ic24oc32iw60kw2",
+        "tile=32x32x16 waves=2x2 mma=16x16x16 slots=1 taps=fused acc=v slices=2 sum=last",
+        2,
+    ),
     "reordered": (
         "--dir=FWD_D --dt=f16 --stag=abx mb1ic64ih6oc32kh3ph1",
         "tile=64x32x32 waves=2x1 mma=16x16x16 slots=1 taps=split acc=v reorder=src",
