@@ -108,22 +108,30 @@ _EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
 
 def executor(content: bytes, where: str) -> Any:
     """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
-    if machine not in _EXECUTORS:
+    if _machine(content) not in _EXECUTORS:
         raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
-    return import_module(_EXECUTORS[machine])
+    return import_module(_EXECUTORS[_machine(content)])
 
 
 #: Likewise, that times launches of such objects on a model of a unit.
 _TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
 
 
+def times_launches(content: bytes) -> bool:
+    """Whether `timer` takes a code object."""
+    return _machine(content) in _TIMERS
+
+
 def timer(content: bytes, where: str) -> Any:
     """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
-    machine = int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
-    if machine not in _TIMERS:
+    if not times_launches(content):
         raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
-    return import_module(_TIMERS[machine])
+    return import_module(_TIMERS[_machine(content)])
+
+
+def _machine(content: bytes) -> int:
+    """That of an ELF file; -1 for another."""
+    return int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
 
 
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million

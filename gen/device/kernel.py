@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -15,13 +15,14 @@ import numpy as np
 from convgen.backends import target as targets
 from convgen.device import frameworks
 from convgen.device.arrays import DeviceArray, fetched
+from convgen.device.benchmark import Benchmark, benchmark
 from convgen.device.devices import Call, Device, Function, open_device
 from convgen.device.given import Given, OnDevice, OnHost, check, look
 from convgen.ir.error import UserError, named
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
 from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
-from convgen.run.reference import pack
+from convgen.run.reference import Array, pack
 
 _SIZES_KEPT = 64  #: launches of other sizes that are remembered, ready
 
@@ -97,6 +98,17 @@ def check_target(given: str, target: str, device: Device) -> None:
         raise UserError(f"given {given}, wanted {runs}")
 
 
+@attrs.frozen(eq=False)
+class Ready:
+    """A call that can be put into a stream. `staged` has the arrays of the host that outputs are copied to behind it."""
+
+    record: LaunchRecord
+    addresses: Mapping[str, int]
+    stream: int
+    staged: Mapping[str, Array]
+    results: Mapping[str, Any]
+
+
 class DeviceKernel:
     """A program on a device. `load` makes it; it keeps its workspaces between calls, one set a stream."""
 
@@ -123,6 +135,48 @@ class DeviceKernel:
 
         Raises UserError for what does not fit the launch record, DeviceError where the runtime refuses.
         """
+        with self.ready(given, stream) as ready:
+            self.enqueue(ready.record, ready.addresses, ready.stream)
+            for name, array in ready.staged.items():
+                array[...] = fetched(
+                    self.device, ready.record.buffers[name].tensor, ready.addresses[name], ready.stream
+                )
+        results = ready.results
+        return results if len(results) != 1 else results[self.program.outputs[0]]
+
+    def benchmark(
+        self,
+        *,
+        warmup: int = 3,
+        repeats: int = 20,
+        cold: bool = True,
+        flush_bytes: int | None = None,
+        predict: bool = True,
+        stream: Any = None,
+        **given: Any,
+    ) -> Benchmark:
+        """Time calls on the device, by events around all launches of each, after `warmup` calls that do not count.
+
+        Tensors and numbers are given as for a call; without tensors the problem's are filled. With `cold`, caches are
+        flushed before each call: `flush_bytes` of other memory are written, by default twice what the target's largest
+        cache holds. With `predict`, the model behind `convgen profile` tells what it makes of the same launches, where
+        there is one. Outputs are written; those that are also read, again and again.
+
+        Raises UserError for what a call would refuse, and for counts that are none.
+        """
+        return benchmark(
+            self,
+            given,
+            stream,
+            warmup=warmup,
+            repeats=repeats,
+            flush_bytes=flush_bytes if cold else 0,
+            predict=predict,
+        )
+
+    @contextmanager
+    def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
+        """What a call was given, checked and on the device; memory for arrays of the host is given back behind."""
         tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
         numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
@@ -137,11 +191,10 @@ class DeviceKernel:
                 results[name] = self._made(record.buffers[name].tensor, tensors)
                 looked[name] = look(name, results[name], self.device, queue)
         self._check_apart(record, looked)
-        with ExitStack() as staged:
-            addresses = self._addresses(record, looked, queue, staged)
-            self.enqueue(record, addresses, queue)
-            self._bring_back(record, looked, addresses, queue)
-        return results if len(results) != 1 else results[self.program.outputs[0]]
+        with ExitStack() as held:
+            addresses = self._addresses(record, looked, queue, held)
+            staged = {n: g.array for n, g in looked.items() if isinstance(g, OnHost) and n in self.program.outputs}
+            yield Ready(record, addresses, queue, staged, results)
 
     def put(self, name: str, logical: Any, **sizes: int) -> DeviceArray:
         """An array of the host as the argument `name` wants it, on the device. Raises UserError."""
@@ -249,14 +302,6 @@ class DeviceKernel:
                 self.device.upload(memory.address, pack(tensor.layout, given.array), stream)
             addresses[name] = memory.address
         return addresses
-
-    def _bring_back(
-        self, record: LaunchRecord, looked: Mapping[str, Given], addresses: Mapping[str, int], stream: int
-    ) -> None:
-        for name in self.program.outputs:
-            given = looked[name]
-            if isinstance(given, OnHost):
-                given.array[...] = fetched(self.device, record.buffers[name].tensor, addresses[name], stream)
 
 
 def _whole(name: str, given: Any) -> int:
