@@ -64,11 +64,11 @@ _NEEDS = {"%": ("//",), "magic": ("shift",)}
 
 
 _RESERVED = frozenset(  # words of C and C++ that a name may be
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue"
-    " default delete do double else end_ enum explicit export extern false float for friend goto if inline int long"
-    " mutable namespace new not not_eq nullptr operator or or_eq private protected public register restrict return"
-    " short signed sizeof static struct switch template this throw true try typedef typeid typename union unsigned using"
-    " virtual void volatile while xor xor_eq".split()
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const"
+    " constexpr continue default delete do double else end_ enum explicit export extern false float for"
+    " friend goto if inline int long mutable namespace new not not_eq nullptr operator or or_eq private"
+    " protected public register restrict return short signed sizeof static struct switch template this"
+    " throw true try typedef typeid typename union unsigned using virtual void volatile while xor xor_eq".split()
 )
 
 

@@ -100,7 +100,7 @@ def check_target(given: str, target: str, device: Device) -> None:
 
 @attrs.frozen(eq=False)
 class Ready:
-    """A call that can be put into a stream. `staged` has the arrays of the host that outputs are copied to behind it."""
+    """A call that can be put into a stream. `staged`: arrays of the host that outputs are copied to behind it."""
 
     record: LaunchRecord
     addresses: Mapping[str, int]

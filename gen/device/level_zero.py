@@ -78,7 +78,7 @@ _Kernel = _structure("Kernel", 0x1D, flags=_U32, name=c.c_char_p)
 _Group = _structure("Group", 0x06, flags=_U32, fill_pattern=_SIZE, queues=_U32)
 _Properties = _structure(
     "Properties",
-    0x0B,  # of version 1.2, whose timer has a frequency
+    0x20006,  # of version 1.2, whose timer has a frequency
     kind=_U32,
     vendor=_U32,
     id=_U32,
@@ -97,7 +97,7 @@ _Properties = _structure(
     timer_bits=_U32,
     kernel_timer_bits=_U32,
     uuid=c.c_uint8 * 16,
-    title=c.c_char * 256,
+    model=c.c_char * 256,
 )
 _GPU, _COMPUTE, _NATIVE = 1, 1, 1  #: type of a device, flag of a group of queues, format of a module
 _OF_DEVICES = (2, 3)  #: types of memory: of a device, shared
@@ -192,14 +192,14 @@ class Device:
             raise UserError(f"given the device {self.name}, wanted {there}")
         driver, self.handle, properties = found[number]
         self._handles = [handle.value for _, handle, _ in found]
-        self.title = properties.title.decode(errors="replace")
+        self.title = properties.model.decode(errors="replace")
         self._timer, self._timer_bits = properties.timer, properties.timer_bits
-        self.context, self._pending = _P(), dict[int, list[_P]]()
+        self.context, self._pending = _P(), dict[int, list[c.c_void_p]]()
         self.library.call("zeContextCreate", driver, c.byref(_Context()), c.byref(self.context))
         self._ordinal = self._compute_group()
         self._own = self.new_stream()
 
-    def _found(self) -> Iterator[tuple[_P, _P, Any]]:
+    def _found(self) -> Iterator[tuple[c.c_void_p, c.c_void_p, Any]]:
         """All GPUs, with their drivers and properties."""
         for driver in self._listed("zeDriverGet"):
             for device in self._listed("zeDeviceGet", driver):
@@ -297,7 +297,7 @@ class Device:
 
     # ------------------------------------------------------------ streams
 
-    def _put(self, stream: int, append: Callable[[_P], None]) -> None:
+    def _put(self, stream: int, append: Callable[[c.c_void_p], None]) -> None:
         """Put what `append` appends to a command list into a stream."""
         queue, commands = stream or self._own, _P()
         wanted = _List(ordinal=self._ordinal)
@@ -337,4 +337,5 @@ class Device:
         assert isinstance(first, _Event)
         assert isinstance(last, _Event)
         self.synchronize(last.stream)
-        return (last.ticks - first.ticks) % (1 << self._timer_bits) / self._timer
+        ticks: int = (last.ticks - first.ticks) % (1 << self._timer_bits)
+        return ticks / float(self._timer)
