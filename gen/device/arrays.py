@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from convgen.device import dlpack
 from convgen.device.devices import Device
+from convgen.device.library import DeviceError
 from convgen.ir import types
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
@@ -75,7 +77,8 @@ class DeviceArray:
 
     def __del__(self) -> None:
         if getattr(self, "_address", None) is not None:
-            self.free()
+            with suppress(DeviceError):  # at the process's end the runtime may be gone
+                self.free()
 
     def seen(self) -> dlpack.Seen:
         """As strides tell it: of a layout with blocks, all elements in a row."""

@@ -72,12 +72,14 @@ class Device(Protocol):
 
     def allocate(self, size: int) -> int: ...
 
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Give memory back, once all that was put into streams is done: some of it may use it."""
 
     def region(self, address: int) -> Region | None:
         """The allocation that holds an address; None where it is in none that lives."""
 
-    def upload(self, address: int, data: Bytes, stream: int) -> None: ...
+    def upload(self, address: int, data: Bytes, stream: int) -> None:
+        """Copy to the device; the bytes may change when this returns."""
 
     def download(self, data: Bytes, address: int, stream: int) -> None:
         """Copy to the host; the bytes are there when this returns."""

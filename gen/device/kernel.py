@@ -235,13 +235,20 @@ class DeviceKernel:
             buffer = record.buffers[name]
             kept = self._workspaces.get((stream, name))
             if kept is None or kept.tensor.bytes < buffer.tensor.bytes:
-                if kept is not None:
-                    self.device.synchronize(stream)  # others may still use it
                 kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
                 if buffer.zero:
                     self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
             found[name] = kept.address
         return found
+
+    def unload(self) -> None:
+        """Give code and workspaces back, when all that was called is done; there are no calls behind it."""
+        for stream in dict.fromkeys(stream for stream, _ in self._workspaces):
+            self.device.synchronize(stream)
+        self.device.synchronize(0)
+        while self._workspaces:
+            self._workspaces.popitem()[1].free()
+        self.module.unload()
 
     @property
     def workspace_bytes(self) -> int:
@@ -297,7 +304,6 @@ class DeviceKernel:
                 continue
             tensor = record.buffers[name].tensor
             memory = staged.enter_context(DeviceArray(self.device, tensor))
-            staged.callback(self.device.synchronize, stream)  # before that
             if name in self.program.inputs:
                 self.device.upload(memory.address, pack(tensor.layout, given.array), stream)
             addresses[name] = memory.address

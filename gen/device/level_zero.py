@@ -102,6 +102,7 @@ _Properties = _structure(
 _GPU, _COMPUTE, _NATIVE = 1, 1, 1  #: type of a device, flag of a group of queues, format of a module
 _OF_DEVICES = (2, 3)  #: types of memory: of a device, shared
 _PAGE = 4096  #: bytes; alignment of allocations
+_MOST_PENDING = 1024  #: command lists of a stream; then the host waits, and gives them back
 _FOREVER = (1 << 64) - 1
 _NOTHING = (None, 0, None)
 
@@ -233,6 +234,8 @@ class Device:
         return address.value or 0
 
     def free(self, address: int) -> None:
+        for stream in list(self._pending):  # the driver does not wait for who still uses it
+            self.synchronize(stream)
         self.library.call("zeMemFree", self.context, address)
 
     def region(self, address: int) -> Region | None:
@@ -300,6 +303,8 @@ class Device:
     def _put(self, stream: int, append: Callable[[c.c_void_p], None]) -> None:
         """Put what `append` appends to a command list into a stream."""
         queue, commands = stream or self._own, _P()
+        if len(self._pending.get(queue, [])) >= _MOST_PENDING:
+            self.synchronize(queue)
         wanted = _List(ordinal=self._ordinal)
         self.library.call("zeCommandListCreate", self.context, self.handle, c.byref(wanted), c.byref(commands))
         self._pending.setdefault(queue, []).append(commands)

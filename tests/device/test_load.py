@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
+from convgen.run.record import Buffer
 from tests.device.standin import StandIn, addresses_agree
 from tests.gen.test_hand_written import saxpy
 from tests.tile.kernels import gemm
@@ -213,7 +215,7 @@ class Flat:
         return self.seen.kind, self.seen.device
 
     def __dlpack__(self, **_: Any) -> Any:
-        return dlpack.show(self.seen, versioned=False)
+        return self.__dict__.get("capsule") or dlpack.show(self.seen, versioned=False)
 
 
 def test_what_is_shared_is_let_go(standin: StandIn) -> None:
@@ -285,8 +287,65 @@ def test_streams_have_workspaces_of_their_own(standin: StandIn) -> None:
     assert kernel.workspace_bytes > 0
     blocks = {launch.stream: launch.block for launch in standin.launches if "main" in launch.kernel}
     assert blocks[streams[0]] != blocks[streams[1]]
+    kernel(stream=streams[0], **held)
+    kernel.device.synchronize(streams[0])
+    again = [launch.block for launch in standin.launches if "main" in launch.kernel]
+    assert again == [*blocks.values(), blocks[streams[0]]]
+    kernel.unload()
     for stream in streams:
         kernel.device.end_stream(stream)
+
+
+def test_workspaces_grow(standin: StandIn) -> None:
+    kernel = cg.load(code_of("slices that the last sums"))
+    first = kernel.workspace(kernel.program.record, 0)
+    assert kernel.workspace(kernel.program.record, 0) == first
+    launches = []
+    for launch in kernel.program.record.launches:
+        args = [
+            attrs.evolve(a, tensor=attrs.evolve(a.tensor, bytes=2 * a.tensor.bytes)) if isinstance(a, Buffer) else a
+            for a in launch.args
+        ]
+        launches.append(attrs.evolve(launch, args=tuple(args)))
+    larger = attrs.evolve(kernel.program.record, launches=tuple(launches))
+    found = kernel.workspace(larger, 0)
+    for name, address in found.items():
+        region = kernel.device.region(address)
+        assert region is not None
+        assert region.size == larger.buffers[name].tensor.bytes
+    assert kernel.workspace(kernel.program.record, 0) == found
+
+
+class Stream:
+    def __init__(self, **attributes: int) -> None:
+        self.__dict__ |= attributes
+
+
+@pytest.mark.parametrize("how", ["cuda_stream", "ptr", "handle"])
+def test_streams_of_others(how: str, standin: StandIn) -> None:
+    """Of torch and of cupy."""
+    kernel = cg.load(code_of("forward"))
+    assert kernel.program.problem is not None
+    stream = kernel.device.new_stream()
+    kernel(stream=Stream(**{how: stream}), **reference.fill(kernel.program.problem))
+    assert [launch.stream for launch in standin.launches] == [stream]
+    kernel.device.end_stream(stream)
+
+
+def test_tensors_of_the_host_that_run_backwards(standin: StandIn) -> None:
+    """Strides may be negative, and an address may have an offset, as DLPack has it."""
+    code = code_of("forward")
+    assert code.problem is not None
+    kernel, inputs = cg.load(code), reference.fill(code.problem)
+    turned = np.ascontiguousarray(inputs["src"][:, :, ::-1])
+    address = turned.ctypes.data + 2 * 5 * 6
+    seen = dlpack.Seen(address, turned.shape, (576, 36, -6, 1), "f16", dlpack.CPU, 0, True, turned)
+    assert same(kernel(**{**inputs, "src": Flat(seen)}), right(code.problem, inputs)["dst"])
+    capsule = dlpack.show(attrs.evolve(seen, address=address - 128), versioned=True)
+    next(iter(dlpack._shared.values()))[0].tensor.byte_offset = 128
+    moved = Flat(seen)
+    moved.__dict__["capsule"] = capsule
+    assert dlpack.see(moved, None).address == address
 
 
 def test_the_second_device(standin: StandIn) -> None:

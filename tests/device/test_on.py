@@ -47,6 +47,9 @@ def test_records_and_code(standin: StandIn, capsys: pytest.CaptureFixture[str], 
     launch = ["--grid=4", "--block=128", *arguments, "--arg=dst=f16:64x64", f"--out=dst={tmp_path}/dst.npy"]
     assert cli.main(["run", str(tmp_path / "g.hsaco"), "--on", "hip", *launch]) == 0
     assert (np.load(tmp_path / "dst.npy") == 3).all()
+    assert standin.launches[-1].dynamic_bytes == 0
+    assert cli.main(["run", str(tmp_path / "g.hsaco"), "--on", "hip", *launch, "--lds=512"]) == 0
+    assert standin.launches[-1].dynamic_bytes == 512
 
 
 def test_a_wrong_result_is_seen(standin: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
