@@ -3,7 +3,8 @@
 A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in files that are read by `--batch=FILE`
 and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
 `\\` is joined with the next. `--conv` and `--matmul` say whose descriptors follow; without them the first character
-does. A line that calls MIOpenDriver is one request of its own, which no option of the file changes.
+does. A line that another program logged (`lines`) is one request of its own, which no option of the file changes. A
+file whose name ends in `.csv` is a table of products (`aiter`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import miopen, options
+from convgen.problem import aiter, lines, miopen, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
@@ -65,16 +66,23 @@ def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = ""
         return [Request(text, error=error, where=where)]
 
 
-def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
-    """The convolutions of a descriptor or of a MIOpenDriver line; of the latter, `knobs` replace what it says."""
-    if miopen.is_line(text):
-        return miopen.problems(text, knobs)
-    return (Conv.of(text, knobs),)
+def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
+    """The convolutions of a descriptor or of a logged line (`lines`); of the latter, `knobs` replace what it says."""
+    return _logged(text, knobs, CONV) or (Conv.of(text, knobs),)
 
 
-def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
-    """The matrix product of a descriptor."""
-    return (Matmul.of(text, knobs),)
+def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
+    """The matrix product of a descriptor or of a logged line."""
+    return _logged(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
+
+
+def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
+    """The problems of a logged line; none where it is no such line. Raises UserError for one of another driver."""
+    found = lines.driver_of(text)
+    if found not in (None, driver):
+        names = {CONV: "a convolution", MATMUL: "a matrix product"}
+        raise UserError(f"given {names[found or CONV]} ({text[:40]!r}), wanted {names[driver]}")
+    return lines.problems(text, knobs) if found else ()
 
 
 @attrs.frozen
@@ -154,9 +162,21 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        for number, line in _logical_lines(text):
-            yield from self.line(_Line(line, path, number))
+        if path.suffix == aiter.SUFFIX:
+            yield from self.table(text, path)
+        else:
+            for number, line in _logical_lines(text):
+                yield from self.line(_Line(line, path, number))
         self.open.pop()
+
+    def table(self, text: str, path: Path) -> Iterator[Request]:
+        """The products of a table, a row each. Raises UserError for one that names no sizes."""
+        for row in aiter.rows(text):
+            line = _Line(row.descriptor, path, row.number)
+            if row.error is not None:
+                yield from self._chosen(Request(row.descriptor, error=row.error, where=line.where), None)
+            else:
+                yield from self.ask(MATMUL, row.descriptor, {knob: [value] for knob, value in row.knobs.items()}, line)
 
     def words(self, text: str) -> Iterator[Request]:
         """The requests of a text that stands in no file."""
@@ -164,8 +184,10 @@ class Reader:
 
     def line(self, line: _Line) -> Iterator[Request]:
         """One logical line. An option that is refused takes with it the descriptors behind it on the line."""
-        if miopen.is_line(line.text):
-            yield from self.ask(CONV, line.text, {}, line)
+        if (logged := lines.driver_of(line.text)) is not None:
+            yield from self.ask(logged, line.text, {}, line)
+            return
+        if lines.is_remark(line.text):
             return
         spoilt = False
         words = iter([(found.start(), found[0]) for found in _WORD.finditer(line.text)])
