@@ -69,6 +69,7 @@ class Device(Protocol):
     dlpack: int  #: the kind of device in DLPack
     suffix: str  #: of files with code objects for it
     alignment: int  #: of addresses, which kernels take for granted
+    strangers: bool  #: whether there is memory that kernels may use and `region` does not know
 
     def allocate(self, size: int) -> int: ...
 

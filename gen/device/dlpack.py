@@ -98,12 +98,12 @@ class Seen:
 
 
 def see(given: Any, stream: int | None) -> Seen:
-    """What a tensor tells of itself. Work that its owner has under way is done for who comes behind it in `stream`.
+    """What a tensor tells of itself. What its owner has under way by CUDA or HIP is done before `stream` goes on.
 
     Raises BufferError, or what the owner raises, where it is not shared.
     """
     kind, device = map(int, given.__dlpack_device__())
-    wanted: dict[str, Any] = {} if kind in HOST else {"stream": stream}
+    wanted: dict[str, Any] = {"stream": stream} if kind in (CUDA, ROCM) else {}
     try:
         capsule = given.__dlpack__(**wanted, max_version=_VERSION)
     except TypeError:  # of before DLPack 1.0

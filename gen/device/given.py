@@ -185,14 +185,17 @@ def _check_lying(name: str, dims: tuple[int, ...], strides: tuple[int, ...], dty
 
 
 def _check_memory(given: OnDevice, wanted: StoredTensor, device: Device) -> None:
-    """Whether all of it is memory of the device that lives."""
+    """Whether all of it is living memory of the device, as far as the runtime knows; a tensor's owner knows, too."""
     size = types.scalar(wanted.dtype).size(wanted.layout.size_elems)
     region = device.region(given.address)
-    if region is None or region.device != device.number:
-        why = "freed, or of the host" if region is None else f"of device {region.device}"
-        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {why}")
+    if region is None and not (device.strangers and given.dims is not None):
+        what = "freed, or of the host" if device.strangers else "freed, of the host, or of another context"
+        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {what}")
+    if region is not None and region.device != device.number:
+        where = f"of device {region.device}"
+        raise UserError(f"given {given.name} at {given.address:#x}, wanted memory of {device.name}: this is {where}")
     if given.address % device.alignment:
         raise UserError(f"given {given.name} at {given.address:#x}, wanted an address that {device.alignment} divides")
-    there = region.base + region.size - given.address
+    there = size if region is None else region.base + region.size - given.address
     if there < size:
         raise UserError(f"given {given.name} at {given.address:#x} with {there} bytes behind it, wanted {size}")

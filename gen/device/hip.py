@@ -100,6 +100,7 @@ class Device:
     dlpack = 10  #: kDLROCM
     suffix = ".hsaco"
     alignment = 4  #: a dword: what buffer and global instructions want of more than two bytes
+    strangers = True  #: what allocators map page by page, as torch's may
 
     def __init__(self, number: int) -> None:
         """Raises UserError where there is no library or no such device."""

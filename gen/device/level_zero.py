@@ -182,6 +182,7 @@ class Device:
     dlpack = 14  #: kDLOneAPI
     suffix = ".zebin"
     alignment = 64  #: bytes: what 2-D block messages want of a matrix
+    strangers = False  #: memory of another context is not ours to use
 
     def __init__(self, number: int) -> None:
         """Raises UserError where there is no library or no such device."""

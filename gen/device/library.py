@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes as c
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +16,16 @@ from convgen.ir.error import UserError
 
 class DeviceError(UserError):
     """A call of a device's runtime failed: the function, the error by name and its number."""
+
+
+def _loaded(names: Sequence[str]) -> list[str]:
+    """The paths of libraries of these names that are in this process, as torch brings its own."""
+    stems = tuple(dict.fromkeys(Path(name).name.partition(".so")[0] + ".so" for name in names))
+    with suppress(OSError):
+        mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        paths = [line[line.index("/") :] for line in mapped if "/" in line]
+        return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(stems)))
+    return []
 
 
 @attrs.define(eq=False)
@@ -34,13 +46,14 @@ class Library:
         signatures: Mapping[str, Sequence[Any]],
         error_name: Callable[[c.CDLL, int], str],
     ) -> Library:
-        """The first of `names` that loads, or what the variable of the environment names.
+        """What the variable of the environment names; else what is in this process already, for another copy would know
+        nothing of its memory; else the first of `names` that loads.
 
         Raises UserError where there is none, or where it lacks a function.
         """
         given = os.environ.get(variable)
         reason = ""
-        for name in [given] if given else names:
+        for name in [given] if given else [*_loaded(names), *names]:
             try:
                 handle = c.CDLL(name)
             except OSError as error:

@@ -87,7 +87,7 @@ def test_calls_reach_the_driver(target: str, tmp_path: Path) -> None:
     assert "Intel" in answer["title"]
     assert all(answer["regions"])
     host, beyond = answer["wrong"]
-    assert host.endswith("wanted memory of level_zero:0: this is freed, or of the host")
+    assert host.endswith("wanted memory of level_zero:0: this is freed, of the host, or of another context")
     assert beyond.endswith(f"bytes behind it, wanted {code.record.buffers['src'].tensor.bytes}")
     (aub,) = tmp_path.glob("*.aub")
     check_dispatches(code, Trace(aub.read_bytes()), answer["addresses"])

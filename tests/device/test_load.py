@@ -12,7 +12,7 @@ import pytest
 
 import convgen as cg
 from convgen import tile
-from convgen.device import dlpack
+from convgen.device import dlpack, hip
 from convgen.device.arrays import DeviceArray
 from convgen.device.kernel import DeviceKernel
 from convgen.problem.matmul import Problem, parse_problem
@@ -22,6 +22,7 @@ from convgen.run.files import write_code
 from convgen.run.record import Buffer
 from tests.device.standin import StandIn, addresses_agree
 from tests.gen.test_hand_written import saxpy
+from tests.strategies import always
 from tests.tile.kernels import gemm
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,6 +60,9 @@ CASES: dict[str, tuple[str, str | None, int]] = {
     "product": ("--dt=f16 --bia-dt=f32 48x64:64x40", None, 1),
     "products": ("--dt=bf16:bf16:f32 3x20x32:3x32x24", None, 1),
 }
+
+
+OF_TORCH = ("forward", "bias and post-ops", "slices", "product")  #: those that run always
 
 
 @cache
@@ -125,8 +129,7 @@ def test_arrays_on_the_device(name: str, standin: StandIn) -> None:
     assert not standin.findings
 
 
-@pytest.mark.in_turn(3)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", always([(name,) for name in CASES], lambda _, row: row[0] in OF_TORCH))
 def test_tensors_of_torch(name: str, standin: StandIn) -> None:
     torch = pytest.importorskip("torch")
     code = code_of(name)
@@ -346,6 +349,30 @@ def test_tensors_of_the_host_that_run_backwards(standin: StandIn) -> None:
     moved = Flat(seen)
     moved.__dict__["capsule"] = capsule
     assert dlpack.see(moved, None).address == address
+
+
+def test_a_library_that_is_there_is_used(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch brings a runtime of its own: another copy would know nothing of its memory."""
+    held = cg.load(code_of("forward")).put("src", np.zeros((1, 16, 6, 6), np.float16))
+    monkeypatch.delenv("CONVGEN_HIP")
+    device = hip.Device(0)
+    assert device.library.name == str(standin.library)
+    assert device.region(held.address) is not None
+
+
+def test_memory_that_the_runtime_does_not_know(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch maps it page by page: a tensor's owner is believed, an address is not."""
+    code = code_of("forward")
+    assert code.problem is not None
+    kernel, inputs = cg.load(code), reference.fill(code.problem)
+    held = kernel.put("src", inputs["src"])
+    monkeypatch.setattr(hip.Device, "region", lambda *_: None)
+    assert same(
+        kernel(src=ByDlpack(held, "versioned"), wei=inputs["wei"], dst=inputs["src"] * 0),
+        right(code.problem, inputs)["dst"],
+    )
+    with pytest.raises(cg.UserError, match=r"this is freed, or of the host$"):
+        kernel(src=held.address, wei=inputs["wei"])
 
 
 def test_the_second_device(standin: StandIn) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.device import devices, dlpack, hip
+from convgen.device import devices, dlpack, hip, library
 from convgen.device.kernel import DeviceKernel, Program
 from convgen.device.library import DeviceError
 from convgen.ir.error import UserError
@@ -244,6 +244,7 @@ def test_no_device(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_loaded", lambda _: [])
     monkeypatch.setenv("CONVGEN_HIP", "/nowhere/libamdhip64.so")
     with pytest.raises(UserError) as error:
         hip.Device(0)
