@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,20 +25,19 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import aiter, lines, miopen, options
+from convgen.problem import aiter, lines, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
+from convgen.problem.text import logical_lines, text_of
 
 _SELECTING = ("match", "start")
 _READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
 
-_DEEPEST, _FILES, _BYTES = 100, 10_000, 64 * 2**20  #: files within each other, files read, and the size of one
+_DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: combinations that are looked at
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_JOINED = re.compile(r"\s*\\\s+")
 _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
@@ -154,7 +152,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
-        text = _text_of(path)
+        text = text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -165,7 +163,7 @@ class Reader:
         if path.suffix == aiter.SUFFIX:
             yield from self.table(text, path)
         else:
-            for number, line in _logical_lines(text):
+            for number, line in logical_lines(text):
                 yield from self.line(_Line(line, path, number))
         self.open.pop()
 
@@ -379,44 +377,3 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, waiting)
         signal.signal(signal.SIGALRM, before)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if stat.S_ISDIR(status.st_mode):
-                raise UserError(f"cannot read {path}: Is a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"given {str(path)!r} that is a device or a pipe, wanted a batch file")
-            content = file.read(_BYTES + 1)
-        if len(content) > _BYTES:
-            raise UserError(f"given {str(path)!r} of more than {_BYTES >> 20} MiB, wanted a batch file")
-        return content.decode()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # not UTF-8, or a name that no file has
-        raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, without comments, continued ones joined, each with its number in the file.
-
-    A word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words around it; in a
-    line that calls MIOpenDriver it only continues the line, as in a shell.
-    """
-    glued, first, joins = "", 0, False
-    for number, line in enumerate(text.split("\n"), 1):
-        said = _COMMENT.sub("", line).strip()
-        if joins and not said:
-            continue
-        first = first if joins else number
-        glued = glued + said if joins else said
-        joins = glued.endswith("\\")
-        if joins:
-            glued = f"{glued[:-1].rstrip()} " if miopen.is_line(glued) else glued[:-1].rstrip()
-        elif glued:
-            yield first, _JOINED.sub("", glued)
-    if joins and glued:
-        yield first, _JOINED.sub("", glued)

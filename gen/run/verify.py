@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -20,9 +18,8 @@ from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import TensorSpec
-from convgen.run import footprint, reference
+from convgen.run import footprint, npy, reference
 from convgen.run.code import Code, OutputRegion
-from convgen.run.files import write_all
 from convgen.run.fills import Fill
 from convgen.run.record import Buffer, LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
@@ -240,7 +237,8 @@ def run_record(
 
     def save(memory: Memory) -> None:
         if out is not None:
-            _save(out, record, memory)
+            arrays = {n: unpacked(b.tensor, memory[n]) for n, b in record.buffers.items() if b.is_written}
+            npy.save(out, arrays)
 
     if data is None and record.problem is not None:
         problem = parse_problem(record.problem)
@@ -252,7 +250,7 @@ def run_record(
     if data is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
     _tell(taking, predicted(record))
-    inputs = _load_inputs(data, record)
+    inputs = npy.inputs(data, record)
     memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
     return attrs.evolve(_outcome(report, _NOTHING, on), compared=False, advice=advice)
@@ -416,42 +414,6 @@ def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
-def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
-    """An array for each buffer that is only read, and for those also written that have a file."""
-    arrays = {}
-    for name, buffer in record.buffers.items():
-        path = data / f"{name}.npy"
-        if not buffer.is_written or (buffer.is_read and path.exists()):
-            arrays[name] = _load(path, buffer)
-    return arrays
-
-
-def _load(path: Path, buffer: Buffer) -> Array:
-    """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
-    wanted = reference.numpy_type(buffer.tensor.dtype)
-    try:
-        with path.open("rb") as file:
-            shape, dtype = _npy_header(file)
-            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
-                given = f"{dtype}{list(shape)[:12]} in {path}"
-                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
-            file.seek(0)
-            array: Array = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
-        raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    return array.view(wanted) if array.dtype == _stored(wanted) else array
-
-
-def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Shape and type of the array in a file, which is read no further."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
-
-
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """The logical tensor in a buffer."""
     return reference.unpack(tensor.layout, tensor.dtype, memory.whole(_layout_bytes(tensor)))
@@ -459,19 +421,3 @@ def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
 
 def _layout_bytes(tensor: StoredTensor) -> int:
     return types.scalar(tensor.dtype).size(tensor.layout.size_elems)
-
-
-def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
-    """NAME.npy of all buffers that are written, or none."""
-    contents = {}
-    for name, buffer in record.buffers.items():
-        if buffer.is_written:
-            array = unpacked(buffer.tensor, memory[name])
-            np.save(file := BytesIO(), array.view(_stored(array.dtype)))
-            contents[directory / f"{name}.npy"] = file.getvalue()
-    write_all(contents, "--out")
-
-
-def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
