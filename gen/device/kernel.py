@@ -23,6 +23,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
 from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 from convgen.run.reference import Array, pack
+from convgen.run.verify import check_buffers
 
 _SIZES_KEPT = 64  #: launches of other sizes that are remembered, ready
 
@@ -46,6 +47,8 @@ class Program:
             name, record = path.name, LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
             content = None if record.object is None else targets.read(path.parent / record.object)
             problem = None if record.problem is None else parse_problem(record.problem)
+            if problem is not None:
+                check_buffers(record, problem, name)
         if content is None or not record.launches:
             raise UserError(f"given {name} without {'a code object' if record.launches else 'launches'}, wanted some")
         return cls(name, record, content, problem)
@@ -177,6 +180,8 @@ class DeviceKernel:
     @contextmanager
     def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
         """What a call was given, checked and on the device; memory for arrays of the host is given back behind."""
+        if not self.functions:
+            raise UserError(f"given {self!r}, which was unloaded, wanted one that was not")
         tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
         numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
         self._check_names(tensors)
@@ -248,6 +253,7 @@ class DeviceKernel:
         self.device.synchronize(0)
         while self._workspaces:
             self._workspaces.popitem()[1].free()
+        self.functions.clear()
         self.module.unload()
 
     @property

@@ -242,7 +242,7 @@ def run_record(
 
     if data is None and record.problem is not None:
         problem = parse_problem(record.problem)
-        _check_buffers(record, problem, path.name)
+        check_buffers(record, problem, path.name)
         outcome = _verified(
             problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny, on
         )
@@ -256,8 +256,11 @@ def run_record(
     return attrs.evolve(_outcome(report, _NOTHING, on), compared=False, advice=advice)
 
 
-def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
-    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business."""
+def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
+    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business.
+
+    Raises UserError that names the file, `where`.
+    """
     buffers = record.buffers
     for spec in problem.outputs:
         if spec.name not in buffers:

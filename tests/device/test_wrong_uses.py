@@ -17,6 +17,7 @@ from convgen.device.kernel import DeviceKernel, Program
 from convgen.device.library import DeviceError
 from convgen.ir.error import UserError
 from convgen.run import reference
+from convgen.run.files import write_code
 from tests.device.standin import StandIn
 from tests.device.test_load import ByDlpack, Flat, compiled
 
@@ -307,6 +308,20 @@ def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
         cg.load(code.object)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"cannot read .*: No such file"):
         cg.load(tmp_path / "k.launch.json")
+
+
+def test_a_kernel_that_was_unloaded(kernel: DeviceKernel) -> None:
+    kernel.unload()
+    with pytest.raises(UserError, match=r"^given <.* on hip:0>, which was unloaded, wanted one that was not$"):
+        kernel(**inputs())
+
+
+def test_a_record_without_its_problems_tensors(standin: StandIn, tmp_path: Path) -> None:
+    write_code(compiled(FORWARD), str(tmp_path / "k"), ".s", ".hsaco")
+    record = tmp_path / "k.launch.json"
+    record.write_text(record.read_text().replace('"name": "dst"', '"name": "out"'))
+    with pytest.raises(UserError, match=r"^given no buffer dst, wanted the outputs of .*, in k.launch.json$"):
+        cg.load(record)
 
 
 def test_puts(kernel: DeviceKernel) -> None:
