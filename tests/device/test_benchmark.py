@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.device import hip
 from convgen.device.benchmark import Benchmark
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
@@ -32,6 +33,24 @@ def test_calls_are_timed(standin: StandIn) -> None:
     assert found.predicted is not None
     assert 1 < found.predicted < 100
     assert not standin.findings
+
+
+@pytest.mark.parametrize(("cold", "flushed"), [(True, 3), (False, 0)])
+def test_caches_are_flushed_before_each_call(
+    cold: bool, flushed: int, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fills = list[tuple[int, int]]()
+    fill = hip.Device.fill
+
+    def counted(device: hip.Device, address: int, size: int, byte: int, stream: int) -> None:
+        fills.append((len(standin.launches), size))
+        fill(device, address, size, byte, stream)
+
+    monkeypatch.setattr(hip.Device, "fill", counted)
+    kernel = cg.load(compiled(FORWARD))
+    kernel.benchmark(warmup=1, repeats=2, cold=cold, flush_bytes=ROOM, predict=False)
+    assert fills == [(number, ROOM) for number in range(flushed)]
+    assert len(standin.launches) == 3
 
 
 def test_what_is_given_is_used(standin: StandIn) -> None:

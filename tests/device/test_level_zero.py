@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import convgen as cg
 from convgen.backends.intel.devices import DEVICES
 from convgen.device import level_zero
+from convgen.device.devices import Call
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code
@@ -167,6 +169,31 @@ def test_exported_code_is_c(target: str, tmp_path: Path) -> None:
     for code in (last, sized):
         cg.export(code, tmp_path / "k")
         compile_c(tmp_path, "-c", "k.c", "-o", "k.o")
+
+
+class Recorded:
+    """A library that takes everything."""
+
+    def __init__(self) -> None:
+        self.calls = list[str]()
+
+    def call(self, function: str, *_: object) -> None:
+        self.calls.append(function.removeprefix("ze"))
+
+
+def test_what_is_put_into_a_stream_waits_for_what_was() -> None:
+    """Commands of Level Zero wait for no others, unless a barrier stands between."""
+    device, library = object.__new__(level_zero.Device), Recorded()
+    vars(device).update(library=library, context=None, handle=None, _pending={}, _ordinal=0, _own=7)
+    call = Call((2, 1, 1), (16, 1, 1), [(0, bytes(8)), (8, bytes(4))], 16, 0)
+    device.launch(level_zero._Function(ctypes.c_void_p(1)), call, 0)
+    listed = ["Create", "AppendLaunchKernel", "AppendBarrier", "Close"]
+    arguments = ["KernelSetArgumentValue", "KernelSetArgumentValue", "KernelSetGroupSize"]
+    execute = "CommandQueueExecuteCommandLists"
+    assert library.calls == [*arguments, *(f"CommandList{what}" for what in listed), execute]
+    library.calls.clear()
+    device.synchronize(0)
+    assert library.calls == ["CommandQueueSynchronize", "CommandListDestroy"]
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,9 @@ READ = {
     f"hipblaslt-bench -m 64 -n 32 -k 16 --batch_count 3 --stride_b 0 {TYPES}": (
         "--dt=f16 --strides=512x16x1:1024x64x1:2048x64x1 1x32x16:3x16x64"
     ),
+    f"hipblaslt-bench -m 64 -n 32 -k 16 --batch_count 3 --transA T --lda 20 {TYPES}": (
+        "--dt=f16 --strides=512x16x1:1280x1x20:2048x64x1 3x32x16:3x16x64"
+    ),
     # as rocBLAS logs it
     "./rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 128 -n 64 -k 32 --alpha 2 --a_type f16_r --lda 40"
     " --b_type f16_r --ldb 32 --beta 0.5 --c_type f16_r --ldc 128 --d_type f16_r --ldd 128 --compute_type f32_r"
