@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -39,7 +40,13 @@ class Row:
 
 def rows(text: str) -> Iterator[Row]:
     """The products of a table. Raises UserError where its first line names no sizes."""
-    reader = csv.reader(text.splitlines())
+    try:
+        yield from _rows(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise UserError(f"given a table that cannot be read: {error}") from None
+
+
+def _rows(reader: Any) -> Iterator[Row]:
     names = [name.strip() for name in next(reader, [])]
     for name in _SIZES:
         if name not in names:

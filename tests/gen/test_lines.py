@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -213,6 +215,29 @@ def test_tables_of_others() -> None:
         list(aiter.rows("M,N,name\n1,2,3\n"))
     (row,) = aiter.rows("M,N,K,q_dtype_w\n1,2,3,torch.int8\n")
     assert isinstance(row.error, Unsupported)
+
+
+def damaged(text: str, random: Random) -> str:
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(text) + 1)
+        put = random.choice(["", ":", ",", "-", "--", "x", "_", "9" * 20, "nan", "inf", "\0", "é", '"', " "])
+        text = text[:at] + put + text[at + random.randint(0, 4) :]
+    return text
+
+
+def test_damaged_lines() -> None:
+    """What is wrong with them is said, whatever it is."""
+    random = Random(1)
+    for text in random.choices([*READ, *REFUSED], k=2000):
+        line = damaged(text, random)
+        if lines.driver_of(line) is not None:
+            with contextlib.suppress(UserError, Unsupported):
+                lines.problems(line, {})
+    for _ in range(500):
+        with contextlib.suppress(UserError):
+            list(aiter.rows(damaged(TABLE, random)))
+    with pytest.raises(UserError, match=r"^given a table that cannot be read: field larger than field limit"):
+        list(aiter.rows(f"M,N,K\n{'1' * 200_000},2,3\n"))
 
 
 def test_descriptors_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
