@@ -13,6 +13,7 @@ import attrs
 import jinja2
 
 from convgen import __version__
+from convgen.device import hip, level_zero
 from convgen.device.kernel import Program
 from convgen.ir import arithmetic, types
 from convgen.ir.error import Unsupported, UserError, visible
@@ -36,32 +37,9 @@ _TYPES = {
 }
 #: Suffix of code objects -> the runtime that loads them, its file of templates, its library, alignment of buffers.
 _RUNTIMES = {
-    ".hsaco": ("HIP", "hip.c.j2", "libamdhip64", 4),
-    ".zebin": ("Level Zero", "level_zero.c.j2", "libze_loader", 64),
+    ".hsaco": ("HIP", "hip.c.j2", "libamdhip64", hip.Device.alignment),
+    ".zebin": ("Level Zero", "level_zero.c.j2", "libze_loader", level_zero.Device.alignment),
 }
-
-_FUNCTIONS = {
-    "min": "static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }",
-    "max": "static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }",
-    "//": """\
-static int64_t quotient(int64_t a, int64_t b) {
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}""",
-    "%": "static int64_t rest(int64_t a, int64_t b) { return a - quotient(a, b) * b; }",
-    "shift": """\
-static int64_t shift(int64_t d) {
-    int64_t s = 0;
-    while (((int64_t)1 << s) < d) s++;
-    return s;
-}""",
-    "magic": """\
-static int64_t magic(int64_t d) {
-    uint64_t power = (uint64_t)1 << (31 + shift(d));
-    return (int64_t)((power + (uint64_t)d - 1) / (uint64_t)d);
-}""",
-}
-_NEEDS = {"%": ("//",), "magic": ("shift",)}
-
 
 _RESERVED = frozenset(  # words of C and C++ that a name may be
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const"
@@ -132,7 +110,7 @@ def _two(name: str, function: str) -> Any:
 
 
 def _one(name: str) -> Any:
-    return lambda d: _C(f"{name}({_C.of(d).text})", _C.of(d).calls | {name, *_NEEDS.get(name, ())})
+    return lambda d: _C(f"{name}({_C.of(d).text})", _C.of(d).calls | {name, "shift"})
 
 
 _CALLED = {"min": _two("min", "least"), "max": _two("max", "most"), "shift": _one("shift"), "magic": _one("magic")}
@@ -231,7 +209,6 @@ class _Writer:
         comment = "Put all launches into a stream."
         if runtime != "HIP":
             comment = "Append all launches to a command list, each behind the one before."
-        needed = {*self.calls, *(other for call in self.calls for other in _NEEDS.get(call, ()))}
         return {
             "title": _comment(program.name),
             "target": record.target,
@@ -250,7 +227,7 @@ class _Writer:
             "kernels": kernels,
             "launches": launches,
             "content": list(program.content),
-            "functions": [text for call, text in _FUNCTIONS.items() if call in needed],
+            "calls": self.calls,
             "clear_parameters": ", ".join(["void *workspace", *scalars, queue]),
             "launch_parameters": ", ".join([*parameters, queue]),
             "launch_comment": comment,

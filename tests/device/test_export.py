@@ -13,7 +13,7 @@ import pytest
 import convgen as cg
 from convgen.backends.toolchain import CLANG
 from convgen.commands import cli
-from convgen.device.export import _FUNCTIONS, _Writer
+from convgen.device.export import _templates, _Writer
 from convgen.device.kernel import Program
 from convgen.ir import types
 from convgen.ir.layout.argument import evaluate
@@ -172,7 +172,7 @@ def test_launch_expressions(expr: str, standin: StandIn, tmp_path: Path) -> None
     """What C makes of them is what `evaluate` does."""
     writer = _Writer(Program.of(cg.compile(saxpy(), scalars={"n": 2})), "k")
     text = writer.expression(expr)
-    helpers = "\n".join(text for call, text in _FUNCTIONS.items() if call in writer.calls)
+    helpers = _templates().get_template("arithmetic.c.j2").render(calls=writer.calls)
     numbers = (1, 2, 3, 64, 65, 127, 12345)
     rows = "\n".join(
         f"    {{ struct S s = {{ {n} }}, *scalars = &s; if ({text} != {evaluate(expr, {'n': n})}) return {n % 100}; }}"
