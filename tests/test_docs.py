@@ -20,7 +20,7 @@ import pytest
 
 from convgen.plan import config
 from tests.conftest import blessing
-from tests.device.standin import build, serving
+from tests.gen.device.standin import build, serving
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(

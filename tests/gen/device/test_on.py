@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from convgen.commands import cli
-from tests.device.standin import StandIn
+from tests.gen.device.standin import StandIn
 
 CONV = ["conv", "mb1ic16ih6oc16kh3ph1", "--dir=FWD_D", "--dt=f16"]
 

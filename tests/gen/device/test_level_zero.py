@@ -27,7 +27,7 @@ from convgen.run.record import Buffer
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import LIBRARY, SWITCHES, available
 from tests.backends.intel.listings import section
-from tests.device.test_export import compile_c
+from tests.gen.device.test_export import compile_c
 
 TARGETS = ("xehpc", pytest.param("xehpg", marks=pytest.mark.sweep))
 MMA = {"xehpc": "16x8x16", "xehpg": "8x8x16"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.device.standin import StandIn
+from tests.gen.device.standin import StandIn
 
 torch: Any = pytest.importorskip("torch")
 example: Any = pytest.importorskip("examples.torch_op")

@@ -1,4 +1,4 @@
-/* A HIP runtime without a GPU: memory is kept here, launches are executed by whoever listens (tests/device/standin.py).
+/* A HIP runtime without a GPU: memory is kept here, launches are executed by whoever listens (tests/gen/device/standin.py).
  *
  * The folder CONVGEN_STANDIN holds a socket, and a file for each allocation, PROCESS-NUMBER.memory. What is put into streams
  * waits until somebody synchronises, so that who forgets to does not see a result. Addresses are none of this process.

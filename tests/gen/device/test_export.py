@@ -22,8 +22,8 @@ from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
 from convgen.run.record import LaunchRecord
-from tests.device.standin import StandIn
-from tests.device.test_load import CASES, Array, code_of, compiled, right, same
+from tests.gen.device.standin import StandIn
+from tests.gen.device.test_load import CASES, Array, code_of, compiled, right, same
 from tests.gen.test_hand_written import saxpy
 from tests.strategies import always
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.device.standin import StandIn, build, serving
+from tests.gen.device.standin import StandIn, build, serving
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
 from convgen.run.record import Buffer
-from tests.device.standin import StandIn, addresses_agree
+from tests.gen.device.standin import StandIn, addresses_agree
 from tests.gen.test_hand_written import saxpy
 from tests.strategies import always
 from tests.tile.kernels import gemm

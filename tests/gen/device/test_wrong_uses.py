@@ -18,8 +18,8 @@ from convgen.device.library import DeviceError
 from convgen.ir.error import UserError
 from convgen.run import reference
 from convgen.run.files import write_code
-from tests.device.standin import StandIn
-from tests.device.test_load import ByDlpack, Flat, compiled
+from tests.gen.device.standin import StandIn
+from tests.gen.device.test_load import ByDlpack, Flat, compiled
 
 FORWARD = "--dir=FWD_D --dt=f16 mb1ic16ih6oc16kh3ph1"
 BLOCKED = "--dir=FWD_D --dt=f16 --dtag=aBx16b mb1ic16ih6oc20kh1"

@@ -13,8 +13,8 @@ from convgen.device.benchmark import Benchmark
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference
-from tests.device.standin import StandIn
-from tests.device.test_load import compiled, right, same
+from tests.gen.device.standin import StandIn
+from tests.gen.device.test_load import compiled, right, same
 from tests.gen.test_hand_written import saxpy
 
 FORWARD = "--dir=FWD_D --dt=f16 mb1ic16ih6oc16kh3ph1"
