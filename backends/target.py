@@ -113,10 +113,9 @@ def _machine(content: bytes) -> int:
 
 def executor(content: bytes, where: str) -> Any:
     """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
-    machine = _machine(content)
-    if machine not in _EXECUTORS:
+    if _machine(content) not in _EXECUTORS:
         raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
-    return import_module(_EXECUTORS[machine])
+    return import_module(_EXECUTORS[_machine(content)])
 
 
 #: Likewise, that times launches of such objects on a model of a unit.
@@ -130,10 +129,9 @@ def has_timer(content: bytes) -> bool:
 
 def timer(content: bytes, where: str) -> Any:
     """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
-    machine = _machine(content)
-    if machine not in _TIMERS:
+    if not has_timer(content):
         raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
-    return import_module(_TIMERS[machine])
+    return import_module(_TIMERS[_machine(content)])
 
 
 _MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million

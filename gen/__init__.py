@@ -24,6 +24,8 @@ if __name__ != "convgen":  # a second copy of a module would mean a second inter
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from convgen.device.export import export
+    from convgen.device.kernel import load
     from convgen.driver import SimulationError, build, compile, facts, simulate
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
@@ -40,7 +42,9 @@ __all__ = [
     "UserError",
     "build",
     "compile",
+    "export",
     "facts",
+    "load",
     "simulate",
 ]
 
@@ -55,7 +59,9 @@ _HOMES = {
     "UserError": ("ir.error", "UserError"),
     "build": ("driver", "build"),
     "compile": ("driver", "compile"),
+    "export": ("device.export", "export"),
     "facts": ("driver", "facts"),
+    "load": ("device.kernel", "load"),
     "simulate": ("driver", "simulate"),
 }
 

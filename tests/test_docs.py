@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -19,6 +20,7 @@ import pytest
 
 from convgen.plan import config
 from tests.conftest import blessing
+from tests.gen.device.standin import build, serving
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(
@@ -93,6 +95,17 @@ def check(snippet: Snippet, printed: str) -> None:
         snippet.page.write_text(text[:first] + printed + text[last:])
         return
     assert text[first:last] == printed, f"{snippet.page.name}:{snippet.line}: look at the change, then ./dev bless"
+
+
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Pages about devices find one: a stand-in."""
+    page = request.node.callspec.params.get("page") if hasattr(request.node, "callspec") else None
+    with contextlib.ExitStack() as held:
+        if page is not None and re.search(r"cg\.load\(|--on hip", page.read_text()):
+            folder = tmp_path_factory.mktemp("device")
+            held.enter_context(serving(folder, build(folder)))
+        yield
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -76,9 +76,15 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
     add("--run-groups", type=number(1), metavar="N", help="the same for N sampled output tiles only")
+    add_device(add)
     add("-g", dest="debug", action="store_true", help="line information into the IR, which -o writes as KERNEL.ir")
     add("--seed", type=number(0), default=0, metavar="N", help="of fills and samples (default 0)")
     add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
+
+
+def add_device(add: Callable[..., object]) -> None:
+    """Where code runs."""
+    add("--on", metavar="DEVICE", help="run on a device instead: hip, level-zero, or one by number such as hip:1")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:

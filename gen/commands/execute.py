@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.commands import session
-from convgen.commands.arguments import Parser, number
+from convgen.commands.arguments import Parser, add_device, number
 from convgen.commands.looking import watching
 from convgen.ir.error import UserError
 
@@ -30,10 +30,12 @@ def parser() -> argparse.ArgumentParser:
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
+        "convgen run out/k.launch.json --on hip",
         "convgen run k.hsaco --grid 4 --block 256 --lds 8192 --arg A=a.npy --arg C=f32:64x64 --arg n=64 --out C=c.npy",
     )
     add = parser.add_argument
     add("record", metavar="FILE", help="a launch record, whose object lies beside it, or a code object")
+    add_device(add)
     add("--strict", choices=("manual", "llvm"), default="manual", help=_STRICT)
     add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
     add("--trace", metavar="FILE", help="write each executed instruction: place, workgroups and waves, text")
@@ -96,6 +98,8 @@ def run(arguments: Sequence[str]) -> int:
     """`convgen run`."""
     options = parser().parse_intermixed_args(arguments)
     path = Path(options.record)
+    if options.on is not None:
+        _refuse_looking(options)
 
     from convgen.backends.simulation import Scrutiny
     from convgen.commands import report
@@ -109,6 +113,14 @@ def run(arguments: Sequence[str]) -> int:
         kind = "record" if path.suffix == ".json" else "object"
         report.show([(kind, options.record), *report.outcome_rows(outcome)], sys.stdout)
     return session.FINE if outcome.passed else session.WRONG
+
+
+def _refuse_looking(options: argparse.Namespace) -> None:
+    """Raises UserError for what only a simulator does."""
+    given = {"trace": options.trace, "break": options.place, "allow": options.allow, "strict": options.strict == "llvm"}
+    for name, value in given.items():
+        if value:
+            raise UserError(f"given --{name} with --on {options.on}, wanted it without: only the simulator does that")
 
 
 def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Outcome:
@@ -128,6 +140,7 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
             advice=options.strict == "llvm",
             scalars=dict(options.set),
             scrutiny=scrutiny,
+            on=session.device_of(options),
         )
 
 
@@ -149,4 +162,5 @@ def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Ou
             progress=progress,
             advice=options.strict == "llvm",
             scrutiny=scrutiny,
+            on=session.device_of(options),
         )

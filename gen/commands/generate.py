@@ -37,9 +37,11 @@ def conv_parser() -> argparse.ArgumentParser:
 def gemm_parser() -> argparse.ArgumentParser:
     parser = Parser(
         "gemm",
-        "Generate matrix multiplication kernels: dst[M, N] = src[M, K] * wei[K, N].",
+        "Generate matrix multiplication kernels: dst[M, N] = src[M, K] * wei[K, N]. A whole line of\n"
+        "hipblaslt-bench or rocblas-bench is a descriptor too: quoted, or as the last words of the command.",
         "convgen gemm 1024x512:512x256 --dt f16 -o out/g --run-groups 8",
         "convgen gemm 256x64:64x256 --dt bf16:bf16:f32 --wtag ab --run",
+        "convgen gemm hipblaslt-bench -m 256 -n 128 -k 64 --transA T --a_type f16_r --b_type f16_r --d_type f16_r",
     )
     parser.add_argument("descriptors", metavar="MxK:KxN", nargs="*", help="benchdnn: the sizes of src and wei [nNAME]")
     add_knobs(parser, "matmul")
@@ -77,19 +79,23 @@ def conv(arguments: Sequence[str]) -> int:
     from convgen.problem import miopen
     from convgen.problem import requests as batch
 
-    first = next((number for number, word in enumerate(arguments) if miopen.is_program(word)), len(arguments))
-    line = " ".join(arguments[first:])  # what stands behind the name of the driver belongs to it
-    words = [*arguments[:first], *filter(None, [line])]
-    options, knobs = parse_knobs(conv_parser(), words, "conv")
+    options, knobs = parse_knobs(conv_parser(), _joined(arguments, miopen.is_program), "conv")
     return _generate(options, partial(batch.convolutions, knobs=knobs), "mb1ic64ih56oc64oh56kh3ph1")
 
 
 def gemm(arguments: Sequence[str]) -> int:
     """`convgen gemm`, in the same way."""
+    from convgen.problem import blas
     from convgen.problem import requests as batch
 
-    options, knobs = parse_knobs(gemm_parser(), arguments, "matmul")
+    options, knobs = parse_knobs(gemm_parser(), _joined(arguments, blas.is_program), "matmul")
     return _generate(options, partial(batch.matmuls, knobs=knobs), "128x64:64x128")
+
+
+def _joined(arguments: Sequence[str], is_program: Callable[[str], bool]) -> list[str]:
+    """The words of a command; what stands behind the name of a program belongs to it, as one word."""
+    first = next((number for number, word in enumerate(arguments) if is_program(word)), len(arguments))
+    return [*arguments[:first], *filter(None, [" ".join(arguments[first:])])]
 
 
 def parse_knobs(

@@ -95,7 +95,8 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "mismatches": outcome.mismatches,
         "first_mismatches": [str(mismatch) for mismatch in outcome.first],
         "findings": [str(finding) for finding in outcome.findings],
-        "seconds": round(outcome.seconds, 6),
+        **({"on": outcome.on} if outcome.on else {}),
+        "seconds": round(outcome.seconds, 9 if outcome.on else 6),
         "instructions": dict(outcome.instructions),
     }
 
@@ -114,19 +115,27 @@ def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
 
 def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """The lines of a report that a run adds; the last is the verdict."""
-    executed = sum(outcome.instructions.values())
-    mix = ", ".join(f"{kind} {count}" for kind, count in outcome.instructions.items())
     rows = [
-        ("simulated", f"{executed} subgroup instructions in {outcome.seconds:.2f} s"),
-        ("instructions", mix or "none"),
+        *(_device_rows(outcome) if outcome.on else _simulator_rows(outcome)),
         ("checked", f"{outcome.checked} outputs"),
         ("mismatches", str(outcome.mismatches)),
         *(("", str(mismatch)) for mismatch in outcome.first),
-        ("findings", str(len(outcome.findings))),
-        *(("", str(finding)) for finding in outcome.findings),
     ]
+    if not outcome.on:
+        rows += [("findings", str(len(outcome.findings))), *(("", str(finding)) for finding in outcome.findings)]
     verdict = outcome.status.upper()
     return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
+
+
+def _simulator_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    executed = sum(outcome.instructions.values())
+    mix = ", ".join(f"{kind} {count}" for kind, count in outcome.instructions.items())
+    counted = f"{executed} subgroup instructions in {outcome.seconds:.2f} s"
+    return [("simulated", counted), ("instructions", mix or "none")]
+
+
+def _device_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    return [("executed", f"on {outcome.on} in {1e6 * outcome.seconds:.1f} us")]
 
 
 Row = tuple[str, ...]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from convgen.commands.watch import Watch
     from convgen.run.code import Code
     from convgen.run.files import Files
-    from convgen.run.verify import Outcome, Progress
+    from convgen.run.verify import Executor, Outcome, Progress
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
@@ -129,16 +129,33 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
         from convgen.run.files import write_code
 
         files = write_code(code, options.output, target.text_suffix, target.object_suffix)
+    if options.on is not None and not options.run and options.run_groups is None:
+        raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
     if options.run or options.run_groups is not None:
         from convgen.run import verify
 
         with progress_bar(str(code.problem or code.name)) as progress:
             outcome = verify.run(
-                code, groups=options.run_groups, seed=options.seed, progress=progress, taking=tell_memory
+                code,
+                groups=options.run_groups,
+                seed=options.seed,
+                progress=progress,
+                taking=tell_memory,
+                on=device_of(options),
             )
     elif code.record.launches and code.object is None:
         complain(f"note: no assembler found ({target.assembler}), so text and launch record only")
     return files, outcome
+
+
+def device_of(options: argparse.Namespace) -> Executor | None:
+    """The device that `--on` names, in place of the simulator. Raises UserError where it is not there."""
+    if options.on is None:
+        return None
+    from convgen.device.devices import open_device
+    from convgen.device.executor import Executor
+
+    return Executor(open_device(options.on))
 
 
 def tell_memory(size: int) -> None:

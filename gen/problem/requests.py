@@ -3,7 +3,8 @@
 A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in files that are read by `--batch=FILE`
 and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
 `\\` is joined with the next. `--conv` and `--matmul` say whose descriptors follow; without them the first character
-does. A line that calls MIOpenDriver is one request of its own, which no option of the file changes.
+does. A line that another program logged (`lines`) is one request of its own, which no option of the file changes. A
+file whose name ends in `.csv` is a table of products (`aiter`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,20 +25,19 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import miopen, options
+from convgen.problem import aiter, lines, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
+from convgen.problem.text import logical_lines, text_of
 
 _SELECTING = ("match", "start")
 _READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
 
-_DEEPEST, _FILES, _BYTES = 100, 10_000, 64 * 2**20  #: files within each other, files read, and the size of one
+_DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: combinations that are looked at
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
-_COMMENT = re.compile(r"(?:^|\s)#.*")
-_JOINED = re.compile(r"\s*\\\s+")
 _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
@@ -65,16 +64,23 @@ def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = ""
         return [Request(text, error=error, where=where)]
 
 
-def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
-    """The convolutions of a descriptor or of a MIOpenDriver line; of the latter, `knobs` replace what it says."""
-    if miopen.is_line(text):
-        return miopen.problems(text, knobs)
-    return (Conv.of(text, knobs),)
+def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
+    """The convolutions of a descriptor or of a logged line (`lines`); of the latter, `knobs` replace what it says."""
+    return _logged(text, knobs, CONV) or (Conv.of(text, knobs),)
 
 
-def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
-    """The matrix product of a descriptor."""
-    return (Matmul.of(text, knobs),)
+def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
+    """The matrix product of a descriptor or of a logged line."""
+    return _logged(text, knobs, MATMUL) or (Matmul.of(text, knobs),)
+
+
+def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
+    """The problems of a logged line; none where it is no such line. Raises UserError for one of another driver."""
+    found = lines.driver_of(text)
+    if found not in (None, driver):
+        names = {CONV: "a convolution", MATMUL: "a matrix product"}
+        raise UserError(f"given {names[found or CONV]} ({text[:40]!r}), wanted {names[driver]}")
+    return lines.problems(text, knobs) if found else ()
 
 
 @attrs.frozen
@@ -146,7 +152,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
-        text = _text_of(path)
+        text = text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -154,9 +160,21 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        for number, line in _logical_lines(text):
-            yield from self.line(_Line(line, path, number))
+        if path.suffix == aiter.SUFFIX:
+            yield from self.table(text, path)
+        else:
+            for number, line in logical_lines(text):
+                yield from self.line(_Line(line, path, number))
         self.open.pop()
+
+    def table(self, text: str, path: Path) -> Iterator[Request]:
+        """The products of a table, a row each. Raises UserError for one that names no sizes."""
+        for row in aiter.rows(text):
+            line = _Line(row.descriptor, path, row.number)
+            if row.error is not None:
+                yield from self._chosen(Request(row.descriptor, error=row.error, where=line.where), None)
+            else:
+                yield from self.ask(MATMUL, row.descriptor, {knob: [value] for knob, value in row.knobs.items()}, line)
 
     def words(self, text: str) -> Iterator[Request]:
         """The requests of a text that stands in no file."""
@@ -164,8 +182,10 @@ class Reader:
 
     def line(self, line: _Line) -> Iterator[Request]:
         """One logical line. An option that is refused takes with it the descriptors behind it on the line."""
-        if miopen.is_line(line.text):
-            yield from self.ask(CONV, line.text, {}, line)
+        if (logged := lines.driver_of(line.text)) is not None:
+            yield from self.ask(logged, line.text, {}, line)
+            return
+        if lines.is_remark(line.text):
             return
         spoilt = False
         words = iter([(found.start(), found[0]) for found in _WORD.finditer(line.text)])
@@ -357,44 +377,3 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, waiting)
         signal.signal(signal.SIGALRM, before)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if stat.S_ISDIR(status.st_mode):
-                raise UserError(f"cannot read {path}: Is a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"given {str(path)!r} that is a device or a pipe, wanted a batch file")
-            content = file.read(_BYTES + 1)
-        if len(content) > _BYTES:
-            raise UserError(f"given {str(path)!r} of more than {_BYTES >> 20} MiB, wanted a batch file")
-        return content.decode()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # not UTF-8, or a name that no file has
-        raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, without comments, continued ones joined, each with its number in the file.
-
-    A word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words around it; in a
-    line that calls MIOpenDriver it only continues the line, as in a shell.
-    """
-    glued, first, joins = "", 0, False
-    for number, line in enumerate(text.split("\n"), 1):
-        said = _COMMENT.sub("", line).strip()
-        if joins and not said:
-            continue
-        first = first if joins else number
-        glued = glued + said if joins else said
-        joins = glued.endswith("\\")
-        if joins:
-            glued = f"{glued[:-1].rstrip()} " if miopen.is_line(glued) else glued[:-1].rstrip()
-        elif glued:
-            yield first, _JOINED.sub("", glued)
-    if joins and glued:
-        yield first, _JOINED.sub("", glued)

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parameter, Scrutiny, Signature, SimReport
+from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parameter, Scrutiny, Signature
 from convgen.ir import types
 from convgen.ir.error import UserError, named
 from convgen.run import reference
 from convgen.run.files import write_all
-from convgen.run.verify import Outcome
+from convgen.run.verify import Executor, Outcome
 
 Array: TypeAlias = npt.NDArray[Any]
 Extents: TypeAlias = tuple[int, int, int]
@@ -62,23 +62,31 @@ def run(
     progress: Progress | None = None,
     advice: bool = False,
     scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
 ) -> Outcome:
-    """Execute a code object and write `outputs`, arrays by argument as FILE.npy. Raises UserError, Unsupported."""
+    """Execute a code object, on the device `on` if one is given, and write `outputs`, arrays by argument as FILE.npy.
+
+    Raises UserError, Unsupported.
+    """
     content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
     unknown = [name for name, _ in outputs if name not in launch.arrays]
     if unknown:
         wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
-    given: SimReport = targets.executor(content, path.name).simulate(
-        content,
-        [launch.request],
-        launch.buffers,
-        progress=progress,
-        uninitialised=launch.undefined,
-        scrutiny=scrutiny,
-    )
+    if on is not None:
+        given = on.execute(content, [launch.request], launch.buffers)
+    else:
+        given = targets.executor(content, path.name).simulate(
+            content,
+            [launch.request],
+            launch.buffers,
+            progress=progress,
+            uninitialised=launch.undefined,
+            scrutiny=scrutiny,
+        )
     _save(outputs, launch.arrays)
-    return Outcome(0, 0, (), given.findings, given.seconds, given.instructions, compared=False, advice=advice)
+    where, counted = "" if on is None else str(on), given.instructions
+    return Outcome(0, 0, (), given.findings, given.seconds, counted, compared=False, advice=advice, on=where)
 
 
 def read(

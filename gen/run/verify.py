@@ -5,24 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import STRICT, Budget, Finding, Pages, Scrutiny, SimReport
+from convgen.backends.simulation import STRICT, Budget, Finding, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import TensorSpec
-from convgen.run import footprint, reference
+from convgen.run import footprint, npy, reference
 from convgen.run.code import Code, OutputRegion
-from convgen.run.files import write_all
 from convgen.run.fills import Fill
 from convgen.run.record import Buffer, LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
@@ -30,6 +27,16 @@ from convgen.run.reference import Array, Tensor
 Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
 Taking = Callable[[int], None]  #: is told how many bytes of memory a run will take, before it begins
+
+
+class Executor(Protocol):
+    """Who executes launches in place of a simulator: a device. As text, how people call it."""
+
+    def execute(
+        self, content: bytes, requests: Sequence[LaunchRequest], buffers: Mapping[str, Any], target: str = ""
+    ) -> SimReport:
+        """Run launches of a code object for `target`; buffers (bytes, or `Pages`) change in place."""
+
 
 SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
 FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
@@ -62,6 +69,7 @@ class Outcome:
 
     `compared` says whether anybody knew what is right.
     `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
+    `on` names the device that ran it; empty for a simulator.
     """
 
     checked: int
@@ -72,6 +80,7 @@ class Outcome:
     instructions: Mapping[str, int]
     compared: bool = True
     advice: bool = True
+    on: str = ""
 
     @property
     def passed(self) -> bool:
@@ -95,11 +104,12 @@ def run(
     arrays: Mapping[str, Array] | None = None,
     progress: Progress | None = None,
     taking: Taking | None = None,
+    on: Executor | None = None,
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
 
-    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`. Raises Unsupported if there
-    is no object to run, UserError if there is not memory enough.
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`. The device `on`, if given,
+    runs all workgroups. Raises Unsupported if there is no object to run, UserError if there is not memory enough.
     """
     problem = code.problem
     if problem is None:
@@ -108,11 +118,12 @@ def run(
         return _outcome(_IDLE, _NOTHING)
     inputs: Mapping[str, Tensor] = reference.fills(problem, seed) if arrays is None else arrays
     if groups is None:
-        return _verified(problem, code.record, code.object, inputs, progress, taking)
+        return _verified(problem, code.record, code.object, inputs, progress, taking, on=on)
     regions, workgroups = _sampled(code, groups, seed)
-    _tell(taking, min(predicted(code.record), _predicted_sample(problem, regions)))
-    memory, report = execute(code.record, code.object, inputs, workgroups, progress)
-    return _outcome(report, _compare(problem, inputs, code.record, memory, regions))
+    all_of_it = predicted(code.record)
+    _tell(taking, all_of_it if on else min(all_of_it, _predicted_sample(problem, regions)))
+    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
+    return _outcome(report, _compare(problem, inputs, code.record, memory, regions), on)
 
 
 def _verified(
@@ -124,14 +135,15 @@ def _verified(
     taking: Taking | None,
     save: Callable[[Memory], None] = lambda memory: None,
     scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
 ) -> Outcome:
     """Run all workgroups and compare all outputs."""
     _tell(taking, predicted(record))
-    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny)
+    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
     found = _compare(problem, arrays, record, memory, _everything(problem))
-    return _outcome(report, _with_padding(found, record, memory, problem.outputs))
+    return _outcome(report, _with_padding(found, record, memory, problem.outputs), on)
 
 
 def _tell(taking: Taking | None, size: int) -> None:
@@ -146,19 +158,23 @@ def execute(
     groups: Sequence[Sequence[int]] | None = None,
     progress: Progress | None = None,
     scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
 ) -> tuple[Memory, SimReport]:
     """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
 
-    `groups` holds the linear workgroup ids of each launch (all if None). Returns the memory of every buffer after the
-    last launch, of which those pages are there that were touched. Raises UserError where they do not fit in memory.
+    `groups` holds the linear workgroup ids of each launch (all if None); the device `on`, if given, runs all. Returns
+    the memory of every buffer after the last launch, of which those pages are there that were touched. Raises UserError
+    where they do not fit in memory.
     """
-    _check_size(record, sampled=groups is not None)
+    _check_size(record, sampled=groups is not None and on is None)
     memory = allocate(record, inputs)
     if not record.launches:
         return memory, _IDLE
     target = targets.get(record.target)
     if code_object is None:
         raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
+    if on is not None:
+        return memory, on.execute(code_object, record.requests(), memory, record.target)
     return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=scrutiny)
 
 
@@ -203,13 +219,15 @@ def run_record(
     advice: bool = False,
     scalars: Mapping[str, int] | None = None,
     scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
 ) -> Outcome:
     """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
     which no manual asks do not fail it.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. `scalars` are other
-    values of arguments that a host may choose. Raises UserError.
+    values of arguments that a host may choose. The device `on`, if given, executes in place of the simulator. Raises
+    UserError.
     """
     record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
     record = record.with_scalars(scalars) if scalars else record
@@ -219,25 +237,30 @@ def run_record(
 
     def save(memory: Memory) -> None:
         if out is not None:
-            _save(out, record, memory)
+            arrays = {n: unpacked(b.tensor, memory[n]) for n, b in record.buffers.items() if b.is_written}
+            npy.save(out, arrays)
 
     if data is None and record.problem is not None:
         problem = parse_problem(record.problem)
-        _check_buffers(record, problem, path.name)
+        check_buffers(record, problem, path.name)
         outcome = _verified(
-            problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny
+            problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny, on
         )
         return attrs.evolve(outcome, advice=advice)
     if data is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
     _tell(taking, predicted(record))
-    memory, report = execute(record, code_object, _load_inputs(data, record), progress=progress, scrutiny=scrutiny)
+    inputs = npy.inputs(data, record)
+    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
-    return attrs.evolve(_outcome(report, _NOTHING), compared=False, advice=advice)
+    return attrs.evolve(_outcome(report, _NOTHING, on), compared=False, advice=advice)
 
 
-def _check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
-    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business."""
+def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
+    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business.
+
+    Raises UserError that names the file, `where`.
+    """
     buffers = record.buffers
     for spec in problem.outputs:
         if spec.name not in buffers:
@@ -385,48 +408,13 @@ def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Ind
     return reference.gather(tensor.layout, tensor.dtype, memory.data, index)
 
 
-def _outcome(report: SimReport, comparison: _Comparison) -> Outcome:
-    return Outcome(*comparison, report.findings, report.seconds, report.instructions)
+def _outcome(report: SimReport, comparison: _Comparison, on: Executor | None = None) -> Outcome:
+    where = "" if on is None else str(on)
+    return Outcome(*comparison, report.findings, report.seconds, report.instructions, on=where)
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-
-
-def _load_inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
-    """An array for each buffer that is only read, and for those also written that have a file."""
-    arrays = {}
-    for name, buffer in record.buffers.items():
-        path = data / f"{name}.npy"
-        if not buffer.is_written or (buffer.is_read and path.exists()):
-            arrays[name] = _load(path, buffer)
-    return arrays
-
-
-def _load(path: Path, buffer: Buffer) -> Array:
-    """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
-    wanted = reference.numpy_type(buffer.tensor.dtype)
-    try:
-        with path.open("rb") as file:
-            shape, dtype = _npy_header(file)
-            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
-                given = f"{dtype}{list(shape)[:12]} in {path}"
-                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
-            file.seek(0)
-            array: Array = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
-        raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    return array.view(wanted) if array.dtype == _stored(wanted) else array
-
-
-def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Shape and type of the array in a file, which is read no further."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
 
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
@@ -436,19 +424,3 @@ def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
 
 def _layout_bytes(tensor: StoredTensor) -> int:
     return types.scalar(tensor.dtype).size(tensor.layout.size_elems)
-
-
-def _save(directory: Path, record: LaunchRecord, memory: Memory) -> None:
-    """NAME.npy of all buffers that are written, or none."""
-    contents = {}
-    for name, buffer in record.buffers.items():
-        if buffer.is_written:
-            array = unpacked(buffer.tensor, memory[name])
-            np.save(file := BytesIO(), array.view(_stored(array.dtype)))
-            contents[directory / f"{name}.npy"] = file.getvalue()
-    write_all(contents, "--out")
-
-
-def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")

@@ -21,7 +21,7 @@ import attrs
 LIBRARY = "libze_intel_gpu.so.1"
 
 #: The driver's debug switches: trace instead of a device, and copies by the CPU, so that code is seen in its place.
-_SWITCHES = {
+SWITCHES = {
     "NEOReadDebugKeys": "1",
     "SetCommandStreamReceiver": "1",
     "UseAubStream": "0",
@@ -69,7 +69,7 @@ def capture(zebin: bytes, product: str, launches: Sequence[Launch] = ()) -> Capt
         done = subprocess.run(
             [sys.executable, __file__],
             input=json.dumps(request),
-            env={**os.environ, **_SWITCHES, "ProductFamilyOverride": product},
+            env={**os.environ, **SWITCHES, "ProductFamilyOverride": product},
             cwd=folder,
             capture_output=True,
             text=True,

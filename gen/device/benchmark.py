@@ -1,0 +1,131 @@
+"""How long kernels take on a device, beside what the model of `convgen profile` predicted."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from contextlib import ExitStack
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from convgen.backends import target as targets
+from convgen.ir.error import UserError
+from convgen.problem.matmul import Matmul
+from convgen.profile import launches
+from convgen.run import prepared, reference
+from convgen.run.record import LaunchRecord
+
+if TYPE_CHECKING:
+    from convgen.device.kernel import DeviceKernel, Program
+
+_MOST = 1_000_000  #: calls
+
+
+@attrs.frozen
+class Benchmark:
+    """What calls of a kernel took. Times are us, of all launches of a call together."""
+
+    kernel: str
+    device: str
+    times: tuple[float, ...]
+    cold: bool  #: whether caches were flushed before each call
+    bytes: int  #: that inputs and outputs have, each counted once
+    flop: int | None  #: 2 a product, padding included; None where there is no problem
+    predicted: float | None  #: us, by the model; None where there is none
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    @property
+    def gigabytes(self) -> float:
+        """GB/s, if inputs were read once and outputs written once."""
+        return self.bytes / self.median / 1e3
+
+    @property
+    def teraflops(self) -> float | None:
+        """TFLOP/s."""
+        return None if self.flop is None else self.flop / self.median / 1e6
+
+    def __str__(self) -> str:
+        spread = f"{min(self.times):.2f} to {max(self.times):.2f} in {len(self.times)} calls"
+        lines = [
+            f"{self.kernel} on {self.device}, {'cold' if self.cold else 'warm'} caches",
+            f"  median     {self.median:.2f} us ({spread})",
+            f"  GB/s       {self.gigabytes:.1f}",
+        ]
+        if self.teraflops is not None:
+            lines.append(f"  TFLOP/s    {self.teraflops:.3f}")
+        if self.predicted is not None:
+            rates = f"{self.bytes / self.predicted / 1e3:.1f} GB/s"
+            rates += "" if self.flop is None else f", {self.flop / self.predicted / 1e6:.3f} TFLOP/s"
+            lines.append(f"  predicted  {self.predicted:.2f} us: {rates}")
+        return "\n".join(lines)
+
+
+def benchmark(
+    kernel: DeviceKernel,
+    given: Mapping[str, Any],
+    stream: Any,
+    *,
+    warmup: int,
+    repeats: int,
+    flush_bytes: int | None,
+    predict: bool,
+) -> Benchmark:
+    """`DeviceKernel.benchmark`, which explains the arguments; without `flush_bytes`, what the target's caches want."""
+    for name, count, least in (("warmup", warmup, 0), ("repeats", repeats, 1)):
+        if not least <= count <= _MOST:
+            raise UserError(f"given {name}={count}, wanted {least} to {_MOST}")
+    program, device = kernel.program, kernel.device
+    size = _flushing(program.record.target) if flush_bytes is None else flush_bytes
+    with ExitStack() as held:
+        ready = held.enter_context(kernel.ready(_filled(program, given), stream))
+        scratch = 0
+        if size:
+            scratch = device.allocate(size)
+            held.callback(device.free, scratch)
+        times = []
+        for number in range(warmup + repeats):
+            if size:
+                device.fill(scratch, size, number & 0xFF, ready.stream)
+            first = device.record(ready.stream)
+            kernel.enqueue(ready.record, ready.addresses, ready.stream)
+            times.append(1e6 * device.seconds(first, device.record(ready.stream)))
+    buffers = [ready.record.buffers[name] for name in dict.fromkeys((*program.inputs, *program.outputs))]
+    moved = sum(b.tensor.bytes * (2 if b.name in program.inputs and b.is_written else 1) for b in buffers)
+    predicted = _predicted(program, ready.record) if predict else None
+    where = f"{device.name} ({device.title})"
+    measured = tuple(times[warmup:])
+    return Benchmark(program.name, where, measured, size > 0, moved, _flop(program, ready.record), predicted)
+
+
+def _filled(program: Program, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was given; without tensors, the problem's exact fill."""
+    if program.problem is None or any(name not in program.scalars for name in given):
+        return given
+    return {**reference.fill(program.problem), **given}
+
+
+def _flushing(target: str) -> int:
+    """Bytes that push everything else out of a target's caches."""
+    caches = targets.get(target).facts.caches
+    return 2 * max(caches.memory_side_bytes, caches.l2_bytes * caches.xcds)
+
+
+def _flop(program: Program, record: LaunchRecord) -> int | None:
+    problem = program.problem
+    if problem is None:
+        return None
+    outputs = prod(record.buffers[problem.outputs[0].name].tensor.dims)
+    depth = record.buffers["src"].tensor.dims[-1] if isinstance(problem, Matmul) else reference.depth(problem)
+    return 2 * outputs * depth
+
+
+def _predicted(program: Program, record: LaunchRecord) -> float | None:
+    """us, where launches have a model."""
+    if not targets.has_timer(program.content):
+        return None
+    return launches.profile(prepared.of_launches(record, program.content, program.name)).total

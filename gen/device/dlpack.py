@@ -1,0 +1,171 @@
+"""DLPack 1.1: tensors of others seen where they lie, and our own shown to others.
+
+Structures and numbers are those of dlpack.h. A tensor is told by address, sizes, strides in elements and a type: the
+code of a kind of numbers, and bits.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+from typing import Any
+
+import attrs
+
+CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, ONE_API = 1, 2, 3, 10, 11, 14
+#: Kinds of devices that errors name.
+DEVICES = {CPU: "cpu", CUDA: "cuda", CUDA_HOST: "cuda_host", ROCM: "hip", ROCM_HOST: "hip_host", ONE_API: "oneapi"}
+HOST = (CPU, CUDA_HOST, ROCM_HOST)
+
+#: Our types -> code and bits.
+TYPES = {
+    "s4": (0, 4),
+    "s8": (0, 8),
+    "s32": (0, 32),
+    "u4": (1, 4),
+    "u8": (1, 8),
+    "u32": (1, 32),
+    "f16": (2, 16),
+    "f32": (2, 32),
+    "f64": (2, 64),
+    "bf16": (4, 16),
+    "f8_e4m3": (10, 8),
+    "f8_e4m3fnuz": (11, 8),
+    "f8_e5m2": (12, 8),
+    "f8_e5m2fnuz": (13, 8),
+    "e8m0": (14, 8),
+    "f4_e2m1": (17, 4),
+}
+_NAMES = {code: name for name, code in TYPES.items()}
+_KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+
+_VERSION = (1, 1)
+_READ_ONLY = 1
+_LEGACY, _VERSIONED = b"dltensor", b"dltensor_versioned"
+
+
+class _Tensor(c.Structure):
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("device_kind", c.c_int32),
+        ("device", c.c_int32),
+        ("rank", c.c_int32),
+        ("code", c.c_uint8),
+        ("bits", c.c_uint8),
+        ("lanes", c.c_uint16),
+        ("shape", c.POINTER(c.c_int64)),
+        ("strides", c.POINTER(c.c_int64)),
+        ("byte_offset", c.c_uint64),
+    )
+
+
+class _Managed(c.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p))
+
+
+class _Versioned(c.Structure):
+    _fields_ = (
+        ("major", c.c_uint32),
+        ("minor", c.c_uint32),
+        ("context", c.c_void_p),
+        ("deleter", c.c_void_p),
+        ("flags", c.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_Capsule = c.py_object
+_is = c.pythonapi.PyCapsule_IsValid
+_is.restype, _is.argtypes = c.c_int, [_Capsule, c.c_char_p]
+_pointer = c.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = c.c_void_p, [_Capsule, c.c_char_p]
+_new = c.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = _Capsule, [c.c_void_p, c.c_char_p, c.c_void_p]
+
+
+@attrs.frozen(eq=False)
+class Seen:
+    """A tensor of somebody's. It stays while `owner` is held."""
+
+    address: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]  #: in elements
+    dtype: str  #: ours, or what errors may say
+    kind: int  #: of the device
+    device: int
+    writable: bool
+    owner: Any
+
+
+def see(given: Any, stream: int | None) -> Seen:
+    """What a tensor tells of itself. What its owner has under way by CUDA or HIP is done before `stream` goes on.
+
+    Raises BufferError, or what the owner raises, where it is not shared.
+    """
+    kind, device = map(int, given.__dlpack_device__())
+    wanted: dict[str, Any] = {"stream": stream} if kind in (CUDA, ROCM) else {}
+    try:
+        capsule = given.__dlpack__(**wanted, max_version=_VERSION)
+    except TypeError:  # of before DLPack 1.0
+        capsule = given.__dlpack__(**wanted)
+    writable = True
+    if _is(capsule, _VERSIONED):
+        managed = _Versioned.from_address(_pointer(capsule, _VERSIONED))
+        if managed.major != _VERSION[0]:
+            raise BufferError(f"DLPack {managed.major}.{managed.minor}")
+        tensor, writable = managed.tensor, not managed.flags & _READ_ONLY
+    else:
+        tensor = _Managed.from_address(_pointer(capsule, _LEGACY)).tensor
+    dims = tuple(tensor.shape[: tensor.rank])
+    strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else dense(dims)
+    dtype = _NAMES.get((tensor.code, tensor.bits), f"{_KINDS.get(tensor.code, f'type {tensor.code} of ')}{tensor.bits}")
+    dtype += f"x{tensor.lanes}" if tensor.lanes != 1 else ""
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Seen(address, dims, strides, dtype, kind, device, writable, (capsule, given))
+
+
+def dense(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of rows that follow each other."""
+    return tuple(itertools.accumulate(reversed(dims[1:]), int.__mul__, initial=1))[::-1] if dims else ()
+
+
+#: What is shared, and who holds it, by the number that stands as its context.
+_shared: dict[int, tuple[Any, ...]] = {}
+_numbers = itertools.count(1)
+
+
+def _end(managed: Any) -> None:
+    _shared.pop(managed.contents.context, None)
+
+
+def _at_end_of(name: bytes, kind: type[c.Structure]) -> Any:
+    """What ends a capsule that nobody took: who takes it renames it."""
+
+    def end(capsule: int) -> None:
+        held = c.cast(capsule, c.py_object)
+        if _is(held, name):
+            _shared.pop(kind.from_address(_pointer(held, name)).context, None)
+
+    return c.CFUNCTYPE(None, c.c_void_p)(end)
+
+
+_ended: Any = c.CFUNCTYPE(None, c.POINTER(_Managed))(_end)
+_ended_versioned: Any = c.CFUNCTYPE(None, c.POINTER(_Versioned))(_end)
+_unused, _unused_versioned = _at_end_of(_LEGACY, _Managed), _at_end_of(_VERSIONED, _Versioned)
+
+
+def show(seen: Seen, *, versioned: bool) -> Any:
+    """A capsule of a tensor, which stays until the taker is done with it."""
+    number = next(_numbers)
+    rank = len(seen.dims)
+    shape, strides = (c.c_int64 * rank)(*seen.dims), (c.c_int64 * rank)(*seen.strides)
+    code, bits = TYPES[seen.dtype]
+    tensor = _Tensor(seen.address, seen.kind, seen.device, rank, code, bits, 1, shape, strides, 0)
+    if versioned:
+        end = c.cast(_ended_versioned, c.c_void_p).value
+        managed: c.Structure = _Versioned(*_VERSION, number, end, 0 if seen.writable else _READ_ONLY, tensor)
+    else:
+        managed = _Managed(tensor, number, c.cast(_ended, c.c_void_p).value)
+    _shared[number] = (managed, shape, strides, seen.owner)
+    name, unused = (_VERSIONED, _unused_versioned) if versioned else (_LEGACY, _unused)
+    return _new(c.addressof(managed), name, c.cast(unused, c.c_void_p))

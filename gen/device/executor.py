@@ -1,0 +1,64 @@
+"""Launches that a simulator would execute, executed on a device: the same requests, the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import attrs
+import numpy as np
+
+from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
+from convgen.device.devices import Call, Device
+from convgen.device.kernel import check_target
+
+
+@attrs.frozen
+class Executor:
+    """Verification runs on `device` in place of a simulator."""
+
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.device.name} ({self.device.title})"
+
+    def execute(
+        self, content: bytes, requests: Sequence[LaunchRequest], buffers: Mapping[str, Bytes | Pages], target: str = ""
+    ) -> SimReport:
+        """Run all launches; buffers change in place. The report's seconds are the device's.
+
+        `target` is what the code is for, where that is known. Raises UserError, DeviceError.
+        """
+        if target:
+            check_target(f"code for {target}", target, self.device)
+        device = self.device
+        with ExitStack() as held:
+            module = device.load(content)
+            held.callback(module.unload)
+            addresses = {}
+            for name, buffer in buffers.items():
+                data = _bytes(buffer)
+                addresses[name] = device.allocate(data.nbytes)
+                held.callback(device.free, addresses[name])
+                device.upload(addresses[name], data, 0)
+            functions = {name: module.function(name) for name in dict.fromkeys(r.kernel for r in requests)}
+            first = device.record(0)
+            for request in requests:
+                device.launch(functions[request.kernel], _call(request, addresses), 0)
+            seconds = device.seconds(first, device.record(0))
+            for name, buffer in buffers.items():
+                device.download(_bytes(buffer), addresses[name], 0)
+        return SimReport((), {}, {}, seconds)
+
+
+def _bytes(buffer: Bytes | Pages) -> Bytes:
+    return np.ascontiguousarray(buffer.whole() if isinstance(buffer, Pages) else buffer)
+
+
+def _call(request: LaunchRequest, addresses: Mapping[str, int]) -> Call:
+    arguments = [
+        (a.offset, addresses[a.value].to_bytes(8, "little") if isinstance(a.value, str) else a.value)
+        for a in request.args
+    ]
+    size = max([request.kernarg_size, *(a.offset + a.size for a in request.args)])
+    return Call(request.grid, request.workgroup, arguments, size, request.shared_bytes)

@@ -1,0 +1,80 @@
+"""A vendor's runtime by ctypes: found once, each function with its signature, each failure one line by name."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from convgen.ir.error import UserError
+
+
+class DeviceError(UserError):
+    """A call of a device's runtime failed: the function, the error by name and its number."""
+
+
+def _loaded(names: Sequence[str]) -> list[str]:
+    """The paths of libraries of these names that are in this process, as torch brings its own."""
+    stems = tuple(dict.fromkeys(Path(name).name.partition(".so")[0] + ".so" for name in names))
+    with suppress(OSError):
+        mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        paths = [line[line.index("/") :] for line in mapped if "/" in line]
+        return list(dict.fromkeys(path for path in paths if Path(path).name.startswith(stems)))
+    return []
+
+
+@attrs.define(eq=False)
+class Library:
+    """A shared library. `signatures` has the types of the arguments of each function, all of which return a status."""
+
+    name: str
+    signatures: Mapping[str, Sequence[Any]]
+    error_name: Callable[[c.CDLL, int], str]  #: of a status other than 0
+    handle: c.CDLL
+
+    @classmethod
+    def find(
+        cls,
+        names: Sequence[str],
+        variable: str,
+        what: str,
+        signatures: Mapping[str, Sequence[Any]],
+        error_name: Callable[[c.CDLL, int], str],
+    ) -> Library:
+        """What the variable of the environment names; else what is in this process already, for another copy would know
+        nothing of its memory; else the first of `names` that loads.
+
+        Raises UserError where there is none, or where it lacks a function.
+        """
+        given = os.environ.get(variable)
+        reason = ""
+        for name in [given] if given else [*_loaded(names), *names]:
+            try:
+                handle = c.CDLL(name)
+            except OSError as error:
+                reason = str(error)
+                continue
+            for function, types in signatures.items():
+                if not hasattr(handle, function):
+                    raise UserError(f"given {name} without the function {function}, wanted {what}")
+                entry = getattr(handle, function)
+                entry.restype, entry.argtypes = c.c_uint32, list(types)
+            return cls(name, signatures, error_name, handle)
+        where = f"{variable}={given}" if given else f"no {names[0]}"
+        why = f" ({reason})" if given else f"; {variable} names one elsewhere"
+        raise UserError(f"given {where}, wanted {what}{why}")
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function. Raises DeviceError for a status other than 0."""
+        if status := self.status(function, *arguments):
+            raise DeviceError(f"{function} failed: {self.error_name(self.handle, status)} ({status:#x})")
+
+    def status(self, function: str, *arguments: Any) -> int:
+        """Call a function, and say what it returned."""
+        status: int = getattr(self.handle, function)(*arguments)
+        return status

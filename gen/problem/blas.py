@@ -1,0 +1,207 @@
+"""Lines that rocBLAS and hipBLASLt log, as `rocblas-bench` and `hipblaslt-bench` take them, as matrix products.
+
+    hipblaslt-bench --api_method c -m 1024 -n 512 -k 64 --lda 64 --ldb 64 --transA T --transB N --a_type f16_r ...
+    ./rocblas-bench -f gemm_ex --transposeA N --transposeB N -m 128 -n 64 -k 32 --alpha 1 --beta 0 --a_type f16_r ...
+
+These libraries hold matrices column by column: D[m, n] = alpha * op(A) * op(B) + beta * C. Rows and columns change
+places here: dst[n, m] = src[n, k] * wei[k, m] is the same memory with B as src and A as weights. Flags that tell how
+the product is measured have no meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+
+import attrs
+
+from convgen.ir.caret import PointedError
+from convgen.ir.error import Unsupported
+from convgen.problem.matmul import Matmul
+
+_PROGRAM = re.compile(r"(?:\S*/)?(?:hipblaslt|rocblas)-bench(?:\.exe)?")
+_TYPES = {
+    "f16_r": "f16",
+    "bf16_r": "bf16",
+    "f32_r": "f32",
+    "f64_r": "f64",
+    "i8_r": "s8",
+    "u8_r": "u8",
+    "i32_r": "s32",
+    "f8_r": "f8_e4m3",
+    "bf8_r": "f8_e5m2",
+    "f8_fnuz_r": "f8_e4m3fnuz",
+    "bf8_fnuz_r": "f8_e5m2fnuz",
+}
+_SUMS = {"f32_r": "f32", "c_f32_r": "f32", "f64_r": "f64", "i32_r": "s32", "s": "f32", "d": "f64"}
+_ALIASES = {"transposeA": "transA", "transposeB": "transB", "precision": "r", "function": "f"}
+_FUNCTIONS = ("gemm", "gemm_ex", "gemm_strided_batched", "gemm_strided_batched_ex", "matmul")
+_ACTIVATIONS = {"none": "", "relu": "relu", "gelu": "gelu_tanh", "swish": "swish:1"}
+
+
+@attrs.frozen
+class _Flags:
+    """What flags of a line say: the text and its column by name; a switch has no text."""
+
+    line: str
+    values: Mapping[str, tuple[str, int]]
+
+    @classmethod
+    def of(cls, line: str) -> _Flags:
+        words = [(found.start(), found[0]) for found in re.finditer(r"\S+", line)]
+        first = next(n for n, (_, word) in enumerate(words) if is_program(word)) + 1
+        values, name = dict[str, tuple[str, int]](), ""
+        for column, word in words[first:]:
+            if re.fullmatch(r"-{1,2}[A-Za-z]\w*(=.*)?", word):
+                spelled, equals, text = word.lstrip("-").partition("=")
+                name = _ALIASES.get(spelled, spelled)
+                values[name] = text, column + len(word) - len(text)
+                name = "" if equals else name
+            elif name:
+                values[name], name = (word, column), ""
+            else:
+                raise PointedError(f"given {word[:40]!r}, wanted a flag such as -m or --a_type", line, column)
+        return cls(line, values)
+
+    def has(self, name: str) -> bool:
+        """Whether a switch is set."""
+        text = self.values.get(name, ("0", 0))[0]
+        return text not in ("0", "false", "none")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        if name not in self.values and default is None:
+            flag = f"-{name}" if len(name) == 1 else f"--{name}"
+            raise PointedError(f"given no {flag}, wanted one", self.line, len(self.line))
+        return self.values.get(name, (default or "", 0))[0]
+
+    def one_of(self, name: str, words: Mapping[str, str], default: str | None = None) -> str:
+        text = self.text(name, default)
+        if text not in words:
+            column = self.values.get(name, ("", 0))[1]
+            raise PointedError(f"given {text!r} at --{name}, wanted one of {', '.join(words)}", self.line, column)
+        return words[text]
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        text = self.text(name, None if default is None else str(default))
+        if not re.fullmatch("[0-9]{1,18}", text):
+            raise PointedError(f"given {text!r} at {name}, wanted a number", self.line, self.values[name][1])
+        return int(text)
+
+    def real(self, name: str, default: float) -> float:
+        text = self.text(name, str(default))
+        try:
+            found = float(text)
+        except ValueError:
+            found = float("nan")
+        if not isfinite(found):
+            raise PointedError(f"given {text!r} at --{name}, wanted a number", self.line, self.values[name][1])
+        return found
+
+
+def is_program(word: str) -> bool:
+    """Whether a word of a command line calls one of the two programs."""
+    return _PROGRAM.fullmatch(word) is not None
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is a line of theirs; the prefix of a log may stand before."""
+    return any(map(is_program, text.split()))
+
+
+def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
+    """The matrix product of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    flags = _Flags.of(line)
+    _check(flags)
+    m, n, k, batch = flags.whole("m"), flags.whole("n"), flags.whole("k"), flags.whole("batch_count", 1)
+    transposed = {name: flags.one_of(f"trans{name}", {"N": "", "T": "T", "C": "T"}, "N") for name in "AB"}
+    wei = _matrix(flags, "a", (k, m), bool(transposed["A"]), batch)
+    src = _matrix(flags, "b", (n, k), bool(transposed["B"]), batch)
+    dst = _matrix(flags, "d" if "ldd" in flags.values else "c", (n, m), False, batch)
+    sizes = ["x".join(map(str, (*matrix.batch, *matrix.sizes))) for matrix in (src, wei)]
+    said = {
+        "dt": ":".join(_type(flags, name) for name in "bad"),
+        "strides": ":".join("x".join(map(str, matrix.strides)) for matrix in (src, wei, dst)),
+        "attr-post-ops": _post_ops(flags),
+    }
+    if flags.has("bias_vector"):
+        said |= {"bia-dt": _type(flags, "bias"), "bia_mask": str(1 << (1 + (batch > 1)))}
+    tags = [matrix.tag for matrix in (src, wei, dst)]
+    if all(tags):
+        del said["strides"]
+        said |= {f"{name}tag": tag for name, tag in zip("swd", tags)}
+    return (Matmul.of(":".join(sizes), {name: text for name, text in said.items() if text} | dict(knobs)),)
+
+
+@attrs.frozen
+class _Matrix:
+    """A matrix of rows and columns as ours are, in memory by strides."""
+
+    batch: tuple[int, ...]
+    sizes: tuple[int, int]
+    strides: tuple[int, ...]
+    tag: str  #: empty where there are gaps, or one matrix for a whole batch
+
+
+def _matrix(flags: _Flags, name: str, sizes: tuple[int, int], transposed: bool, batch: int) -> _Matrix:
+    """That of a letter: not transposed, rows of ours are columns of theirs, apart by its leading dimension."""
+    contiguous = sizes[0] if transposed else sizes[1]
+    leading = flags.whole(f"ld{name}", contiguous)
+    if leading < contiguous:
+        at = flags.values[f"ld{name}"][1]
+        raise PointedError(f"given --ld{name} {leading}, wanted at least {contiguous}", flags.line, at)
+    strides: tuple[int, ...] = (1, leading) if transposed else (leading, 1)
+    inner, packed = "ba" if transposed else "ab", leading == contiguous
+    if batch == 1:
+        return _Matrix((), sizes, strides, inner if packed else "")
+    dense = leading * (sizes[1] if transposed else sizes[0])
+    between = flags.whole(f"stride_{name}", dense)
+    count = batch if between else 1
+    packed &= between == sizes[0] * sizes[1]
+    tag = "acb" if transposed else "abc"
+    return _Matrix((count,), sizes, (between or dense, *strides), tag if packed else "")
+
+
+def _type(flags: _Flags, name: str) -> str:
+    """That of a letter, by its own flag or by that of all."""
+    if name == "d" and "d_type" not in flags.values and "c_type" in flags.values:
+        name = "c"
+    flag = f"{name}_type"
+    return flags.one_of(flag if flag in flags.values or "r" not in flags.values else "r", _TYPES)
+
+
+def _post_ops(flags: _Flags) -> str:
+    """alpha and beta, and the activation behind them; as sums are where alpha is 1 and beta 0."""
+    alpha, beta = flags.real("alpha", 1), flags.real("beta", 0)
+    if alpha != 1 and flags.has("bias_vector"):
+        raise Unsupported(f"a bias behind alpha of {alpha:g}: biases are added to the sums", rule="blas-alpha")
+    if beta and _type(flags, "c") != _type(flags, "d"):
+        raise Unsupported(f"beta of {beta:g} with C of another type than D", rule="blas-beta")
+    steps = [f"linear:{alpha:g}"] if alpha != 1 else []
+    steps += [f"sum:{beta:g}" if beta != 1 else "sum"] if beta else []
+    activation = flags.text("activation_type", "none")
+    if activation not in _ACTIVATIONS:
+        raise Unsupported(f"the activation {activation[:40]!r}", rule="blas-activation")
+    return "+".join([*steps, *filter(None, [_ACTIVATIONS[activation]])])
+
+
+def _check(flags: _Flags) -> None:
+    """Refuse what is sound, but no product of ours."""
+    function = flags.text("f", "gemm")
+    if function not in _FUNCTIONS:
+        raise Unsupported(
+            f"the function {function[:40]!r}, wanted one of {', '.join(_FUNCTIONS)}", rule="blas-function"
+        )
+    for name in ("grouped_gemm", "use_e", "gradient", "swizzleA", "swizzleB", "amaxD", "amaxScaleA", "amaxScaleB"):
+        if flags.has(name):
+            raise Unsupported(f"--{name} of hipblaslt-bench", rule="blas-option")
+    for name in ("scaleA", "scaleB", "scaleC", "scaleD", "scaleE", "scaleAlpha_vector"):
+        if flags.has(name):
+            raise Unsupported(f"--{name} of hipblaslt-bench", rule="blas-scale")
+    sums = flags.text("compute_type", "")
+    wide = _TYPES.get(flags.text("a_type", flags.text("r", "f32_r")))
+    if wide is None:
+        raise Unsupported("matrices of complex numbers, or of a type that is not known", rule="blas-type")
+    wanted = {"f64": "f64", "s8": "s32", "u8": "s32"}.get(wide, "f32")
+    if sums and _SUMS.get(sums) != wanted:
+        raise Unsupported(f"--compute_type {sums[:40]}, wanted sums of {wide} in {wanted}", rule="blas-compute-type")

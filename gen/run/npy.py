@@ -1,0 +1,67 @@
+"""Arrays by name as files of numpy's: inputs of a run, and what it leaves. Types that numpy has not are raw bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from tokenize import TokenError
+from typing import BinaryIO
+
+import numpy as np
+
+from convgen.ir.error import UserError
+from convgen.run import reference
+from convgen.run.files import write_all
+from convgen.run.record import Buffer, LaunchRecord
+from convgen.run.reference import Array
+
+
+def inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
+    """An array for each buffer that is only read, and for those also written that have a file."""
+    arrays = {}
+    for name, buffer in record.buffers.items():
+        path = data / f"{name}.npy"
+        if not buffer.is_written or (buffer.is_read and path.exists()):
+            arrays[name] = _load(path, buffer)
+    return arrays
+
+
+def _load(path: Path, buffer: Buffer) -> Array:
+    """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
+    wanted = reference.numpy_type(buffer.tensor.dtype)
+    try:
+        with path.open("rb") as file:
+            shape, dtype = _npy_header(file)
+            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+                given = f"{dtype}{list(shape)[:12]} in {path}"
+                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
+        raise UserError(f"given {path} that is not an .npy file: {error}") from None
+    return array.view(wanted) if array.dtype == _stored(wanted) else array
+
+
+def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and type of the array in a file, which is read no further."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def save(directory: Path, arrays: Mapping[str, Array]) -> None:
+    """NAME.npy of all arrays, or none. Raises UserError."""
+    contents = {}
+    for name, array in arrays.items():
+        np.save(file := BytesIO(), array.view(_stored(array.dtype)))
+        contents[directory / f"{name}.npy"] = file.getvalue()
+    write_all(contents, "--out")
+
+
+def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
