@@ -58,7 +58,7 @@ def test_what_is_no_part_of_a_run_is_in_no_sum(shape: str, dir: str) -> None:
 
 def test_the_other_factor_may_lie_in_any_order() -> None:
     """Messages bring its elements one by one; what is in registers on the way is what is in the tile."""
-    problem = Conv.parse("mb2ic64ih6iw7oc32kh3kw3ph1pw1", dir="FWD_D", dt="f32", stag="abx")
+    problem = Conv.parse("mb1ic16ih12oc32kh3ph1", dir="FWD_D", dt="f32", stag="abx")
     check(problem, "gfx942", config_of("FWD_D", "f32", "gfx942", 64, "slots=2"), 3)
 
 
