@@ -130,6 +130,7 @@ class TargetFacts:
     shared_imm_max: int  #: bytes; likewise
     surface_max: int  #: bytes; greatest extent of a surface, or span of 32-bit offsets from a flat address
     shared_read: SharedPhases  #: of the widest read
+    shared_half_read: SharedPhases  #: of a read of half as much
     shared_write: SharedPhases
     fused: frozenset[str]  #: operations of the vector unit, names of `ir.fused.MEANING`
     atoms: tuple[MmaAtom, ...]
