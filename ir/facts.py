@@ -36,6 +36,7 @@ class Core:
     grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
     #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
+    meetings: tuple[int, ...] = ()  #: slices worth a try to meet at a time, where the last to arrive adds them up
     direct_slots: tuple[int, ...] = ()  #: slots worth a try where whole chunks come without registers
     byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try

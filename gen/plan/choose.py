@@ -57,6 +57,8 @@ _GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
+_BESIDE = 0.44  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
 _MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
@@ -185,17 +187,24 @@ class _Shape:
 
 def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
     """All configs worth trying, best first, ending in the always-valid one."""
-    atoms = input_atoms(problem, facts)
+    atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
     found = [
         attrs.evolve(c, score=c.score + clocks) if clocks else c
         for moved, clocks in _reorders(problem, facts)
         for shape in _shapes(problem, facts, moved)
         for atom in atoms
-        for c in _scored(shape, atom, facts, moved)
+        for c in _scored(shape, atom, facts, moved, meetings)
     ]
     found += [Candidate(clocks, config) for clocks, config in lanes.configs(problem, facts, must_move(problem))]
     resort = last_resort(problem, atoms, facts, must_move(problem))
     return [*sorted(found, key=lambda c: c.score), Candidate(float("inf"), resort)]
+
+
+def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
+    """How many slices at a time may meet by the last of them; none where they rather add to the result."""
+    acc = scalar(problem.acc_type)
+    adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
+    return facts.core.meetings if facts.tickets and not adds else ()
 
 
 def first_fitting(
@@ -353,7 +362,9 @@ def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
     return even and side % atom.n == 0 and side % atom.m == 0
 
 
-def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Candidate]:
+def _scored(
+    shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...]
+) -> Iterator[Candidate]:
     """The configs that come out even and whose tiles fit shared memory, with their scores."""
     elem, mma, types = atom.elem_bytes, (atom.n, atom.m, atom.k), shape.types(atom)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
@@ -416,6 +427,7 @@ def _scored(shape: _Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, 
                         stages=way.stages,
                         copy=way.copy,
                     )
+                    config = _as_they_meet(shape, config, meetings, atom, facts) if slices > 1 else config
                     clocks = _clocks(shape, config, work, -(-blocks // slices), atom, facts)
                     yield Candidate(shape.parts * clocks.total, config, clocks)
 
@@ -509,6 +521,13 @@ def _work(
     )
 
 
+def _as_they_meet(shape: _Shape, config: Config, meetings: Iterable[int], atom: MmaAtom, facts: TargetFacts) -> Config:
+    """The config with the way for its slices to meet that takes least."""
+    others = (attrs.evolve(config, sum="last", at_a_time=count) for count in meetings)
+    tiles = -(-shape.m // config.tile[0]) * -(-shape.n // config.tile[1])
+    return min((config, *others), key=lambda c: _meeting(shape, c, tiles, None, atom, facts))
+
+
 def _meeting(
     shape: _Shape, config: Config, tiles: int, turns: Turns | None, atom: MmaAtom, facts: TargetFacts
 ) -> float:
@@ -524,8 +543,15 @@ def _meeting(
         return 0.0
     left = config.slices * shape.m * shape.n * atom.acc.bytes
     sums = left / (facts.compute_units * facts.costs.stream_rate)
+    given_back = min(left, facts.costs.dirty) / facts.costs.drain
     if config.sum != "last":
-        return 2 * sums + min(left, facts.costs.dirty) / facts.costs.drain + facts.costs.launch
+        return 2 * sums + given_back + facts.costs.launch
+    if config.at_a_time:
+        levels, members = config.groups(config.slices), 0
+        for count in (config.slices, *levels[:-1]):
+            members += min(config.at_a_time, count)
+        added = members * tile / facts.core.global_rate + _ARRIVAL * len(levels)
+        return sums + given_back + -(-tiles // facts.compute_units) * _BESIDE * added
     return sums + -(-tiles // facts.compute_units) * config.slices * tile / facts.costs.unit_rate
 
 
