@@ -153,6 +153,7 @@ class Config:
         )
 
 
+_AT_A_TIME = range(2, 9)  #: slices that may meet at a time: straight-line code, which grows with their number
 _ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 
 
@@ -195,7 +196,7 @@ def _sum(text: str) -> dict[str, Any] | None:
     if way not in ("atomic", "launch", "last") or (colon and way != "last"):
         return None
     at_a_time = _count(count) if colon else 0
-    return None if at_a_time in (None, 1) else {"sum": way, "at_a_time": at_a_time}
+    return {"sum": way, "at_a_time": at_a_time} if at_a_time in (0, *_AT_A_TIME) else None
 
 
 def _names(text: str) -> tuple[str, ...] | None:
@@ -228,7 +229,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
-    "sum": ("atomic|launch|last[:COUNT]", _sum),
+    "sum": ("atomic|launch|last[:2..8]", _sum),
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),

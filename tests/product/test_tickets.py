@@ -188,8 +188,9 @@ def test_the_last_slice_sums_on(name: str) -> None:
         ("sum=last", "sum=last: there is one slice"),
         ("slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
         ("map=stream:3 sum=last:2", "sum=last:2: map=stream:3 has shares of K that all meet at once"),
-        ("slices=2 sum=last:1", r"given 'sum=last:1', wanted sum=atomic|launch|last\[:COUNT\]"),
-        ("slices=2 sum=launch:2", r"given 'sum=launch:2', wanted sum=atomic|launch|last\[:COUNT\]"),
+        ("slices=2 sum=last:1", r"given 'sum=last:1', wanted sum=atomic|launch|last\[:2..8\]"),
+        ("slices=20 sum=last:9", r"given 'sum=last:9', wanted sum=atomic|launch|last\[:2..8\]"),
+        ("slices=2 sum=launch:2", r"given 'sum=launch:2', wanted sum=atomic|launch|last\[:2..8\]"),
     ],
 )
 def test_what_cannot_meet_so(words: str, said: str) -> None:
