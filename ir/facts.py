@@ -36,6 +36,7 @@ class Core:
     grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
     #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
+    meetings: tuple[int, ...] = ()  #: slices worth a try to meet at a time, where the last to arrive adds them up
     direct_slots: tuple[int, ...] = ()  #: slots worth a try where whole chunks come without registers
     byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
@@ -130,6 +131,7 @@ class TargetFacts:
     shared_imm_max: int  #: bytes; likewise
     surface_max: int  #: bytes; greatest extent of a surface, or span of 32-bit offsets from a flat address
     shared_read: SharedPhases  #: of the widest read
+    shared_half_read: SharedPhases  #: of a read of half as much
     shared_write: SharedPhases
     fused: frozenset[str]  #: operations of the vector unit, names of `ir.fused.MEANING`
     atoms: tuple[MmaAtom, ...]

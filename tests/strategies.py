@@ -277,6 +277,8 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         if config.slices > 1:
             ways = ("", "launch", "last") if facts.tickets else ("", "launch")
             config = attrs.evolve(config, sum=draw(st.sampled_from(ways)))
+            if config.sum == "last":
+                config = attrs.evolve(config, at_a_time=draw(st.sampled_from((0, 2, 3, 8))))
         if config.map.shares:
             config = attrs.evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
         if _has_phases(problem) and config.slices == 1 and not config.map.persist:

@@ -228,6 +228,8 @@ _READ_B128_64 = SharedPhases(
 )
 
 
+#: Of ds_read_b64: lanes in their order, sixteen a phase (MIOpen's kernels on an MI300X: fits).
+_READ_B64_32 = _WRITE_B128_32.of_less(2)
 #: Of ds_read_b64, as HipKittens measured it on an MI350X; of ds_read_b64_tr_b16 (CDNA4 ISA 11) assumed.
 _READ_B64_64 = SharedPhases(banks=64, phases=(tuple(range(32)), tuple(range(32, 64))))
 
@@ -247,6 +249,8 @@ _CORE = Core(
     grids=_GRIDS,
     # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
+    # By `convgen profile`, slices that meet so take 2 to 4 us less than by a second launch (BWD_W of ResNet's layers).
+    meetings=(4, 8),
     direct_slots=(4, 3),
     # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
     turned_row=128,
@@ -298,6 +302,7 @@ def _facts(
     caches: Caches,
     costs: Costs,
     read: SharedPhases,
+    half_read: SharedPhases,
     conversions: tuple[str, ...] = (),
     direct: tuple[int, ...] = (4,),
     turned: SharedPhases | None = None,
@@ -318,6 +323,7 @@ def _facts(
         # A masked lane's offset is 0x80000000, which must lie outside every surface.
         surface_max=0x7FFFFFFE,
         shared_read=read,
+        shared_half_read=half_read,
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING),
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
@@ -360,7 +366,7 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS, read=_READ_B128_32),
+        _facts("gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS, read=_READ_B128_32, half_read=_READ_B64_32),
         _facts(
             "gfx942",
             lds=65536,
@@ -368,6 +374,7 @@ FACTS: dict[str, TargetFacts] = {
             caches=_MI300X,
             costs=_COSTS_MI300X,
             read=_READ_B128_32,
+            half_read=_READ_B64_32,
             conversions=_CDNA3_CONVERSIONS,
         ),
         _facts(
@@ -378,6 +385,7 @@ FACTS: dict[str, TargetFacts] = {
             caches=_MI355X,
             costs=_COSTS_MI355X,
             read=_READ_B128_64,
+            half_read=_READ_B64_64,
             conversions=_CDNA4_CONVERSIONS,
             direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
             turned=_READ_B64_64,

@@ -265,6 +265,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         shared_imm_max=0,
         surface_max=0x7FFFFFFE,
         shared_read=phases,
+        shared_half_read=phases.of_less(2),
         shared_write=phases,
         fused=frozenset(),
         atoms=tuple(atom for _, atom in _atoms(g)),

@@ -16,10 +16,10 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
-from convgen.ir.types import s32
 from convgen.kernels import streams
 from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.product import Meeting, kernel_name, merged_kernel, product_kernel
+from convgen.kernels.meeting import Meeting
+from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
@@ -290,7 +290,7 @@ class _Builder:
                 used |= self._stream(streams.fill(result, part.epilogue, acc, tile, facts, f"begin{tail}"))
                 multiply(result, _NOTHING)
             case Reduction.LAST:
-                multiply(result, part.epilogue, _meeting(plan, part) if part.mapping.sharers > 1 else None)
+                multiply(result, part.epilogue, Meeting.of(plan, part) if part.mapping.sharers > 1 else None)
             case Reduction.LAUNCH:
                 workspace = _Workspace(plan, part)
                 multiply(workspace.slices, _NOTHING)
@@ -340,17 +340,3 @@ class _Workspace:
         self.slices = View(memory, layout, (columns, (slices, rows)), index)
         #: axes N, M and slice
         self.terms = View(memory, layout, (columns, (Dim("m", m, m),), (slices,)), index)
-
-
-def _meeting(plan: Plan, part: Part) -> Meeting:
-    """Where those meet that share tiles of one product: tile by tile, so that nothing is masked."""
-    tile_m, tile_n, _ = plan.config.tile
-    mapping = part.mapping
-    most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
-    memory = Global("workspace", plan.acc_type, most * tile_m * tile_n * plan.acc_type.bytes)
-    rows = mapping.sharers * mapping.shared * tile_m
-    counts = max(p.mapping.shared for p in plan.parts) * plan.subgroups
-    index = TensorDim(rows, (("m", 1),)), TensorDim(tile_n, (("n", 1),))
-    axes = (Dim("n", tile_n, tile_n),), (Dim("m", rows, rows),)
-    sums = View(memory, Layout.dense((rows, tile_n), (0, 1)), axes, index)
-    return Meeting(sums, Global("counts", s32, counts * s32.bytes))

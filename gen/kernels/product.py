@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 
@@ -18,11 +18,12 @@ from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.layout.memory import Shared, View
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
+from convgen.kernels.meeting import Meet, Meeting, Start
 from convgen.kernels.padding import Anew, Whole, finite
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
@@ -34,12 +35,10 @@ K_LOOP = "k_loop"
 
 _Key = tuple[Fragment, dequantise.Shared]
 
-_MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
 _MOST_MADE = 16  #: elements of a lane; of the sums that take the steps of an epilogue at a time
 _MOST_AHEAD = 3  #: pieces for which it is there at a time what steps read
 _ROOM = 0.25  #: of the registers beside the sums, for what steps read; as many for what pieces have in common
 
-Start = tuple[Index, Index]  #: a place along N and M
 _Made = Iterable[tuple[Expr, Fragment]]  #: what is to be stored, part by part, and how it is distributed
 _Make = Callable[[Whole, Start], _Made]
 _Piece = tuple[Expr, Fragment, tuple[Held, ...]]  #: some sums, how they are distributed, and what steps read for them
@@ -51,14 +50,6 @@ def kernel_name(plan: Plan, role: str) -> str:
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
     what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
     return f"{what}_{digest}_{role}"
-
-
-@attrs.frozen
-class Meeting:
-    """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
-
-    sums: View  #: axes N of a tile and (sharer, shared tile, M of a tile)
-    counts: Global  #: of subgroups that have arrived, by tile and number within the workgroup
 
 
 def product_kernel(
@@ -130,9 +121,10 @@ class _Product:
                 with self.k.when(eq(sharers, 1)):
                     self._settle(sums, partial(self._made, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
-            with self._last_to_arrive(meeting, sums):
-                parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
-                totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
+            meet, whole = Meet(self.k, self.plan, self.part, self.tile, meeting), [mma.d for mma in self.mmas]
+            self._leave(meet, sums)
+            with meet.last_to_arrive(whole) as sum_of:
+                totals = ((sum_of(part), part) for part in meet.parts(whole))
                 held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
                 made = ((epilogue.apply(self.k, total, read), layout) for total, layout, read in held)
                 self._store(result, self.m0, made, (0, 0))
@@ -199,37 +191,15 @@ class _Product:
         slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
-    def _left_at(self, rank: Index) -> tuple[Index, Index]:
-        """Where a sharer of the tile leaves its sums."""
-        mapping = self.part.mapping
-        place = rank * mapping.shared + mapping.place(self.tile)
-        return 0, self.k.let("left_at", place * self.plan.config.tile[0])
-
-    @contextmanager
-    def _last_to_arrive(self, meeting: Meeting, sums: Sequence[Var]) -> Iterator[None]:
-        """Leave the sums of this share; the suite runs in the subgroup that is the last of the sharers' to do so."""
-        k, sharers, memory = self.k, self.tile["sharers"], meeting.sums.memory
-        at = self._left_at(self.tile["rank"])
+    def _leave(self, meet: Meet, sums: Sequence[Var]) -> None:
+        """Leave the sums of this share."""
+        at = meet.left_at(self.tile["rank"])
 
         def leave(sums: _Made, start: Start) -> None:
             for total, layout in sums:
-                place = plus(at[0], start[0]), plus(at[1], start[1])
-                k.store_view(meeting.sums, place, total, layout, "leave", memory.name)
+                meet.leave(at, total, layout, start)
 
         self._settle(sums, lambda sums, start: sums, leave)
-        index = self.part.mapping.place(self.tile) * self.plan.subgroups + k.subgroup
-        with k.when(eq(k.ticket("arrived", meeting.counts, index, sharers), sharers - 1)):
-            yield
-
-    def _sum_of_shares(self, meeting: Meeting, layout: Fragment) -> Var:
-        """The sharers' sums of a part of the tile, added in the order of K."""
-        k = self.k
-        held = vector(self.plan.acc_type, layout.registers)
-        with k.loop("shares", 0, self.tile["sharers"], total=k.zeros(held)) as loop:
-            at = self._left_at(loop.var)
-            part = k.load_view("part", meeting.sums, at, layout, "sum", meeting.sums.memory.name)
-            loop.yields(k.let("total_next", loop["total"] + part))
-        return loop.result("total")
 
     def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
         """What sums begin with, which are distributed as `layout` from a place on: zero, or the term of a step."""

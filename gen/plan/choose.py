@@ -11,6 +11,7 @@ import numpy as np
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.types import scalar
 from convgen.plan import lanes
 from convgen.plan.clocks import Clocks, Numbers, Table, of_config, ranked
 from convgen.plan.config import Config
@@ -75,9 +76,9 @@ class Ranking(Sequence[Candidate]):
 
 def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """All configs worth trying, best first, ending in the always-valid one."""
-    atoms = input_atoms(problem, facts)
+    atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
     tables = [
-        (ranked(shape, atom, facts, moved), clocks)
+        (ranked(shape, atom, facts, moved, meetings), clocks)
         for moved, clocks in reorders(problem, facts)
         for shape in shapes(problem, facts, moved)
         for atom in atoms
@@ -85,6 +86,13 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     by_lanes = [Candidate(clocks, config) for clocks, config in lanes.configs(problem, facts, must_move(problem))]
     resort = last_resort(problem, atoms, facts, must_move(problem))
     return Ranking.of(tables, [*by_lanes, Candidate(float("inf"), resort)])
+
+
+def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
+    """How many slices at a time may meet by the last of them; none where they rather add to the result."""
+    acc = scalar(problem.acc_type)
+    adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
+    return facts.core.meetings if facts.tickets and not adds else ()
 
 
 def first_fitting(

@@ -21,7 +21,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Persist, Turns
 from convgen.ir.types import Type
-from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config
+from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, levels
 from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
 from convgen.plan.plan import k_block
 from convgen.plan.shapes import Choices, OperandLoad, Shape, Way, choices
@@ -33,6 +33,8 @@ _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind,
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
+_BESIDE = 0.44  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
 
 _AXES = 4
 _TILE, _SUBTILES, _ORDER, _WAY = range(_AXES)
@@ -84,6 +86,8 @@ class Configs:
     ways: tuple[Way, ...]
     slices: int | None = None  #: of K; where none are given those that fill the chip
     sum: str = ""  #: how they meet
+    at_a_time: int = 0  #: slices; that meet at most where the last to arrive adds them up, 0: all
+    meetings: tuple[int, ...] = ()  #: such numbers that are worth a try
     persist: Persist | None = None  #: how many workgroups take the tiles, if not one takes each
 
     @classmethod
@@ -91,8 +95,8 @@ class Configs:
         """One that is given."""
         way = Way(config.slots, config.stages, config.prefetch, config.copy)
         tile = (*config.tile, *config.waves)
-        given = config.slices, config.sum, config.map.persist
-        return cls([tile], (config.subtiles,), (config.taps,), (way,), *given)
+        given = config.slices, config.sum, config.at_a_time
+        return cls([tile], (config.subtiles,), (config.taps,), (way,), *given, persist=config.map.persist)
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -120,6 +124,7 @@ class Table:
     configs: Configs
     columns: Mapping[str, Numbers]  #: fields of `Clocks`
     slices: Numbers
+    at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
     in_vectors: Numbers  #: whether accumulators live among the vector registers
     rows: Numbers  #: numbers of the combinations
     scores: Numbers  #: clocks; of each row, of all products
@@ -136,6 +141,8 @@ class Table:
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.slices, at),
             reorder=self.moved,
+            sum="last" if (at_a_time := self._at(self.at_a_time, at)) else "",
+            at_a_time=at_a_time,
             subtiles=given.subtiles[at[_SUBTILES]],
             prefetch=way.prefetch,
             types=shape.types(self.atom),
@@ -157,12 +164,23 @@ class Table:
         return column[tuple(at if size > 1 else 0 for at, size in zip(place, column.shape))].item()
 
 
-def ranked(shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...]) -> Table:
-    """The configs that come out even and whose tiles fit shared memory, with their scores."""
+def ranked(
+    shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
+) -> Table:
+    """The configs that come out even and whose tiles fit shared memory, with their scores.
+
+    Slices may meet by the last of so many of `meetings` at a time.
+    """
     offered = choices(shape, atom, facts)
-    configs = Configs([*_even_tiles(shape, offered, atom, facts)], facts.core.subtiles, offered.k_orders, offered.ways)
+    configs = Configs(
+        [*_even_tiles(shape, offered, atom, facts)],
+        facts.core.subtiles,
+        offered.k_orders,
+        offered.ways,
+        meetings=meetings,
+    )
     if not all(configs.dims):
-        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 4)
+        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
     m, _, k, subgroups_m, _ = configs.sizes()
     work = _work(configs, shape, atom, facts)
     few = work.accumulators <= _MOST_IN_VECTORS
@@ -173,16 +191,16 @@ def ranked(shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ..
     fits = fits & (work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes)
     fits = fits & (m % (subgroups_m * atom.m * _along(_SUBTILES, configs.subtiles)) == 0)
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
-    columns, slices = _clocks(configs, work, shape, atom, facts)
+    columns, slices, at_a_time = _clocks(configs, work, shape, atom, facts)
     rows = np.flatnonzero(np.broadcast_to(fits, configs.dims))
     scores = np.broadcast_to(shape.parts * (columns["launch"] + columns["besides"]), configs.dims).ravel()[rows]
-    return Table(shape, atom, moved, configs, columns, slices, in_vectors, rows, scores)
+    return Table(shape, atom, moved, configs, columns, slices, at_a_time, in_vectors, rows, scores)
 
 
 def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """What the clocks of one config consist of."""
     configs = Configs.of(config)
-    columns, _ = _clocks(configs, _work(configs, shape, atom, facts), shape, atom, facts)
+    columns, *_ = _clocks(configs, _work(configs, shape, atom, facts), shape, atom, facts)
     return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
@@ -315,29 +333,63 @@ def _decode(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -
 
 def _meeting(
     configs: Configs, shape: Shape, slices: Numbers, tiles: Numbers, turns: Turns | None, elem: Type, facts: TargetFacts
-) -> Numbers:
-    """Clocks in which slices meet: all units leave sums; then they, or the last to arrive at each tile, add them up.
+) -> tuple[Numbers, Numbers]:
+    """Clocks in which slices meet, and how many at a time.
+
+    All units leave sums; then they, or the last to arrive at each tile, add them up.
 
     Those that share K leave a part of each tile of theirs, and add up about as many tiles as they have.
     """
-    m, n, *_ = configs.sizes()
-    tile = m * n * elem.bytes
+    (m, n, *_), costs = configs.sizes(), facts.costs
+    tile, at_a_time = m * n * elem.bytes, np.full_like(slices, configs.at_a_time)
     if turns and turns.shared:
         at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
-        return at_each * tile / facts.costs.unit_rate
+        return at_each * tile / costs.unit_rate, at_a_time
     left = slices * shape.m * shape.n * elem.bytes
-    sums = left / (facts.compute_units * facts.costs.stream_rate)
-    if configs.sum == "last":
-        met = sums + -(-tiles // facts.compute_units) * slices * tile / facts.costs.unit_rate
+    sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
+    given_back = np.minimum(left, costs.dirty) / costs.drain
+
+    def by_last(count: int) -> Numbers:
+        members, arrivals = (_of_levels(slices, count, number) for number in (_members, _arrivals))
+        added = members * tile / facts.core.global_rate + _ARRIVAL * arrivals
+        met: Numbers = sums + given_back + each * _BESIDE * added
+        return met
+
+    if configs.at_a_time:
+        met = by_last(configs.at_a_time)
+    elif configs.sum == "last":
+        met = sums + each * slices * tile / costs.unit_rate
     else:
-        met = 2 * sums + np.minimum(left, facts.costs.dirty) / facts.costs.drain + facts.costs.launch
-    return np.where(slices == 1, 0.0, met)
+        met = 2 * sums + given_back + costs.launch
+    for count in configs.meetings:
+        other = by_last(count)
+        at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
+        met = np.minimum(met, other)
+    return np.where(slices == 1, 0.0, met), at_a_time
+
+
+def _of_levels(slices: Numbers, count: int, number: Callable[[int, int], int]) -> Numbers:
+    """A number for each count of slices, so many of which meet at a time."""
+    known, places = np.unique(slices, return_inverse=True)
+    return np.array([number(each, count) for each in known.tolist()])[places].reshape(slices.shape)
+
+
+def _members(slices: int, count: int) -> int:
+    """Sums that whoever is the last everywhere adds up."""
+    return sum(min(count, each) for each in (slices, *levels(slices, count)[:-1]))
+
+
+def _arrivals(slices: int, count: int) -> int:
+    return len(levels(slices, count))
 
 
 def _clocks(
     configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: TargetFacts
-) -> tuple[dict[str, Numbers], Numbers]:
-    """Clocks of one product, by field of `Clocks`, and slices: rounds of as many workgroups as a unit holds."""
+) -> tuple[dict[str, Numbers], Numbers, Numbers]:
+    """Clocks of one product, by field of `Clocks`, slices, and how many meet at a time.
+
+    Workgroups run in rounds of as many as a unit holds.
+    """
     m, n, *_ = configs.sizes()
     slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
     tiles = -(-shape.m // m) * -(-shape.n // n)
@@ -369,7 +421,7 @@ def _clocks(
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / configs.of_ways("ahead")
     tile, tail = np.asarray(costs.tile * tiles_each), costs.tail * all_tiles * k_blocks * block / facts.compute_units
-    besides = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
+    besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 
     def of_round(together: Numbers) -> Any:
@@ -381,4 +433,4 @@ def _clocks(
         "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
         "tile": tile, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
-    return columns, slices
+    return columns, slices, at_a_time

@@ -67,6 +67,7 @@ class Config:
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
+    at_a_time: int = 0  #: slices; that meet at most where `last` ones add up, then as many of their sums; 0: all
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
     types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
     grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
@@ -96,6 +97,10 @@ class Config:
         """Blocks of K after which slots of shared memory and registers on the way are used as before."""
         return lcm(max(1, self.slots), self.stages)
 
+    def groups(self, sharers: int) -> list[int]:
+        """Groups of those that share K which meet, level after level, the last of which is one."""
+        return levels(sharers, self.at_a_time or sharers)
+
     @classmethod
     def parse(cls, line: str) -> Config:
         """The config of a line such as `tile=128x64x32 waves=2x2 mma=32x32x8 slots=2 taps=split acc=v`.
@@ -114,6 +119,7 @@ class Config:
             if value is None:
                 raise UserError(f"given {word!r}, wanted {key}={wanted} in the config")
             values[key] = value
+        values |= values.pop("sum", {})
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
             raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in the config")
@@ -130,6 +136,7 @@ class Config:
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
         rest += f" sum={self.sum}" if self.sum else ""
+        rest += f":{self.at_a_time}" if self.at_a_time else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
         rest += f" in={':'.join(self.types)}" if self.types else ""
         rest += f" grids={self.grids}" if self.grids != APART else ""
@@ -142,6 +149,15 @@ class Config:
         )
 
 
+def levels(sharers: int, at_a_time: int) -> list[int]:
+    """Groups of so many at most that meet, level after level, the last of which is one."""
+    found = [-(-sharers // at_a_time)]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // at_a_time))
+    return found
+
+
+_AT_A_TIME = range(2, 9)  #: slices that may meet at a time: straight-line code, which grows with their number
 ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 
 
@@ -179,6 +195,14 @@ def _count(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9]\d{0,5}", text) else None
 
 
+def _sum(text: str) -> dict[str, Any] | None:
+    way, colon, count = text.partition(":")
+    if way not in ("atomic", "launch", "last") or (colon and way != "last"):
+        return None
+    at_a_time = _count(count) if colon else 0
+    return {"sum": way, "at_a_time": at_a_time} if at_a_time in (0, *_AT_A_TIME) else None
+
+
 def _names(text: str) -> tuple[str, ...] | None:
     names = tuple(text.split("+"))
     known = dict.fromkeys(names).keys() <= {"src", "wei", "diff_dst"}
@@ -209,7 +233,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
-    "sum": ("atomic|launch|last", _choice("atomic", "launch", "last")),
+    "sum": ("atomic|launch|last[:2..8]", _sum),
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),
     "grids": (f"{APART}|{MERGED}", _choice(APART, MERGED)),

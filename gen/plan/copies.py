@@ -278,7 +278,11 @@ def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -
 def _split_along_rows(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
-    """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows."""
+    """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows.
+
+    Where each lane writes by itself, they do so for a line of memory, which is as good as more; those that write
+    together then have other places along K, which swizzles bring into other banks, as they do not with far rows.
+    """
     lanes = facts.subgroup_size
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
     most = facts.chunk_bytes // elem.bytes
@@ -287,7 +291,8 @@ def _split_along_rows(
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
-    down = gcd(lanes, divide("rows over those of a message", rows, run))
+    lines = lanes if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem.bytes))
+    down = gcd(lanes, lines, divide("rows over those of a message", rows, run))
     across = lanes // down
     most = min(most, power_of_two(max(1, share // run)), power_of_two(cols))
     chunk, subgroups_across = _even_blocks(most, cols, across, subgroups, rows // (run * down))

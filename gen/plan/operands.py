@@ -70,7 +70,7 @@ def operand(
     swizzle, conflicts = Swizzle(), 0
     if not facts.block_bytes:
         length = rows if turned else cols
-        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, turned=turned)
+        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned)
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy, conflicts=conflicts)
 

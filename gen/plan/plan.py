@@ -364,6 +364,8 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
 
 def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
     """Within the launch: in the order of K where the target has tickets."""
+    if config.at_a_time:
+        raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} has shares of K that all meet at once")
     if config.sum == "launch":
         raise DoesNotFit(f"sum=launch: map={config.map} has shares of K that meet within the launch")
     if not config.sum and not facts.tickets and not may_add:

@@ -6,7 +6,7 @@ MMA operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import attrs
@@ -106,12 +106,13 @@ class Fragment(Digits):
 
         return tuple(sorted(found, key=turn))
 
-    def image(self, lanes: int, elem_bytes: int) -> Digits:
+    def image(self, lanes: int, elem_bytes: int, message: int = DWORD) -> Digits:
         """The tile in memory if registers are stored as they stand, dword by dword over `lanes`.
 
-        Subgroups' parts, and then fixed ones, follow one another. A block of memory is a run of registers.
+        Subgroups' parts, and then fixed ones, follow one another. A block of memory is a run of registers; or, with
+        messages of more than a dword of each lane, as many registers of a lane stand side by side.
         """
-        each = DWORD // elem_bytes
+        each = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
         parts = (attrs.evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
         digits = tuple(part if d.space == Space.FIXED else d for d, part in zip(self.digits, parts))
         tile = Digits(self.dims, digits).renumbered(Space.SUBGROUP)

@@ -80,23 +80,24 @@ def find_swizzle(
     write: Fragment | None,
     facts: TargetFacts,
     *,
+    pitch: int = 0,
     turned: bool = False,
 ) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
-    Beside it the extra cycles of the first accesses. `cols` elements make a row without padding; `chunk` is the unit of
-    the swizzle and of reads, in bytes. Writes may be of less. Of a `turned` tile, whose columns stand side by side,
-    `cols` is the length of one, and reads are turned.
+    Beside it the extra cycles of the first accesses. `cols` elements make a row, and rows stand as many apart, or
+    `pitch`; `chunk` is the unit of the swizzle, in bytes, of which messages may move less. Of a `turned` tile, whose
+    columns stand side by side, `cols` is the length of one, and reads are turned.
     """
-    across = cols * elem.bytes // chunk
-    lanes = facts.subgroup_size
+    within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     if turned and facts.turned_reads:
         read, write = _across(read), write and _across(write)
         accesses = [*_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
     else:
-        accesses = [*_accesses(read, facts.shared_read, elem.bytes, chunk, lanes)]
+        accesses = [*_reads(read, elem, chunk, facts)]
     accesses += _writes(write, elem, chunk, facts)
-    return _best(accesses, across, chunk, across, turned=turned)
+    across = pitch * elem.bytes // chunk if pitch else within
+    return _best(accesses, across, chunk, within, turned=turned)
 
 
 @lru_cache(maxsize=2**10)
@@ -105,16 +106,21 @@ def find_rows(
 ) -> tuple[int, Swizzle, int]:
     """How far apart rows of `cols` elements stand, in chunks, with what swizzle of each `within` chunks of a row.
 
-    Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads may be of less
-    than a chunk; they come so `often` as writes.
+    Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads come so
+    `often` as writes.
     """
-    lanes, held, widest = facts.subgroup_size, min(chunk, read.contiguous("k") * elem.bytes), facts.chunk_bytes
-    reading = facts.shared_read if held == widest else facts.shared_write.of_less(widest // held)
-    accesses = [*_accesses(read, reading, elem.bytes, held, lanes)] * often
+    accesses = [*_reads(read, elem, chunk, facts)] * often
     accesses += _writes(write, elem, chunk, facts)
     least = -(-cols * elem.bytes // chunk)
     found = [(across, *_best(accesses, across, chunk, within)) for across in range(least, least + _MOST_GAP + 1)]
     return min(found, key=lambda rows: (rows[2], rows[0]))
+
+
+def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
+    held = min(chunk, read.contiguous(read.dims[1]) * elem.bytes)
+    whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
+    reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
+    yield from _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
 
 
 def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:

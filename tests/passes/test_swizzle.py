@@ -87,6 +87,31 @@ def test_words_of_rows_far_apart_are_written_without_conflicts(target: str) -> N
         assert conflicts(plain, write, in_order, width) > 0
 
 
+def test_half_chunks_are_read_and_written_without_conflicts() -> None:
+    """Rows of an odd number of chunks have half a chunk behind them: what reads and writes halves counts as such."""
+    facts, half = get("gfx942").facts, CHUNK // 2
+    problem = Conv.parse("mb1ic3ih64oc64kh7sh2ph3", dir="FWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    config = Config((192, 64, 24), (3, 1), (32, 32, 8), taps="runs")
+    (part,) = make_plan(problem, config, facts).parts
+    unit = make_plan(problem, config, facts).mma
+    for operand, read in ((part.of_n, unit.a), (part.of_m, unit.b)):
+        assert operand.tile is not None
+        assert operand.tile.chunk == half
+        assert conflicts(operand.tile, read, facts.shared_half_read, half) == 0
+
+
+def test_lanes_that_write_together_are_near() -> None:
+    """128 channels a row of pixels: lanes go down them for a line of memory only, then on along K."""
+    facts, width = get("gfx942").facts, 8
+    problem = Conv.parse("mb4ic128ih16oc128kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    (part,) = make_plan(problem, Config((64, 128, 64), (2, 2), (32, 32, 8), taps="fused"), facts).parts
+    tile, copy = part.of_n.tile, part.of_n.copy
+    assert tile is not None
+    assert copy is not None
+    assert (copy.message, copy.stored.contiguous("k") * tile.elem.bytes) == (8, width)
+    assert conflicts(tile, copy.stored, facts.shared_write.of_less(CHUNK // width), width) == 0
+
+
 def test_without_a_swizzle_there_would_be_conflicts() -> None:
     plan = plans("gfx942", 64)[0]
     tile = plan.parts[0].of_n.tile

@@ -16,6 +16,7 @@ from convgen.ir.interp import InterpError, interpret
 from convgen.ir.program import Kernel
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
+from convgen.kernels.meeting import Meeting
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
@@ -122,6 +123,41 @@ def test_the_last_slice_sums(direction: str, dt: str, slices: int) -> None:
     assert runs.run(code).passed
 
 
+@pytest.mark.parametrize("at_a_time", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("direction", "dt"), [("FWD_B", "f16"), ("BWD_W", "f16"), ("BWD_WB", "f32"), ("FWD_B", "s8:s8:s8")]
+)
+def test_slices_meet_some_at_a_time(direction: str, dt: str, at_a_time: int) -> None:
+    """Up to three levels, with groups that are not full: the same bits as of all at once."""
+    problem = Conv.parse(PROBLEM, dir=direction, dt=dt)
+    code = cg.compile(cg.build(problem, config=f"{CONFIGS[dt]} slices=7 sum=last:{at_a_time}"))
+    assert not [k for k in code.kernels if "_sum" in k or "_begin" in k]
+    assert runs.run(code).passed
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_slices_meet_some_at_a_time_on(name: str) -> None:
+    problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
+    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=64x32x32 waves=2x1 mma=16x16x16 slots=2 subtiles=2"
+    config = f"{shape} slices=5 sum=last:2 map=xcc:8+group:2m+flip:4"
+    code = cg.compile(cg.build(problem, target=name, config=config))
+    assert name == UNASSEMBLED or runs.run(code).passed
+
+
+def test_what_slices_leave_fills_lines() -> None:
+    """Lanes leave what they hold side by side: 16 bytes each, a KB a message."""
+    problem = Conv.parse(PROBLEM, dir="BWD_W", dt="f16")
+    plan = make_plan(problem, Config.parse(f"{CONFIGS['f16']} slices=3 sum=last:4"), target.get("gfx942").facts)
+    sums, held = Meeting.of(plan, plan.parts[0]).sums, plan.mma.d
+    for register in range(held.registers):
+        at = [held.coords(0, lane, register) for lane in range(64)]
+        places = []
+        for each in at:
+            dims = sums.decode(0, each["n"]) | sums.decode(1, each["m"])
+            places.append(sums.layout.offset([t.at(dims) for t in sums.index]))
+        assert places == [places[0] + 4 * lane for lane in range(64)]
+
+
 @pytest.mark.parametrize("name", XE_CONFIGS)
 @pytest.mark.parametrize(
     ("direction", "dt", "slices"),
@@ -151,6 +187,10 @@ def test_the_last_slice_sums_on(name: str) -> None:
     [
         ("sum=last", "sum=last: there is one slice"),
         ("slices=2 sum=atomic", "sum=atomic: the result is no sum in any order"),
+        ("map=stream:3 sum=last:2", "sum=last:2: map=stream:3 has shares of K that all meet at once"),
+        ("slices=2 sum=last:1", r"given 'sum=last:1', wanted sum=atomic|launch|last\[:2..8\]"),
+        ("slices=20 sum=last:9", r"given 'sum=last:9', wanted sum=atomic|launch|last\[:2..8\]"),
+        ("slices=2 sum=launch:2", r"given 'sum=launch:2', wanted sum=atomic|launch|last\[:2..8\]"),
     ],
 )
 def test_what_cannot_meet_so(words: str, said: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil, prod
 
@@ -88,6 +88,11 @@ class _Launch:
         ran = self._run(self.sample)
         if any(finding.kind == _WAITS_FOR_OTHERS for finding in ran.report.findings):
             ran = self._run(None)
+        streams = ran.longest
+        met = self._run(self.sample, last=True) if ran.trace.turns else ran
+        if met is not ran:  # a unit has one that is the last to arrive where workgroups meet
+            streams = [met.longest[0], *streams[1:]]
+            ran.trace.instructions.update(met.trace.instructions)
         lengths = [len(ops) for ops in ran.trace.waves.values()]
         return LaunchProfile(
             kernel=self.request.kernel,
@@ -100,12 +105,12 @@ class _Launch:
             instructions=sum(lengths) / max(1, len(lengths)),
             flop=ran.trace.flop / ran.ran,
             element=ran.element,
-            moved=self._moved(ran),
+            moved=self._with_meetings(self._moved(ran), ran, met),
             added=ran.report.counters.get("atomic_bytes", 0) / ran.ran * self.workgroups,
             full=self.full,
             rounds=self.workgroups // (self.full * self.machine.units),
             last=self.last,
-            units={count: self._unit(ran, count) for count in sorted({1, self.full, self.last or 1})},
+            units={count: self._unit(ran, streams, count) for count in sorted({1, self.full, self.last or 1})},
             findings=ran.report.findings,
             seconds=ran.report.seconds,
         )
@@ -146,9 +151,12 @@ class _Launch:
         """Workgroups on the fullest unit in the round that does not fill the chip."""
         return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
 
-    def _run(self, groups: tuple[int, ...] | None) -> _Executed:
-        """Execute some workgroups, or all where those that are looked at wait for others."""
-        trace, reads = Trace(self.program.context, frozenset(self.sample)), Reads(self.machine.line_bytes)
+    def _run(self, groups: tuple[int, ...] | None, *, last: bool = False) -> _Executed:
+        """Execute some workgroups, or all where those that are looked at wait for others.
+
+        Where they take turns, those that are looked at may be the `last`.
+        """
+        trace, reads = Trace(self.program.context, frozenset(self.sample), last), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), attrs.evolve(self.request, groups=groups)
         looks = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
@@ -161,9 +169,23 @@ class _Launch:
         share = Share(self.machine, self.workgroups, self.full)
         return moved(self.code, self.request, ran.memory, share, ran.reads, ran.ran, lengths)
 
-    def _unit(self, ran: _Executed, count: int) -> UnitProfile:
-        """So many workgroups on a unit."""
-        streams, unit = ran.longest, Unit(Latencies(self.latency))
+    def _with_meetings(self, moved: Moved, ran: _Executed, met: _Executed) -> Moved:
+        """What else those move that are the last to arrive, of what others have left: all of it anew."""
+        share = met.trace.share_of_last * self.workgroups / ran.ran
+        read = max(0, met.reads.count - ran.reads.count) * self.machine.line_bytes * share
+        stored = max(0, met.reads.stored - ran.reads.stored) * share
+        return Moved(
+            loaded=moved.loaded + read,
+            requested=moved.requested + read,
+            asked=moved.asked + read,
+            fill=moved.fill + read,
+            memory=moved.memory + read,
+            stored=moved.stored + stored,
+        )
+
+    def _unit(self, ran: _Executed, streams: Sequence[list[list[Op]]], count: int) -> UnitProfile:
+        """So many workgroups on a unit, the first of those that execute what `streams` say."""
+        unit = Unit(Latencies(self.latency))
         waves = [streams[n % len(streams)] for n in range(count)]
         rounds = shortened(waves, self.body, self.rounds)
         course, pace = unit.run(rounds.workgroups), 0.0

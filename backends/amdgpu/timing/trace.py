@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -19,6 +19,7 @@ from convgen.backends.amdgpu.timing.places import Access, access_of
 from convgen.backends.sim.arrays import Array
 
 _MEMORY = ("vmem_load", "vmem_store", "lds_dma", "atomic")
+_TURN = "buffer_atomic_inc"  #: that gives back what it found: by it a wave knows how many came before it
 
 
 @attrs.define(eq=False)
@@ -27,10 +28,14 @@ class Trace:
 
     A wave's instructions are told by workgroup and number. Those that are alike are one object: the same instruction
     with as many lanes, and as many clocks of the LDS.
+
+    Where waves take turns and are to be the `last` to do so, what they find is the greatest that there may be.
     """
 
     context: Context
     wanted: frozenset[int]  #: workgroups
+    last: bool = False
+    turns: dict[int, int] = attrs.Factory(dict)  #: how many there were at most, by address
     waves: dict[tuple[int, int], list[Op]] = attrs.Factory(dict)
     instructions: dict[int, Instruction] = attrs.Factory(dict)  #: by address
     flop: int = 0
@@ -39,11 +44,16 @@ class Trace:
     _places: dict[tuple[int, bytes], Sequence[float]] = attrs.Factory(dict)
     _together: Array | None = None
     _lists: Sequence[list[Op] | deque[Op]] = ()
+    _limits: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)  #: by workgroup and wave: where, and what
 
     def __call__(self, halt: Halt) -> None:
         group, step = halt.group, halt.step
         if group.wave is not self._together:
             self._together, self._lists = group.wave, self._lists_of(group)
+        if self._limits:
+            self._end_turns(group, step)
+        if step.kind == "atomic" and step.writes and step.instruction.name == _TURN:
+            self._begin_turns(group, step)
         if step.kind == "mfma":
             self.flop += flop(step.instruction) * group.count
         ops: Sequence[Op]
@@ -56,13 +66,41 @@ class Trace:
         for mine, op in zip(self._lists, ops, strict=True):
             mine.append(op)
 
+    @property
+    def share_of_last(self) -> float:
+        """The part of all waves that are the last of those with which they take turns.
+
+        Where such take further turns, on average over what they do then, which is as much as there were turns.
+        """
+        done, left = 0.0, 1.0
+        for count in self.turns.values():
+            left /= count
+            done += count * left
+        return done / max(1, sum(self.turns.values()))
+
+    def _begin_turns(self, group: WaveGroup, step: Step) -> None:
+        """Keep the greatest that a count may be, which stands in the register that takes what was found."""
+        register = step.writes.bit_length() - 1
+        most = int(group.v[register][:, 0].max()) + 1
+        self.turns[step.instruction.address] = max(most, self.turns.get(step.instruction.address, 1))
+        if self.last:
+            for who, limit in zip(_who(group), group.v[register].copy(), strict=True):
+                self._limits[who] = register, limit
+
+    def _end_turns(self, group: WaveGroup, step: Step) -> None:
+        """Before what was found is read, put that in its place."""
+        for n, who in enumerate(_who(group)):
+            register, limit = self._limits.get(who, (0, None))
+            if limit is not None and step.reads >> register & 1:
+                group.v[register][n] = limit
+                del self._limits[who]
+
     def of(self, workgroup: int) -> list[list[Op]]:
         """The waves of a workgroup."""
         return [ops for (group, _), ops in sorted(self.waves.items()) if group == workgroup]
 
     def _lists_of(self, group: WaveGroup) -> list[list[Op] | deque[Op]]:
-        who = zip(group.group_id.tolist(), group.wave.tolist(), strict=True)
-        return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in who]
+        return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in _who(group)]
 
     def _op(self, step: Step, lds: float = 0.0, lanes: int = WAVE) -> Op:
         key = step.instruction.address, lds, lanes
@@ -90,3 +128,8 @@ class Trace:
         if pattern not in self._places:
             self._places[pattern] = access.clocks(base, group.exec).tolist()
         return self._places[pattern]
+
+
+def _who(group: WaveGroup) -> Iterator[tuple[int, int]]:
+    """Workgroup and number of each wave."""
+    return zip(group.group_id.tolist(), group.wave.tolist(), strict=True)

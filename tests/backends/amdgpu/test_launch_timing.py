@@ -217,3 +217,22 @@ def test_a_kernel_of_another_compiler() -> None:
     assert found.flop * 4 == 2 * 128**3
     assert found.moved.stored == 128 * 128 * 4
     assert {line.line.kind for line in found.units[1].lines} >= {"mfma", "ds_read", "vmem_load", "barrier"}
+
+
+def meeting(way: str) -> LaunchProfile:
+    """The product's launch of 32 slices that meet so."""
+    problem = Matmul.parse("64x2048:2048x64", dt="f16")
+    config = f"tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 slices=32 sum={way}"
+    code = cg.compile(cg.build(problem, "gfx942", config))
+    given = prepared.of_launches(code.record, code.object, "x")
+    return profile_launch(given.content, given.requests[0], given.buffers, MI300X, 500.0, 16)
+
+
+def test_the_last_to_arrive_is_timed() -> None:
+    """Of workgroups that are not all executed one at each tile adds up what all have left."""
+    apart, last, grouped = map(meeting, ("launch", "last", "last:8"))
+    left = 32 * 64 * 64 * 4  # bytes; of all slices, which those four read once
+    assert len(last.executed) < last.workgroups == 4 * 32
+    assert left <= last.moved.asked - apart.moved.asked < 1.1 * left
+    assert left <= grouped.moved.asked - apart.moved.asked < 1.3 * left  # and sums of groups
+    assert apart.units[1].clocks + 2 * 500 < grouped.units[1].clocks < last.units[1].clocks

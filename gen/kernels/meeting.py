@@ -1,0 +1,169 @@
+"""How those that share the K of a tile meet within a launch: the last to arrive adds up what the others left.
+
+Nobody waits. Where so many at a time meet, the last of each group leaves what the group sums to and meets the last of
+other groups, until there is one group: sums are in the order of K within each, and groups likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import attrs
+
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Var, eq
+from convgen.ir.layout.digits import plus
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.index import least
+from convgen.ir.layout.memory import Dim, Global, TensorDim, View
+from convgen.ir.layout.tags import Layout
+from convgen.ir.types import s32, vector
+from convgen.plan.plan import Part, Plan
+
+_MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
+_MOST_LOADED = 128  #: elements of a lane; of what several others left, on its way at a time
+
+Start = tuple[Index, Index]  #: a place along N and M
+Sum = Callable[[Fragment], Var]  #: the sharers' sums of a part of the tile
+
+
+@attrs.frozen
+class Meeting:
+    """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
+
+    sums: View  #: axes N of a tile and (sharer, shared tile, M of a tile)
+    counts: Global  #: of subgroups that have arrived, by group of sharers, tile and number within the workgroup
+
+    @classmethod
+    def of(cls, plan: Plan, part: Part) -> Meeting:
+        """That of one product: tile by tile, so that nothing is masked."""
+        tile_m, tile_n, _ = plan.config.tile
+        mapping = part.mapping
+        most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
+        memory = Global("workspace", plan.acc_type, most * tile_m * tile_n * plan.acc_type.bytes)
+        places = mapping.sharers * mapping.shared
+        groups = sum(plan.config.groups(mapping.sharers))
+        counts = max(p.mapping.shared for p in plan.parts) * groups * plan.subgroups
+        sums = _as_held(plan, memory, places) if plan.config.at_a_time else _by_rows(plan, memory, places)
+        return cls(sums, Global("counts", s32, counts * s32.bytes))
+
+
+def _by_rows(plan: Plan, memory: Global, places: int) -> View:
+    """Tiles at so many places as they stand in the result."""
+    tile_m, tile_n, _ = plan.config.tile
+    rows = places * tile_m
+    index = TensorDim(rows, (("m", 1),)), TensorDim(tile_n, (("n", 1),))
+    axes = (Dim("n", tile_n, tile_n),), (Dim("m", rows, rows),)
+    return View(memory, Layout.dense((rows, tile_n), (0, 1)), axes, index)
+
+
+def _as_held(plan: Plan, memory: Global, places: int) -> View:
+    """Tiles at so many places as lanes hold them, so that messages of all lanes fill whole lines of memory."""
+    tile_m, tile_n, _ = plan.config.tile
+    image = plan.mma.d.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
+    held = [(Dim(f"{d.dim}{n}", d.size, d.size), d.stride) for n, d in enumerate(image.digits) if d.size > 1]
+    held.append((Dim("m_place", places, places), tile_m * tile_n))
+    axes = tuple(tuple(dim for dim, _ in reversed(held) if dim.name.startswith(axis)) for axis in "nm")
+    index = tuple(TensorDim(dim.size, ((dim.name, 1),)) for dim, _ in held)
+    layout = Layout.strided((dim.size for dim, _ in held), [stride for _, stride in held])
+    return View(memory, layout, axes, index)
+
+
+@attrs.frozen
+class _Level:
+    """A group of sharers, or of groups of them, that meet."""
+
+    first: Index  #: rank of the first sharer
+    step: int  #: ranks from one of the group to the next
+    turns: Index  #: how many there are
+    place: Index  #: of their count, among those of all tiles
+
+
+@attrs.frozen
+class Meet:
+    """The part of one workgroup in a meeting."""
+
+    k: KernelBuilder
+    plan: Plan
+    part: Part
+    tile: dict[str, Index]
+    meeting: Meeting
+
+    def leave(
+        self, at: tuple[Index, Index], total: Expr, layout: Fragment, start: tuple[Index, Index] = (0, 0)
+    ) -> None:
+        """Leave sums of the tile that begin at a place within, where a sharer does (`left_at`)."""
+        place = plus(at[0], start[0]), plus(at[1], start[1])
+        self.k.store_view(self.meeting.sums, place, total, layout, "leave", self.meeting.sums.memory.name)
+
+    def left_at(self, rank: Index) -> Start:
+        """Where a sharer of the tile leaves its sums."""
+        mapping = self.part.mapping
+        place = rank * mapping.shared + mapping.place(self.tile)
+        return 0, self.k.let("left_at", place * self.plan.config.tile[0])
+
+    @contextmanager
+    def last_to_arrive(self, whole: Sequence[Fragment]) -> Iterator[Sum]:
+        """The suite runs in the subgroup that is the last of all sharers' to have left its sums of the whole tile.
+
+        It is given what sums up one of its `parts`.
+        """
+        levels = self._levels()
+        with ExitStack() as around:
+            for level in levels:
+                self._arrive(around, level)
+                if level is not levels[-1]:
+                    at = self.left_at(level.first)
+                    for part in self.parts(whole):
+                        self.leave(at, self._sum(level, part), part)
+            yield lambda part: self._sum(levels[-1], part)
+
+    def parts(self, whole: Sequence[Fragment]) -> Iterator[Fragment]:
+        """A tile in parts that are summed up at a time."""
+        most = min(_MOST_SUMMED, max(1, _MOST_LOADED // max(1, self.plan.config.at_a_time)))
+        return (part for layout in whole for part in layout.parts(most))
+
+    def _arrive(self, around: ExitStack, level: _Level) -> None:
+        """Go on as the last of a group, within a suite that ends with those around."""
+        k = self.k
+        index = level.place * self.plan.subgroups + k.subgroup
+        arrived = k.ticket("arrived", self.meeting.counts, index, level.turns)
+        around.enter_context(k.when(eq(arrived, level.turns - 1)))
+
+    def _levels(self) -> list[_Level]:
+        sharers, rank, of_tile = self.tile["sharers"], self.tile["rank"], self.part.mapping.place(self.tile)
+        at_a_time = self.plan.config.at_a_time
+        if not at_a_time or not isinstance(sharers, int):
+            return [_Level(0, 1, sharers, of_tile)]
+        found, step, counts, left = list[_Level](), 1, 0, sharers
+        for groups in self.plan.config.groups(sharers):
+            group = rank // (step * at_a_time) if groups > 1 else 0
+            turns = left if groups == 1 else least(left - group * at_a_time, at_a_time)
+            place = plus(of_tile * groups + group, counts)
+            found.append(_Level(group * (step * at_a_time), step, turns, place))
+            step, counts, left = step * at_a_time, counts + groups * self.part.mapping.shared, groups
+        return found
+
+    def _sum(self, level: _Level, layout: Fragment) -> Var:
+        """What a group has left of a part of the tile, added in the order of K."""
+        k, held = self.k, vector(self.plan.acc_type, layout.registers)
+        if self.plan.config.at_a_time and isinstance(self.tile["sharers"], int):
+            return self._sum_at_once(level, layout)
+        with k.loop("shares", 0, level.turns, total=k.zeros(held)) as loop:
+            loop.yields(k.let("total_next", loop["total"] + self._left(loop.var, layout)))
+        return loop.result("total")
+
+    def _sum_at_once(self, level: _Level, layout: Fragment) -> Var:
+        """The same without a loop; those that do not exist have left zeros."""
+        most = level.turns if isinstance(level.turns, int) else self.plan.config.at_a_time
+        first, *others = [self._left(level.first + n * level.step, layout) for n in range(most)]
+        total = first
+        for part in others:
+            total = self.k.let("total_next", total + part)
+        return total
+
+    def _left(self, rank: Index, layout: Fragment) -> Var:
+        """What one sharer has left."""
+        memory = self.meeting.sums.memory
+        return self.k.load_view("part", self.meeting.sums, self.left_at(rank), layout, "sum", memory.name)
