@@ -44,7 +44,7 @@ def test_samples_of_tiles(line: str) -> None:
     code = cg.compile(cg.build(parse_problem(line), "gfx942"))
     assert code.tiles is not None
     for part, (rows, columns) in enumerate(code.tiles.grids):
-        seen = [code.tiles.regions(part, tile)[0] for tile in range(rows * columns)]
+        seen = [region for tile in range(rows * columns) for region in code.tiles.regions(part, tile)]
         elements = sum(len(region.rows) * len(region.columns) for region in seen)
         shape = code.problem.tensor(seen[0].output).dims if code.problem else ()
         assert part or elements == np.prod(shape) or len(code.tiles.grids) > 1
