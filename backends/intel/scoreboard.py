@@ -37,7 +37,9 @@ _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FILM"
-_MATRIX = "dpas"  #: the port of matrix instructions; those of messages are named as in their text
+#: The units of matrix instructions, by mnemonic; those of messages are named as in their text. Kernels that make sums
+#: again have both, of which neither waits for the other to read its sources.
+_MATRIX = "dpasw", "dpas"
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 Source = str | int  #: an in-order pipe by its letter, or a token
@@ -90,17 +92,23 @@ def type_pipe(i: XeInstruction, generation: Generation) -> str:
 
 def _unit(i: Instruction, generation: Generation) -> str:
     """The unit that executes an instruction out of order; "" if none does."""
+    if i.op.unit is Unit.MATRIX:
+        return i.op.name.partition(".")[0]
     return "" if i.op.port == MATH and generation.math_pipe else i.op.port
 
 
 def _shares(function: Function, generation: Generation, tokens: int) -> dict[str, int]:
-    """How many tokens each unit has for its messages: one at least, the others by how many there are in loops."""
+    """How many tokens each unit has: one at least, those of messages further ones by how many there are in loops.
+
+    The first kind of matrix instructions has its own beside them.
+    """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
     units = [(n, _unit(i, generation)) for n, block in enumerate(function.blocks) for i in block.instructions]
-    share = {unit: 1 for _, unit in units if unit not in ("", _MATRIX)}
-    wanted = Counter(unit for n, unit in units if n in looped)
-    for _ in range(tokens - len(share) if share else 0):
+    first = next((kind for kind in _MATRIX if any(unit == kind for _, unit in units)), "")
+    share = {unit: 1 for _, unit in units if unit not in ("", first)}
+    wanted = Counter(unit for n, unit in units if n in looped and unit not in _MATRIX)
+    for _ in range(tokens - len(share) if wanted else 0):
         share[max(share, key=lambda unit: wanted[unit] / share[unit])] += 1
     return share
 
@@ -111,7 +119,7 @@ class Scoreboard:
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
-        self.units: dict[Source, str] = dict.fromkeys(range(_MATRIX_TOKENS), _MATRIX)  # by token
+        self.units: dict[Source, str] = {}  # by token
         self._assign_tokens(tokens)
         self.deeds: dict[Instruction, _Deeds] = {
             i: self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)
@@ -130,11 +138,12 @@ class Scoreboard:
         accumulators: dict[VirtualRegister, int] = {}
         for i in self.function.instructions():
             unit = _unit(i, self.generation)
-            if unit == _MATRIX:
-                (result,) = (r.vreg for r in i.defs())
-                self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
-            elif unit:
+            if unit in turns:
                 self.tokens[i] = next(turns[unit])
+            elif unit:
+                (result,) = (r.vreg for r in i.defs())
+                token = self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+                self.units[token] = unit
 
     def _deeds(self, i: XeInstruction) -> _Deeds:
         """What an instruction reads and writes, and what says when it is done."""
@@ -204,7 +213,7 @@ class Scoreboard:
                     after(source, distance, done)
             for source, distance in facts.readers(cell):
                 if source != me and not self._in_turn(source, me):
-                    payload = cell.bank != "f" and isinstance(source, int) and source >= _MATRIX_TOKENS
+                    payload = cell.bank != "f" and self._is_message(source)
                     after(source, distance, done if payload and self.generation.waits_for_writes else read)
         if _MODE in deeds.written or facts.writers(_MODE):
             distances.update(dict.fromkeys(_PIPES if facts.is_busy() else "", 1))
@@ -214,6 +223,9 @@ class Scoreboard:
             done.pop(me, None)
             read.pop(me, None)
         return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
+
+    def _is_message(self, source: Source) -> bool:
+        return isinstance(source, int) and self.units[source] not in _MATRIX
 
     def _in_turn(self, earlier: Source, later: Source) -> bool:
         """Whether one unit takes both, so that the earlier one has read its sources when the later one writes."""
@@ -226,7 +238,7 @@ class Scoreboard:
         for token in waits.done:
             facts.finish_token(token)
         for token in waits.read:
-            facts.finish_reads(token, flags_only=self.generation.waits_for_writes and token >= _MATRIX_TOKENS)
+            facts.finish_reads(token, flags_only=self.generation.waits_for_writes and self._is_message(token))
         deeds = self.deeds[i]
         if isinstance(deeds.source, int):
             facts.finish_token(deeds.source)

@@ -96,7 +96,7 @@ def test_the_loop_divides_by_blocks_and_taps_only(problem: Conv) -> None:
     for loop in loops(kernel):
         moving = [e for e in arithmetic(loop.body) if isinstance(e, (Div, Mod)) and loop.var in postorder(e)]
         assert len(moving) <= 4 * kernel.shared[0].slots, list(map(str, moving))  # one decode a slot
-        assert all(uniform(e) and isinstance(e.b, Const) and e.b.bits < 8 for e in moving)
+        assert all(uniform(e) and isinstance(e.b, Const) and e.b.bits <= 12 for e in moving)  # taps a row, of 4 blocks
 
 
 @pytest.mark.parametrize("problem", RESNET, ids=lambda p: p.descriptor)
