@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -28,8 +29,11 @@ FREE = (Const, Var, Lane, Mma, Pack, Slice, Splat, Surface)  #: no arithmetic
 
 @cache
 def stages(problem: Conv) -> dict[str, tuple[Kernel, Kernel]]:
-    """The kernel before and after each pass, but for sums that are made again where padding spoils them."""
-    chosen = driver.compile(driver.build(problem)).config
+    """The kernel before and after each pass, but for sums that are made again where padding spoils them.
+
+    K is in one slice: others begin anywhere within a tap.
+    """
+    chosen = re.sub(r" (slices|sum)=\S+", "", driver.compile(driver.build(problem)).config)
     program = driver.build(problem, config=f"{chosen} padding=zeros")
     found: dict[str, tuple[Kernel, Kernel]] = {}
 
@@ -96,7 +100,7 @@ def test_the_loop_divides_by_blocks_and_taps_only(problem: Conv) -> None:
     for loop in loops(kernel):
         moving = [e for e in arithmetic(loop.body) if isinstance(e, (Div, Mod)) and loop.var in postorder(e)]
         assert len(moving) <= 4 * kernel.shared[0].slots, list(map(str, moving))  # one decode a slot
-        assert all(uniform(e) and isinstance(e.b, Const) and e.b.bits <= 12 for e in moving)  # taps a row, of 4 blocks
+        assert all(uniform(e) and isinstance(e.b, Const) and e.b.bits < 8 for e in moving)
 
 
 @pytest.mark.parametrize("problem", RESNET, ids=lambda p: p.descriptor)
