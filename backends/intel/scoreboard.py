@@ -108,7 +108,7 @@ def _shares(function: Function, generation: Generation, tokens: int) -> dict[str
     first = next((kind for kind in _MATRIX if any(unit == kind for _, unit in units)), "")
     share = {unit: 1 for _, unit in units if unit not in ("", first)}
     wanted = Counter(unit for n, unit in units if n in looped and unit not in _MATRIX)
-    for _ in range(tokens - len(share) if wanted else 0):
+    for _ in range(tokens - len(share) if share else 0):
         share[max(share, key=lambda unit: wanted[unit] / share[unit])] += 1
     return share
 
