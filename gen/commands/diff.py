@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser
 from convgen.commands.execute import add_launch_options
-from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.explain import SUFFIXES, code
+from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, complain
 from convgen.ir.error import UserError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from convgen.explain.difference import Difference
     from convgen.explain.subject import Subject
 
-_SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
 _CHOSEN = "auto"  #: the config that is chosen, as a word of --config
 
 
@@ -58,7 +57,7 @@ def diff(arguments: Sequence[str]) -> int:
     configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
     if len(options.subjects) == 1 and targets[0] == targets[1] and configs[0] == configs[1]:
         raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target or of --config")
-    files = [text for text in (a, b) if text.endswith(_SUFFIXES)]
+    files = [text for text in (a, b) if text.endswith(SUFFIXES)]
     if len(files) == 2 and (knobs or options.target or options.config):
         raise UserError("given two files with options of problems, wanted them with a problem only")
     if all(text.endswith(".json") for text in files) and any(getattr(options, name) for name in _LAUNCH):
@@ -106,28 +105,13 @@ def _subject(
 ) -> Subject:
     """What A or B names."""
     from convgen.explain import subject
-    from convgen.run import prepared
 
     path = Path(text)
-    if not text.endswith(_SUFFIXES):
-        from convgen.problem.conv import Conv
-        from convgen.problem.matmul import Matmul
-
-        problem = (Matmul if re.match(r"[0-9x]+:", text) else Conv).of(text, dict(knobs))
-        return subject.of_problem(problem, target, config, chip=options.chip)
+    if not text.endswith(SUFFIXES):
+        return subject.of_problem(described(text, knobs), target, config, chip=options.chip)
     if path.suffix == ".json":
         return subject.of_record(path, {}, options.chip)
-    if options.grid is None and options.block is None:
-        return subject.of_code(path, None)
-    launch = prepared.of_object(
-        path,
-        kernel=options.kernel,
-        grid=options.grid,
-        block=options.block,
-        dynamic_lds=options.lds,
-        arguments=options.arg,
-    )
-    return subject.of_code(path, launch, options.chip)
+    return code(path, options)
 
 
 def _print(found: Difference) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
 from convgen.commands.arguments import Parser, add_device, number
@@ -70,6 +70,17 @@ def refuse_launch_options(options: argparse.Namespace, path: Path) -> None:
     for name in ("kernel", "grid", "block", "arg"):
         if getattr(options, name):
             raise UserError(f"given --{name} with the launch record {path.name}, which says it")
+
+
+def launch_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_launch_options` took, as arguments of those that launch a code object without a record."""
+    return {
+        "kernel": options.kernel,
+        "grid": options.grid,
+        "block": options.block,
+        "dynamic_lds": options.lds,
+        "arguments": options.arg,
+    }
 
 
 def _setting(text: str) -> tuple[str, int]:
@@ -153,11 +164,7 @@ def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Ou
     with session.progress_bar(options.record) as progress:
         return direct.run(
             path,
-            kernel=options.kernel,
-            grid=options.grid,
-            block=options.block,
-            dynamic_lds=options.lds,
-            arguments=options.arg,
+            **launch_of(options),
             outputs=[_pair(text) for text in options.out],
             progress=progress,
             advice=options.strict == "llvm",

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser, number
-from convgen.commands.execute import add_launch_options, add_scalars, refuse_launch_options
-from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
+from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, WRONG
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
-_SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
+SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
 _OF_PROBLEMS = ("config", "registry", "disable")
 _OF_LAUNCHES = ("kernel", "grid", "block", "lds", "arg")
 
@@ -55,7 +54,8 @@ def explain(arguments: Sequence[str]) -> int:
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
     if not options.output.endswith((".html", ".htm")):
         raise UserError(f"given {options.output}, wanted FILE.html, at -o")
-    subject = _of_file(options, knobs) if _is_file(options.subject) else _of_problem(options, knobs)
+    is_file = options.subject.endswith(SUFFIXES)
+    subject = _of_file(options, knobs) if is_file else _of_problem(options, knobs)
 
     from convgen.explain.page import page
     from convgen.run.files import write_all
@@ -64,19 +64,12 @@ def explain(arguments: Sequence[str]) -> int:
     return FINE if subject.outcome is None or subject.outcome.passed else WRONG
 
 
-def _is_file(text: str) -> bool:
-    return text.endswith(_SUFFIXES)
-
-
 def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
     _refuse(options, ("set", *_OF_LAUNCHES), f"the problem {options.subject}")
 
     from convgen.explain import subject
-    from convgen.problem.conv import Conv
-    from convgen.problem.matmul import Matmul
 
-    is_product = re.match(r"[0-9x]+:", options.subject)
-    problem = (Matmul if is_product else Conv).of(options.subject, knobs)
+    problem = described(options.subject, knobs)
     disable, target = tuple(options.disable), options.target or "gfx942"
     groups = 2 if options.run_groups is None else options.run_groups
     return subject.of_problem(problem, target, options.config, options.registry, disable, options.chip, groups)
@@ -89,7 +82,6 @@ def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
         raise UserError(f"given --{next(iter(knobs))} with the file {path.name}, wanted it with a problem only")
 
     from convgen.explain import subject
-    from convgen.run import prepared
 
     if path.suffix == ".json":
         refuse_launch_options(options, path)
@@ -98,16 +90,17 @@ def _of_file(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
     _refuse(options, ("set", "run_groups"), f"the code {path.name}")
     if options.grid is None and options.block is None:
         _refuse(options, ("chip", "kernel", "lds", "arg"), f"{path.name} and no --grid and --block")
+    return code(path, options)
+
+
+def code(path: Path, options: argparse.Namespace) -> Subject:
+    """A code object or assembly, with a launch where the options have one."""
+    from convgen.explain import subject
+    from convgen.run import prepared
+
+    if options.grid is None and options.block is None:
         return subject.of_code(path, None)
-    launch = prepared.of_object(
-        path,
-        kernel=options.kernel,
-        grid=options.grid,
-        block=options.block,
-        dynamic_lds=options.lds,
-        arguments=options.arg,
-    )
-    return subject.of_code(path, launch, options.chip)
+    return subject.of_code(path, prepared.of_object(path, **launch_of(options)), options.chip)
 
 
 def _refuse(options: argparse.Namespace, names: Sequence[str], given: str) -> None:

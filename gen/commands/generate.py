@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,14 @@ def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
         parser.add_argument(f"--{word}", dest="ignored", action="store_true", help=argparse.SUPPRESS)
     for option in options.RUN_OPTIONS:
         parser.add_argument(f"--{option.name}", dest="ignored", type=option.value, help=argparse.SUPPRESS)
+
+
+def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
+    """The problem of a descriptor of benchdnn's: a product where it begins with sizes, or a convolution."""
+    from convgen.problem.conv import Conv
+    from convgen.problem.matmul import Matmul
+
+    return (Matmul if re.match(r"[0-9x]+:", descriptor) else Conv).of(descriptor, dict(knobs))
 
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

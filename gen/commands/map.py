@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands.arguments import Parser, number, one_of
-from convgen.commands.generate import add_knobs, parse_knobs
+from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError
 
@@ -75,16 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("given --map and --wgm or --xcc, wanted one of them")
     if options.grid is not None:
         return _grid(options)
-    return _problem(options, _parsed(options.descriptor, knobs))
-
-
-def _parsed(descriptor: str, knobs: dict[str, str]) -> Problem:
-    from convgen.problem.conv import Conv
-    from convgen.problem.matmul import Matmul
-
-    if re.match(r"[0-9x]+:", descriptor):
-        return Matmul.of(descriptor, knobs)
-    return Conv.of(descriptor, knobs)
+    return _problem(options, described(options.descriptor, knobs))
 
 
 def _order(options: argparse.Namespace) -> Order | None:

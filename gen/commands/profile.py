@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from convgen.backends.timing import L2_LATENCY, L3_LATENCY
 from convgen.commands.arguments import Parser, number
-from convgen.commands.execute import add_launch_options, add_scalars, refuse_launch_options
+from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError
 
@@ -124,11 +124,4 @@ def _prepared(path: Path, options: argparse.Namespace) -> Prepared:
         return prepared.of_record(path, dict(options.set))
     if options.set:
         raise UserError(f"given --set without a launch record, wanted --arg for each argument of {path.name}")
-    return prepared.of_object(
-        path,
-        kernel=options.kernel,
-        grid=options.grid,
-        block=options.block,
-        dynamic_lds=options.lds,
-        arguments=options.arg,
-    )
+    return prepared.of_object(path, **launch_of(options))

@@ -21,10 +21,10 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.turns import Persist, Turns
 from convgen.ir.types import Type
-from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, levels
+from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, Way, levels
 from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
 from convgen.plan.plan import k_block
-from convgen.plan.shapes import Choices, OperandLoad, Shape, Way, choices
+from convgen.plan.shapes import Choices, OperandLoad, Shape, choices
 
 Numbers = npt.NDArray[Any]  #: integers, or floats where there are parts
 
@@ -93,10 +93,9 @@ class Configs:
     @classmethod
     def of(cls, config: Config) -> Configs:
         """One that is given."""
-        way = Way(config.slots, config.stages, config.prefetch, config.copy)
         tile = (*config.tile, *config.waves)
         given = config.slices, config.sum, config.at_a_time
-        return cls([tile], (config.subtiles,), (config.taps,), (way,), *given, persist=config.map.persist)
+        return cls([tile], (config.subtiles,), (config.taps,), (config.way,), *given, persist=config.map.persist)
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -336,9 +335,8 @@ def _meeting(
 ) -> tuple[Numbers, Numbers]:
     """Clocks in which slices meet, and how many at a time.
 
-    All units leave sums; then they, or the last to arrive at each tile, add them up.
-
-    Those that share K leave a part of each tile of theirs, and add up about as many tiles as they have.
+    All units leave sums; then they, or the last to arrive at each tile, add them up. Those that share K leave a part of
+    each tile of theirs, and add up about as many tiles as they have.
     """
     (m, n, *_), costs = configs.sizes(), facts.costs
     tile, at_a_time = m * n * elem.bytes, np.full_like(slices, configs.at_a_time)

@@ -50,6 +50,38 @@ class Own:
 
 
 @attrs.frozen
+class Way:
+    """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
+    straight, brought nearer so many blocks before.
+    """
+
+    slots: int
+    stages: int = 1
+    prefetch: int = 0
+    copy: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> int:
+        """Blocks of K that registers hold on their way to shared memory."""
+        return self.stages if self.slots and not self.copy else 0
+
+    @property
+    def round(self) -> int:
+        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
+        return lcm(max(1, self.slots), self.stages)
+
+    @property
+    def depth(self) -> int:
+        """Blocks of K from the load of one to its product, where any is shared."""
+        return max(1, self.slots - 1 + self.held) if self.slots else 0
+
+    @property
+    def ahead(self) -> int:
+        """Blocks of K from a load, or what brings it nearer, to its product."""
+        return self.depth or self.prefetch
+
+
+@attrs.frozen
 class Config:
     """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
 
@@ -87,15 +119,18 @@ class Config:
         return ways[0] == DIRECT, ways[-1] == DIRECT
 
     @property
+    def way(self) -> Way:
+        return Way(self.slots, self.stages, self.prefetch, self.copy)
+
+    @property
     def depth(self) -> int:
         """Blocks of K from the load of one to its product, of N's or M's input that is loaded later."""
-        held = 0 if any(self.direct) else self.stages
-        return max(1, self.slots - 1 + held) if self.slots else 0
+        return self.way.depth
 
     @property
     def round(self) -> int:
         """Blocks of K after which slots of shared memory and registers on the way are used as before."""
-        return lcm(max(1, self.slots), self.stages)
+        return self.way.round
 
     def groups(self, sharers: int) -> list[int]:
         """Groups of those that share K which meet, level after level, the last of which is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from math import lcm, prod
+from math import prod
 
 import attrs
 
@@ -17,7 +17,7 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import rectangle_of
-from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config
+from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, is_turned, message_elems, rows_at_once
 from convgen.plan.directions import have_columns
@@ -37,33 +37,6 @@ _GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
 _MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
-
-
-@attrs.frozen
-class Way:
-    """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
-    straight, brought nearer so many blocks before.
-    """
-
-    slots: int
-    stages: int = 1
-    prefetch: int = 0
-    copy: tuple[str, ...] = ()
-
-    @property
-    def held(self) -> int:
-        """Blocks of K that registers hold on their way to shared memory."""
-        return self.stages if self.slots and not self.copy else 0
-
-    @property
-    def round(self) -> int:
-        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
-        return lcm(max(1, self.slots), self.stages)
-
-    @property
-    def ahead(self) -> int:
-        """Blocks of K from a load, or what brings it nearer, to its product."""
-        return max(1, self.slots - 1 + self.held) if self.slots else self.prefetch
 
 
 _HELD = (Way(1),)  #: of windows that are resident: one slot is large, and a block takes long
