@@ -24,6 +24,7 @@ from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
 from convgen.kernels.padding import Anew, Whole, finite
+from convgen.kernels.teams import met
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.operands import Operand
@@ -114,11 +115,16 @@ class _Product:
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
             self.n0 = k.let("n0", self.tile["n"] * tile_n)
             self._prefetch_at_first()
-            addend, left = (None, epilogue) if meeting or plan.config.separate_accumulators else epilogue.begun()
+            adds_first = not (meeting or plan.config.separate_accumulators or plan.config.waves_k > 1)
+            addend, left = epilogue.begun() if adds_first else (None, epilogue)
             self.begin = partial(self._begun, addend)
-            self._finish(self._sums(), result, left, meeting)
+            sums = [met(k, mma, total, self._most_met()) for mma, total in zip(self.mmas, self._sums())]
+            self._finish(sums, result, left, meeting)
 
-    def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
+    def _most_met(self) -> int:
+        return 4
+
+    def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""
         sharers = self.tile["sharers"]
         if meeting is None:
@@ -131,20 +137,20 @@ class _Product:
                     self._settle(sums, partial(self._made, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
             with self._last_to_arrive(meeting, sums):
-                parts = (part for mma in self.mmas for part in mma.d.parts(_MOST_SUMMED))
+                parts = (part for _, layout in sums for part in layout.parts(_MOST_SUMMED))
                 totals = ((self._sum_of_shares(meeting, part), part) for part in parts)
                 held = ((total, layout, epilogue.load(self._reader(), layout)) for total, layout in totals)
                 made = ((epilogue.apply(self.k, total, read), layout) for total, layout, read in held)
                 self._store(result, self.m0, made, (0, 0))
 
-    def _settle(self, sums: Sequence[Var], make: _Make, leave: Callable[[_Made, Start], None]) -> None:
+    def _settle(self, sums: Whole, make: _Make, leave: Callable[[_Made, Start], None]) -> None:
         """Leave what is made of the sums; where padding has spoiled any, of others, each piece of the tile alone."""
-        whole, padding = [(total, mma.d) for mma, total in zip(self.mmas, sums)], self.part.padding
+        padding = self.part.padding
         if padding is None:
-            leave(make(whole, (0, 0)), (0, 0))
+            leave(make(sums, (0, 0)), (0, 0))
             return
-        are_finite = finite(self.k, padding, whole)
-        made = self._meanwhile(make(whole, (0, 0)))
+        are_finite = finite(self.k, padding, sums)
+        made = self._meanwhile(make(sums, (0, 0)))
         with self.k.when(are_finite):
             leave(made, (0, 0))
         with self.k.otherwise():
@@ -206,7 +212,7 @@ class _Product:
         return 0, self.k.let("left_at", place * self.plan.config.tile[0])
 
     @contextmanager
-    def _last_to_arrive(self, meeting: Meeting, sums: Sequence[Var]) -> Iterator[None]:
+    def _last_to_arrive(self, meeting: Meeting, sums: Whole) -> Iterator[None]:
         """Leave the sums of this share; the suite runs in the subgroup that is the last of the sharers' to do so."""
         k, sharers, memory = self.k, self.tile["sharers"], meeting.sums.memory
         at = self._left_at(self.tile["rank"])

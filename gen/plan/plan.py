@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from math import prod
+from math import gcd, prod
 
 import attrs
 
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def subgroups(self) -> int:
-        return self.config.waves[0] * self.config.waves[1]
+        return self.config.subgroups
 
     @property
     def shared_bytes(self) -> int:
@@ -183,7 +183,7 @@ def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
-    subgroups = config.waves[0] * config.waves[1]
+    subgroups = config.subgroups
     if subgroups > facts.max_subgroups:
         raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
     if config.separate_accumulators and not facts.accumulators:
@@ -323,14 +323,17 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
     teams_m, subgroups_n = config.waves
     teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
     part_m = teams_m * atom.m * config.subtiles
-    steps = divide("tile K over the instruction's K", tile_k, atom.k)
+    steps = divide("tile K over subgroups x the instruction's K", tile_k, config.waves_k * atom.k)
     if steps > MOST:
         raise DoesNotFit(f"K of {tile_k} makes {steps} instructions one after the other, wanted at most {MOST}")
+    tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
+    tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
+    divide("instructions of a subgroup over subgroups along K", tiles_n, config.waves_k // gcd(config.waves_k, tiles_m))
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
-        tiles_n=divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n),
-        tiles_m=divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m),
+        tiles_n=tiles_n,
+        tiles_m=tiles_m,
         steps=steps,
         pack=pack if steps % pack == 0 else 1,
         teams_n=teams_n,
@@ -338,6 +341,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
         separate_accumulators=config.separate_accumulators,
         parts=config.subtiles,
         run=chunk_bytes // stored.bytes,
+        teams_k=config.waves_k,
     )
 
 
