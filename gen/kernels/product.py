@@ -118,11 +118,8 @@ class _Product:
             adds_first = not (meeting or plan.config.separate_accumulators or plan.config.waves_k > 1)
             addend, left = epilogue.begun() if adds_first else (None, epilogue)
             self.begin = partial(self._begun, addend)
-            sums = [met(k, mma, total, self._most_met()) for mma, total in zip(self.mmas, self._sums())]
+            sums = [met(k, mma, total, plan.met_at_once) for mma, total in zip(self.mmas, self._sums())]
             self._finish(sums, result, left, meeting)
-
-    def _most_met(self) -> int:
-        return 4
 
     def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""

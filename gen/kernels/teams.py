@@ -10,12 +10,33 @@ import attrs
 
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Add, Expr, Pack, Shuffle
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import vector
+from convgen.passes.messages.scratch import in_two_dims, scratch_tile, whole
 
 _K = "k"
+
+
+def most_at_once(mma: MmaTile, taken: int, facts: TargetFacts) -> int:
+    """Elements of a lane in a piece of its share, where so much shared memory is taken: many, of which the scratch tile
+    leaves as many workgroups together as there can be; 0 if none has room.
+    """
+    share = mma.met
+    sizes = [n for n in range(share.registers, 0, -1) if share.registers % n == 0]
+    for together in range(facts.shared_bytes // max(1, taken), 0, -1):
+        room = facts.shared_bytes // together - taken
+        found = next((n for n in sizes if _scratch_bytes(mma, share.parts(n)[0], facts) <= room), 0)
+        if found:
+            return found
+    return 0
+
+
+def _scratch_bytes(mma: MmaTile, share: Fragment, facts: TargetFacts) -> int:
+    stored, loaded = in_two_dims(whole(_apart(mma, share)), whole(_gathered(mma, share)))
+    return scratch_tile("scratch", mma.atom.acc, stored, loaded, facts.chunk_bytes).bytes
 
 
 def met(k: KernelBuilder, mma: MmaTile, total: Expr, most: int) -> tuple[Expr, Fragment]:

@@ -23,6 +23,7 @@ from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
+from convgen.kernels.teams import most_at_once
 from convgen.passes.messages.linear import linearize
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
@@ -87,6 +88,7 @@ class Plan:
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
+    met_at_once: int = 0  #: elements; of a lane, of the sums in which subgroups along K meet at a time
 
     @property
     def mma(self) -> MmaTile:
@@ -210,9 +212,21 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    if config.waves_k > 1:
+        plan = _with_teams(plan)
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _with_teams(plan: Plan) -> Plan:
+    """The same, with room for subgroups along K to meet; DoesNotFit where there is none."""
+    if isinstance(plan.unit, LaneTile):
+        raise DoesNotFit(f"{plan.config.waves_k} subgroups along K: mma={plan.config.mma} has one")
+    found = most_at_once(plan.unit, plan.shared_bytes, plan.facts)
+    if not found:
+        raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory leave none for subgroups along K to meet")
+    return attrs.evolve(plan, met_at_once=found)
 
 
 def _laid_out(
