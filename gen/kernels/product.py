@@ -24,7 +24,6 @@ from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
 from convgen.kernels.padding import Anew, Whole, finite
-from convgen.kernels.teams import met
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
 from convgen.plan.operands import Operand
@@ -99,7 +98,7 @@ class _Product:
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
         self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
-        k.tiles += part.tiles
+        k.tiles += (*part.tiles, *((plan.teams_meet.tile,) if plan.teams_meet else ()))
 
     def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         plan, part, k = self.plan, self.part, self.k
@@ -118,8 +117,14 @@ class _Product:
             adds_first = not (meeting or plan.config.separate_accumulators or plan.config.waves_k > 1)
             addend, left = epilogue.begun() if adds_first else (None, epilogue)
             self.begin = partial(self._begun, addend)
-            sums = [met(k, mma, total, plan.met_at_once) for mma, total in zip(self.mmas, self._sums())]
-            self._finish(sums, result, left, meeting)
+            self._finish(self._all_of(self._sums()), result, left, meeting)
+
+    def _all_of(self, sums: Sequence[Var]) -> Whole:
+        """The sums of this subgroup's share of the tile, of which those along K have parts."""
+        meet = self.plan.teams_meet
+        if meet is None:
+            return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
+        return [(meet.sums(self.k, mma, total), mma.met) for mma, total in zip(self.mmas, sums)]
 
     def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""

@@ -1,55 +1,70 @@
 """Teams along K meet: each has parts of all sums of a tile, and then all of a share of them.
 
-Piece by piece of the shares, through a scratch tile: all leave what they have of a piece, and each adds up what all
-have of its share of it, in an order that does not change.
+Piece by piece of the shares, through shared memory that blocks of K have taken before: all leave what they have of a
+piece, and each adds up what all have of its share of it, in the order of K.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Add, Expr, Pack, Shuffle
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Overlay, Shared
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import vector
 from convgen.passes.messages.scratch import in_two_dims, scratch_tile, whole
 
 _K = "k"
+_NAME = "met_tile"
 
 
-def most_at_once(mma: MmaTile, taken: int, facts: TargetFacts) -> int:
-    """Elements of a lane in a piece of its share, where so much shared memory is taken: many, of which the scratch tile
-    leaves as many workgroups together as there can be; 0 if none has room.
-    """
-    share = mma.met
-    sizes = [n for n in range(share.registers, 0, -1) if share.registers % n == 0]
-    for together in range(facts.shared_bytes // max(1, taken), 0, -1):
-        room = facts.shared_bytes // together - taken
-        found = next((n for n in sizes if _scratch_bytes(mma, share.parts(n)[0], facts) <= room), 0)
-        if found:
-            return found
-    return 0
+@attrs.frozen
+class TeamsMeet:
+    """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time."""
+
+    tile: Shared
+    most: int
+
+    @classmethod
+    def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
+        """In the largest of some tiles if there are any, in as large pieces as it has room for; None if it has none."""
+        over = max(tiles, key=lambda tile: tile.bytes, default=None)
+        for most in range(mma.met.registers, 0, -1):
+            share = mma.met.parts(most)[0]
+            tile = scratch_tile(_NAME, mma.atom.acc, *_ways(mma, share), facts.chunk_bytes)
+            if share.registers == most and tile.bytes <= (over.bytes if over else facts.shared_bytes):
+                fields = (getattr(tile, name) for name in Shared.fields)
+                return cls(Overlay(*fields, over.name) if over else tile, most)
+        return None
+
+    def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
+        """All sums of each team's share, distributed as `mma.met`."""
+        found = []
+        for share in mma.met.parts(self.most):
+            of = _apart(mma, share)
+            stored, loaded = _ways(mma, share)
+            order = tuple(mma.d.owner(of.coords(0, 0, r))[2] for r in range(of.registers))
+            k.barrier("meet")
+            k.store_shared(self.tile, Shuffle(total, order), stored, 0, "meet")
+            k.barrier("meet")
+            left = k.load_shared("left", self.tile, loaded, 0, "meet")
+            parts = [Slice(left, n * share.registers, share.registers) for n in range(mma.teams_k)]
+            added = parts[0]
+            for part in parts[1:]:
+                added = k.let("met", added + part)
+            found.append(Slice(added, 0, share.registers))
+        return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(found)))
 
 
-def _scratch_bytes(mma: MmaTile, share: Fragment, facts: TargetFacts) -> int:
-    stored, loaded = in_two_dims(whole(_apart(mma, share)), whole(_gathered(mma, share)))
-    return scratch_tile("scratch", mma.atom.acc, stored, loaded, facts.chunk_bytes).bytes
-
-
-def met(k: KernelBuilder, mma: MmaTile, total: Expr, most: int) -> tuple[Expr, Fragment]:
-    """All sums of each team's share of a tile, and how they are distributed; at most so many of a lane at a time."""
-    if mma.teams_k == 1:
-        return total, mma.d
-    found = []
-    for share in mma.met.parts(most):
-        of, to = _apart(mma, share), _gathered(mma, share)
-        order = tuple(mma.d.owner(of.coords(0, 0, r))[2] for r in range(of.registers))
-        left = k.redistribute("left", Shuffle(total, order), of, to, "meet")
-        found.append(k.reduce("met", left, to, _K, Add, "meet")[0])
-    return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(found))), mma.met
+def _ways(mma: MmaTile, share: Fragment) -> tuple[Fragment, Fragment]:
+    """How a piece is stored and loaded."""
+    return in_two_dims(whole(_apart(mma, share)), whole(_gathered(mma, share)))
 
 
 def _apart(mma: MmaTile, share: Fragment) -> Fragment:

@@ -172,7 +172,7 @@ def ranked(shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ..
     # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
     in_vectors = few & (in_registers | (atom.elem_bytes > 1)) | (not facts.accumulators)
     fits = ~in_vectors | in_registers
-    fits = fits & (work.slot_bytes * configs.of_ways("slots") + work.met_bytes <= facts.shared_bytes)
+    fits = fits & (work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes)
     fits = fits & (m % (subgroups_m * atom.m * _along(_SUBTILES, configs.subtiles)) == 0)
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
     columns, slices = _clocks(configs, work, shape, atom, facts)
@@ -229,7 +229,6 @@ class _Work:
     moved: Numbers  #: clocks; from global memory
     messages: Numbers  #: clocks; issue of the loads, without the search for their places
     slot_bytes: Numbers  #: bytes; shared memory of one slot
-    met_bytes: Numbers  #: bytes; shared memory in which subgroups along K meet, at the least
     met: Numbers  #: clocks; of a tile, in which they do
     accumulators: Numbers  #: registers; of a lane
     registers: Numbers  #: registers; of a lane, accumulators included, estimate
@@ -275,7 +274,7 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
     written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
     accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
     meets = subgroups_k > 1
-    each, sums = atom.acc.bytes * count * lanes * subgroups_k, m * n * atom.acc.bytes * subgroups_k
+    sums = m * n * atom.acc.bytes * subgroups_k
     met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + facts.costs.shared_latency
     rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes * subgroups_k)
@@ -290,7 +289,6 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied + gaps,
-        met_bytes=np.where(meets, each, 0),
         met=np.where(meets, met, 0.0),
         accumulators=accumulators,
         registers=accumulators + fragments + configs.of_ways("held") * copied // (4 * lanes * count) + _OTHER_REGISTERS,
@@ -377,9 +375,7 @@ def _clocks(
     granule = core.register_granule
     held = -(-work.registers // granule) * granule
     by_registers = core.simd_registers // held * core.simds // work.subgroups
-    by_shared = np.where(
-        slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots) + work.met_bytes), by_registers
-    )
+    by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
     serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)

@@ -23,7 +23,7 @@ from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.teams import most_at_once
+from convgen.kernels.teams import TeamsMeet
 from convgen.passes.messages.linear import linearize
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
@@ -88,7 +88,7 @@ class Plan:
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
-    met_at_once: int = 0  #: elements; of a lane, of the sums in which subgroups along K meet at a time
+    teams_meet: TeamsMeet | None = None  #: how subgroups along K do, if there are several
 
     @property
     def mma(self) -> MmaTile:
@@ -220,13 +220,13 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 
 
 def _with_teams(plan: Plan) -> Plan:
-    """The same, with room for subgroups along K to meet; DoesNotFit where there is none."""
+    """The same, with a place for subgroups along K to meet; DoesNotFit where there is none."""
     if isinstance(plan.unit, LaneTile):
         raise DoesNotFit(f"{plan.config.waves_k} subgroups along K: mma={plan.config.mma} has one")
-    found = most_at_once(plan.unit, plan.shared_bytes, plan.facts)
+    found = TeamsMeet.of(plan.unit, plan.parts[0].tiles if plan.parts else (), plan.facts)
     if not found:
-        raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory leave none for subgroups along K to meet")
-    return attrs.evolve(plan, met_at_once=found)
+        raise DoesNotFit("no input's shared memory has room for subgroups along K to meet")
+    return attrs.evolve(plan, teams_meet=found)
 
 
 def _laid_out(
