@@ -275,7 +275,9 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
     accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
     meets = subgroups_k > 1
     sums = m * n * atom.acc.bytes * subgroups_k
-    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + facts.costs.shared_latency
+    room = np.maximum(m * k, n * k) * elem * configs.of_ways("slots")
+    pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
+    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * facts.costs.shared_latency
     rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
     fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes * subgroups_k)
     # By all subgroups, from shared memory or the nearest cache.
