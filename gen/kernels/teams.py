@@ -20,7 +20,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import vector
 from convgen.passes.messages.scratch import in_two_dims, scratch_tile, whole
 
-_K = "k"
+_K = "k"  #: the dim before others: rows of the tile that lanes have at once follow one another, in different banks
 _NAME = "met_tile"
 
 
@@ -75,9 +75,9 @@ def _apart(mma: MmaTile, share: Fragment) -> Fragment:
             return d
         return attrs.evolve(d, space=Space.REGISTER, stride=share.registers * (d.stride // mma.teams))
 
-    return Fragment((*share.dims, _K), (*map(held, share.digits), mma.along_k(_K)))
+    return Fragment((_K, *share.dims), (*map(held, share.digits), mma.along_k(_K)))
 
 
 def _gathered(mma: MmaTile, share: Fragment) -> Fragment:
     """All parts of the sums of each share."""
-    return Fragment((*share.dims, _K), (*share.digits, Digit(_K, mma.teams_k, Space.REGISTER, share.registers)))
+    return Fragment((_K, *share.dims), (*share.digits, Digit(_K, mma.teams_k, Space.REGISTER, share.registers)))
