@@ -7,6 +7,7 @@ piece, and each adds up what all have of its share of it, in the order of K.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -39,8 +40,8 @@ class TeamsMeet:
             share = mma.met.parts(most)[0]
             tile = scratch_tile(_NAME, mma.atom.acc, *_ways(mma, share), facts.chunk_bytes)
             if share.registers == most and tile.bytes <= (over.bytes if over else facts.shared_bytes):
-                fields = (getattr(tile, name) for name in Shared.fields)
-                return cls(Overlay(*fields, over.name) if over else tile, most)
+                fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
+                return cls(Overlay(**fields, over=over.name) if over else tile, most)
         return None
 
     def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
@@ -55,7 +56,7 @@ class TeamsMeet:
             k.barrier("meet")
             left = k.load_shared("left", self.tile, loaded, 0, "meet")
             parts = [Slice(left, n * share.registers, share.registers) for n in range(mma.teams_k)]
-            added = parts[0]
+            added: Expr = parts[0]
             for part in parts[1:]:
                 added = k.let("met", added + part)
             found.append(Slice(added, 0, share.registers))

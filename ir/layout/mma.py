@@ -144,12 +144,11 @@ class MmaTile:
     parts: int = 1  #: parts; cuts of a workgroup's tile along M
     part: int = 0  #: number of the part that is multiplied
     run: int = 1  #: neighbours along N in a lane's registers of D, so far as an atom and its tiles have so many
-    teams_k: int = 1
+    teams_k: int = 1  #: each with as many steps, and with parts of all sums of its rows and columns
 
     def __attrs_post_init__(self) -> None:
         counts = self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts, self.run
-        counts += (self.teams_k,)
-        for value in counts:
+        for value in (*counts, self.teams_k):
             check_range(value, 1, MOST, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.tiles_n % self.shares[0]:
