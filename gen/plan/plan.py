@@ -284,6 +284,8 @@ def _in_one_grid(
         raise DoesNotFit(f"{given}: wanted several products of stride phases by matrix instructions")
     if reduction is not Reduction.ALONE or config.map.persist or any(part.mapping.exact for part in parts):
         raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
+    if any(part.mapping.arguments for part in parts):
+        raise DoesNotFit(f"{given}: map={config.map} takes an argument for each product")
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
     first, found = 0, []
