@@ -43,7 +43,7 @@ def _clocks(plan: Plan, part: Part) -> float:
     workgroups = prod(part.mapping.counts)
     if isinstance(plan.unit, MmaTile):
         mma = plan.unit
-        each = mma.tiles_n * mma.tiles_m * mma.parts * mma.steps * mma.teams_n * mma.teams_m
+        each = mma.tiles_n * mma.tiles_m * mma.parts * mma.steps * mma.teams_n * mma.teams_m * mma.teams_k
         return workgroups * each * part.k_blocks * mma.atom.clocks
     windows, atom, own = part.product, plan.unit.atom, plan.unit.own
     assert isinstance(windows, Windows)

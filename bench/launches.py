@@ -137,7 +137,7 @@ def _products(plan: Plan) -> Iterator[Products]:
             "rate": CHIPS[CHIP].rates["f16"],
             "m": product.m, "n": product.n, "k": product.k, "batch": product.batch,
             "tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "split": config.slices,
-            "waves": waves_m * waves_n, "waves_m": waves_m, "waves_n": waves_n,
+            "waves": config.subgroups, "waves_m": waves_m, "waves_n": waves_n,
             "elem": product.of_m.memory.elem.bytes, "result": product.result.memory.elem.bytes,
             "k_runs_m": message_elems(product.of_m, chunk, K) > 1,
             "k_runs_n": message_elems(product.of_n, chunk, K) > 1,

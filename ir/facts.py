@@ -33,7 +33,7 @@ class Core:
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
-    grids: tuple[tuple[int, int], ...]  #: subgroups; along M and N of workgroups worth a try
+    grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of workgroups worth a try
     #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
     meetings: tuple[int, ...] = ()  #: slices worth a try to meet at a time, where the last to arrive adds them up

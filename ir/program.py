@@ -50,9 +50,17 @@ class Kernel(Node):
 
     @property
     def _shared_bases(self) -> dict[Shared, int]:
-        """Where each tile begins: the first place behind the others that its chunks are aligned to."""
-        bases, end = {}, 0
+        """Where each tile begins: the first place behind the others that its chunks are aligned to.
+
+        One in the memory of another, which stands before it, begins with that.
+        """
+        bases: dict[Shared, int] = {}
+        end = 0
+        named = {tile.name: tile for tile in self.shared}
         for tile in self.shared:
+            if tile.region != tile.name:
+                bases[tile] = bases[named[tile.region]]
+                continue
             bases[tile] = -(-end // tile.chunk) * tile.chunk
             end = bases[tile] + tile.bytes
         return bases

@@ -60,6 +60,11 @@ def _kernel(k: Kernel) -> str | None:
     twice = [name for name, count in names.items() if count > 1]
     if twice:
         return f"two arguments or shared tiles are called {twice[0]}"
+    held = {t.name: t.bytes for t in k.shared if t.region == t.name}
+    outside = [t for t in k.shared if t.bytes > held.get(t.region, 0)]
+    if outside:
+        given = f"shared tile {outside[0].name} of {outside[0].bytes} bytes"
+        return f"{given} in {outside[0].region}, wanted a tile that holds it"
     found = [complaint(n, k.params, 0, most) for n, most in zip(k.workgroups, k.grid)] if k.launched else []
     found += [complaint(p.length, k.params, 0, p.bytes) for p in k.params if isinstance(p, Global)]
     if any(found) or len(k.workgroups) != len(k.grid):

@@ -32,7 +32,7 @@ class _Access:
     write: bool
 
     def conflicts(self, other: _Access) -> bool:
-        same = self.tile is other.tile and (self.write or other.write)
+        same = self.tile.region == other.tile.region and (self.write or other.write)
         return same and (self.slot is None or other.slot is None or self.slot == other.slot)
 
 
@@ -42,7 +42,7 @@ def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
         return frozenset()
     slot = s.site.slot if s.site.slot >= 0 else None
     if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
-        slot = s.slot.bits if isinstance(s.slot, Const) else None
+        slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else None
     tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in private)
     return frozenset(_Access(tile, slot, tile in s.writes) for tile in tiles)
 

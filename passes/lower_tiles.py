@@ -290,7 +290,7 @@ class _Lowering(Mutator):
         return shared_messages(s.tile, s.slot, s.layout, k.subgroup, k.subgroups, self.facts, base, start, reads=reads)
 
     def _slot_site(self, s: Any) -> st.Site:
-        slot = s.slot.bits if isinstance(s.slot, Const) else -1
+        slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else -1
         return attrs.evolve(self.cloner.site(s.site), slot=slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:

@@ -218,9 +218,12 @@ def products(draw: st.DrawFn, *, most: int = 70, types: tuple[str, ...] = _INPUT
 def _shapes(atoms: tuple[MmaAtom, ...]) -> tuple[Config, ...]:
     """Configs of all small tiles that split evenly over waves and instructions."""
     found = []
-    for m, n, k, waves, atom in product(_TILES_M, _TILES_N, _TILES_K, _WAVES, atoms):
-        if not (m % (waves[0] * atom.m) or n % (waves[1] * atom.n) or k % atom.k):
-            found.append(Config((m, n, k), waves, (atom.n, atom.m, atom.k)))
+    for m, n, k, waves, waves_k, atom in product(_TILES_M, _TILES_N, _TILES_K, _WAVES, (1, 2, 4), atoms):
+        tiles_m, tiles_n = m // (waves[0] * atom.m), n // (waves[1] * atom.n)
+        shared_out = waves_k == 1 or (waves_k * prod(waves) <= 4 and tiles_m * tiles_n % waves_k == 0)
+        uneven = m % (waves[0] * atom.m) or n % (waves[1] * atom.n) or k % (waves_k * atom.k)
+        if shared_out and not uneven:
+            found.append(Config((m, n, k), waves, (atom.n, atom.m, atom.k), waves_k=waves_k))
     return tuple(found)
 
 

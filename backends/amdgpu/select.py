@@ -226,7 +226,7 @@ class _Selector(Selector):
         else:
             out.emit("s_mov_b32", (Flag(M0),), (address,))
         source, modifiers = self._address(s, 0)
-        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private, s.width)
+        access = Access("shared", s.tile.region, s.site.slot, True, s.site.private, s.width)
         origin = Access("global", s.buffer.name, -1, False)
         modifiers = (*modifiers, "lds")
         out.emit(DIRECT[s.width], (), source, modifiers=modifiers, access=access, origin=origin, comment=comment(s))
@@ -257,7 +257,7 @@ class _Selector(Selector):
     def _shared_read(self, s: st.SharedRead) -> None:
         address, modifiers = self._shared_address(s)
         dst = self.room(s.var)
-        access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
+        access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         name = (
             "ds_read_b64_tr_b16" if isinstance(s, st.TurnedRead) else f"ds_read_{DS_READ_WIDTH[s.var.type.bits // 8]}"
         )
@@ -267,7 +267,7 @@ class _Selector(Selector):
     def _shared_write(self, s: st.SharedWrite) -> None:
         value = self._stored(s.value)
         address, modifiers = self._shared_address(s)
-        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
+        access = Access("shared", s.tile.region, s.site.slot, True, s.site.private)
         name = f"ds_write_{DS_WRITE_WIDTH[s.value.type.bits // 8]}"
         self.out.emit(name, (), (address, value), modifiers=modifiers, access=access, comment=comment(s))
 

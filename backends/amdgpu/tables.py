@@ -238,7 +238,8 @@ _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
-_GRIDS = ((4, 1), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))  #: workgroups of up to four waves: one a SIMD
+#: Workgroups of up to four waves: one a SIMD. Along K where LDS binds, last, so that others win ties.
+_GRIDS = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))
 _CORE = Core(
     simds=4,  # LLVM, getEUsPerCU
     simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later

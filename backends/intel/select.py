@@ -332,14 +332,14 @@ class _Selector(Selector):
         lane_bytes = s.var.type.bits // 8
         address = self._place(s, block=block)
         dst = self._tuple(s.var)
-        access = Access("shared", s.tile.name, s.site.slot, False, s.site.private)
+        access = Access("shared", s.tile.region, s.site.slot, False, s.site.private)
         row = self._row("load", lane_bytes, block)
         self.out.emit(row, (dst,), (address,), lanes=self._lanes(block), access=access, comment=comment(s))
         self._loaded(s.var, dst)
 
     def _shared_write(self, s: st.SharedWrite, *, block: bool = False) -> None:
         value, address = self._stored(s.value), self._place(s, block=block)
-        access = Access("shared", s.tile.name, s.site.slot, True, s.site.private)
+        access = Access("shared", s.tile.region, s.site.slot, True, s.site.private)
         row = self._row("store", s.value.type.bits // 8, block)
         self.out.emit(row, (), (address, value), lanes=self._lanes(block), access=access, comment=comment(s))
 

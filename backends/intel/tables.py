@@ -219,7 +219,7 @@ def _planes(pitch: int) -> Planes:
 
 
 #: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
-_GRIDS = tuple((m, n) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
+_GRIDS = tuple((m, n, 1) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
 
 _A770 = Caches(

@@ -61,7 +61,7 @@ def _by_rows(plan: Plan, memory: Global, places: int) -> View:
 def _as_held(plan: Plan, memory: Global, places: int) -> View:
     """Tiles at so many places as lanes hold them, so that messages of all lanes fill whole lines of memory."""
     tile_m, tile_n, _ = plan.config.tile
-    image = plan.mma.d.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
+    image = plan.mma.met.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
     held = [(Dim(f"{d.dim}{n}", d.size, d.size), d.stride) for n, d in enumerate(image.digits) if d.size > 1]
     held.append((Dim("m_place", places, places), tile_m * tile_n))
     axes = tuple(tuple(dim for dim, _ in reversed(held) if dim.name.startswith(axis)) for axis in "nm")

@@ -89,13 +89,19 @@ class Anew:
         mma = self.plan.mma
         return MmaTile(mma.atom.of_one(self.plan.facts.atoms), 1, 1, mma.pack, mma.pack)
 
+    @property
+    def _parts(self) -> int:
+        """Of a block of K, each as deep as the unit."""
+        return self.plan.mma.steps * self.plan.mma.teams_k // self.unit.steps
+
     @contextmanager
     def pieces(self) -> Iterator[tuple[Index, Index]]:
         """The suite runs for each piece of the tile; where it begins within the workgroup's."""
         k, mma = self.k, self.plan.mma
-        own = mma.d.partial(Space.SUBGROUP, k.subgroup)
-        with k.loop("piece_n", 0, mma.tiles_n) as across, k.loop("piece_m", 0, mma.tiles_m * mma.parts) as down:
-            m = down.var % mma.tiles_m * mma.atom.m + down.var // mma.tiles_m * (mma.d.extent("m") // mma.parts)
+        own = mma.met.partial(Space.SUBGROUP, k.subgroup)
+        tiles_n, tiles_m = (tiles // shares for tiles, shares in zip((mma.tiles_n, mma.tiles_m), mma.shares))
+        with k.loop("piece_n", 0, tiles_n) as across, k.loop("piece_m", 0, tiles_m * mma.parts) as down:
+            m = down.var % tiles_m * mma.atom.m + down.var // tiles_m * (mma.d.extent("m") // mma.parts)
             yield k.let("at_n", plus(across.var * mma.atom.n, own["n"])), k.let("at_m", plus(m, own["m"]))
 
     def sums(self, start: tuple[Expr, Expr]) -> Expr:
@@ -103,7 +109,7 @@ class Anew:
         k, padding = self.k, self.padding
         share = self._share()
         first, turns = self._taps(start, share)
-        parts = self.plan.mma.steps // self.unit.steps
+        parts = self._parts
         blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
         with k.loop("taps", 0, turns, total=self.begin(self.unit.d, start)) as taps:
             tap = k.let("tap", (first + taps.var) % padding.count)
@@ -119,8 +125,8 @@ class Anew:
 
     def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
         """A fragment of an operand: of part of a block of K at a tap, from a row on, within a share of K."""
-        (row, part, *others), mma, depth = place, self.plan.mma, self.unit.steps * self.unit.atom.k
-        parts = mma.steps // self.unit.steps
+        (row, part, *others), depth = place, self.unit.steps * self.unit.atom.k
+        parts = self._parts
         _, at, *batch = self.at(row, part // parts)
         at = part * depth if self.padding.summed else at + part % parts * depth
         return self.load(attrs.evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)

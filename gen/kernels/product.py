@@ -89,7 +89,7 @@ class _Product:
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
         self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
-        k.tiles += part.tiles
+        k.tiles += (*part.tiles, *((plan.teams_meet.tile,) if plan.teams_meet else ()))
 
     def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         plan, part, k = self.plan, self.part, self.k
@@ -105,11 +105,19 @@ class _Product:
             self.m0 = k.let("m0", self.tile["m"] * tile_m)
             self.n0 = k.let("n0", self.tile["n"] * tile_n)
             self._prefetch_at_first()
-            addend, left = (None, epilogue) if meeting or plan.config.separate_accumulators else epilogue.begun()
+            adds_first = not (meeting or plan.config.separate_accumulators or plan.config.waves_k > 1)
+            addend, left = epilogue.begun() if adds_first else (None, epilogue)
             self.begin = partial(self._begun, addend)
-            self._finish(self._sums(), result, left, meeting)
+            self._finish(self._all_of(self._sums()), result, left, meeting)
 
-    def _finish(self, sums: Sequence[Var], result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
+    def _all_of(self, sums: Sequence[Var]) -> Whole:
+        """The sums of this subgroup's share of the tile, of which those along K have parts."""
+        meet = self.plan.teams_meet
+        if meet is None:
+            return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
+        return [(meet.sums(self.k, mma, total), mma.met) for mma, total in zip(self.mmas, sums)]
+
+    def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
         """Store the tile, or leave this share of it for the last of the sharers to do so."""
         sharers = self.tile["sharers"]
         if meeting is None:
@@ -121,7 +129,7 @@ class _Product:
                 with self.k.when(eq(sharers, 1)):
                     self._settle(sums, partial(self._made, epilogue), partial(self._store, result, self.m0))
                 around.enter_context(self.k.otherwise())
-            meet, whole = Meet(self.k, self.plan, self.part, self.tile, meeting), [mma.d for mma in self.mmas]
+            meet, whole = Meet(self.k, self.plan, self.part, self.tile, meeting), [layout for _, layout in sums]
             self._leave(meet, sums)
             with meet.last_to_arrive(whole) as sum_of:
                 totals = ((sum_of(part), part) for part in meet.parts(whole))
@@ -129,14 +137,14 @@ class _Product:
                 made = ((epilogue.apply(self.k, total, read), layout) for total, layout, read in held)
                 self._store(result, self.m0, made, (0, 0))
 
-    def _settle(self, sums: Sequence[Var], make: _Make, leave: Callable[[_Made, Start], None]) -> None:
+    def _settle(self, sums: Whole, make: _Make, leave: Callable[[_Made, Start], None]) -> None:
         """Leave what is made of the sums; where padding has spoiled any, of others, each piece of the tile alone."""
-        whole, padding = [(total, mma.d) for mma, total in zip(self.mmas, sums)], self.part.padding
+        padding = self.part.padding
         if padding is None:
-            leave(make(whole, (0, 0)), (0, 0))
+            leave(make(sums, (0, 0)), (0, 0))
             return
-        are_finite = finite(self.k, padding, whole)
-        made = self._meanwhile(make(whole, (0, 0)))
+        are_finite = finite(self.k, padding, sums)
+        made = self._meanwhile(make(sums, (0, 0)))
         with self.k.when(are_finite):
             leave(made, (0, 0))
         with self.k.otherwise():
@@ -191,7 +199,7 @@ class _Product:
         slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
-    def _leave(self, meet: Meet, sums: Sequence[Var]) -> None:
+    def _leave(self, meet: Meet, sums: Whole) -> None:
         """Leave the sums of this share."""
         at = meet.left_at(self.tile["rank"])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
+from math import gcd
 from typing import Any
 
 import attrs
@@ -80,7 +81,7 @@ class Clocks:
 class Configs:
     """All combinations of tiles, each with a grid of subgroups, and of parts of M, orders of K and ways."""
 
-    tiles: Sequence[tuple[int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along M and N
+    tiles: Sequence[tuple[int, int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along each
     subtiles: tuple[int, ...]
     k_orders: tuple[str, ...]
     ways: tuple[Way, ...]
@@ -93,7 +94,7 @@ class Configs:
     @classmethod
     def of(cls, config: Config) -> Configs:
         """One that is given."""
-        tile = (*config.tile, *config.waves)
+        tile = (*config.tile, *config.waves, config.waves_k)
         given = config.slices, config.sum, config.at_a_time
         return cls([tile], (config.subtiles,), (config.taps,), (config.way,), *given, persist=config.map.persist)
 
@@ -102,7 +103,7 @@ class Configs:
         return len(self.tiles), len(self.subtiles), len(self.k_orders), len(self.ways)
 
     def sizes(self) -> list[Numbers]:
-        """M, N and K of the tiles, and subgroups along M and N."""
+        """M, N and K of the tiles, and subgroups along each."""
         return [_along(_TILE, sizes) for sizes in zip(*self.tiles)]
 
     def of_ways(self, name: str) -> Numbers:
@@ -130,10 +131,11 @@ class Table:
 
     def config(self, row: int) -> Config:
         at, given, shape = self._place(row), self.configs, self.shape
-        (m, n, k, *waves), way = given.tiles[at[_TILE]], given.ways[at[_WAY]]
+        (m, n, k, waves_m, waves_n, waves_k), way = given.tiles[at[_TILE]], given.ways[at[_WAY]]
         return Config(
             tile=(m, n, k),
-            waves=(waves[0], waves[1]),
+            waves=(waves_m, waves_n),
+            waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
             slots=way.slots,
             taps=given.k_orders[at[_ORDER]],
@@ -180,7 +182,7 @@ def ranked(
     )
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
-    m, _, k, subgroups_m, _ = configs.sizes()
+    m, _, k, subgroups_m, *_ = configs.sizes()
     work = _work(configs, shape, atom, facts)
     few = work.accumulators <= _MOST_IN_VECTORS
     in_registers = work.registers <= facts.registers
@@ -205,14 +207,26 @@ def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -
 
 def _even_tiles(
     shape: Shape, offered: Choices, atom: MmaAtom, facts: TargetFacts
-) -> Iterator[tuple[int, int, int, int, int]]:
+) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly."""
     elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
-    for m, n, k, (wm, wn) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
-        if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % atom.k:
+    taps = len(shape.windows.taps) if shape.windows else 1
+    for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
+        if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
-        if shape.windows or all(is_even(rows, k, elem, facts, wm * wn) for rows in (m, n)):
-            yield m, n, k, wm, wn
+        if wk > 1 and not _has_shares(
+            m // (wm * atom.m), n // (wn // spans * atom.n), k // taps // wk, wk, atom, facts
+        ):
+            continue
+        if shape.windows or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
+            yield m, n, k, wm, wn, wk
+
+
+def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    """Whether subgroups along K read whole chunks, and can share out their sums."""
+    steps = k // atom.k
+    even = tiles_n % (subgroups_k // gcd(subgroups_k, tiles_m)) == 0
+    return even and steps * atom.a.registers * atom.elem_bytes >= facts.chunk_bytes
 
 
 def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
@@ -232,6 +246,7 @@ class _Work:
     moved: Numbers  #: clocks; from global memory
     messages: Numbers  #: clocks; issue of the loads, without the search for their places
     slot_bytes: Numbers  #: bytes; shared memory of one slot
+    met: Numbers  #: clocks; of a tile, in which they do
     accumulators: Numbers  #: registers; of a lane
     registers: Numbers  #: registers; of a lane, accumulators included, estimate
     subgroups: Numbers
@@ -251,9 +266,9 @@ def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
 
 
 def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Work:
-    m, n, k, subgroups_m, subgroups_n = configs.sizes()
+    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes()
     elem, spans, lanes, windows = atom.elem_bytes, atom.spans, facts.subgroup_size, shape.windows
-    count = subgroups_m * subgroups_n
+    count = subgroups_m * subgroups_n * subgroups_k
     simds = np.minimum(count, facts.core.simds)
     taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
     depth = k // taps
@@ -274,9 +289,14 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
     )
     conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
     written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
-    accumulators = m * n * atom.acc.bytes // (4 * count * lanes)
+    accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
+    meets = subgroups_k > 1
+    sums = m * n * atom.acc.bytes * subgroups_k
+    room = np.maximum(m * k, n * k) * elem * configs.of_ways("slots")
+    pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
+    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * facts.costs.shared_latency
     rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
-    fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes)
+    fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes * subgroups_k)
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     is_shared = configs.of_ways("slots") > 0
@@ -288,6 +308,7 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
         moved=copied / facts.core.global_rate,
         messages=messages * facts.costs.message * count / simds,
         slot_bytes=copied + gaps,
+        met=np.where(meets, met, 0.0),
         accumulators=accumulators,
         registers=accumulators + fragments + configs.of_ways("held") * copied // (4 * lanes * count) + _OTHER_REGISTERS,
         subgroups=count,
@@ -418,7 +439,8 @@ def _clocks(
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + issue)
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / configs.of_ways("ahead")
-    tile, tail = np.asarray(costs.tile * tiles_each), costs.tail * all_tiles * k_blocks * block / facts.compute_units
+    tile = np.asarray((costs.tile + work.met) * tiles_each)
+    tail = costs.tail * all_tiles * k_blocks * block / facts.compute_units
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 

@@ -14,7 +14,7 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import SCALARS
 
 _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
-_PAIR = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+_GRID = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
 
 
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
@@ -107,6 +107,12 @@ class Config:
     stages: int = 1  #: blocks of K in registers on their way to shared memory
     copy: tuple[str, ...] = ()  #: how N's and M's inputs come into shared memory, one way for both: see `COPIES`
     padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
+    waves_k: int = 1  #: subgroups; along K of the tile, each with a part of every sum
+
+    @property
+    def subgroups(self) -> int:
+        """Of a workgroup."""
+        return self.waves[0] * self.waves[1] * self.waves_k
 
     @property
     def separate_accumulators(self) -> bool:
@@ -158,12 +164,14 @@ class Config:
         missing = [k for k in ("tile", "waves", "mma") if k not in values]
         if missing:
             raise UserError(f"given no {missing[0]}=, wanted {missing[0]}={FIELDS[missing[0]][0]} in the config")
+        values["waves"], values["waves_k"] = values["waves"][:2], values["waves"][2]
         return cls(**{ATTRIBUTES.get(key, key): value for key, value in values.items()})
 
     def __str__(self) -> str:
         def sizes(v: tuple[int, ...]) -> str:
             return "x".join(map(str, v))
 
+        waves = (*self.waves, self.waves_k) if self.waves_k > 1 else self.waves
         unit = str(self.mma) if isinstance(self.mma, Own) else sizes(self.mma)
         stages = f" stages={self.stages}" if self.stages > 1 else ""
         rest = f" slices={self.slices}" if self.slices > 1 else ""
@@ -179,7 +187,7 @@ class Config:
         rest += f" copy={':'.join(self.copy)}" if self.copy else ""
         rest += f" padding={self.padding}" if self.padding != PADDING else ""
         return (
-            f"tile={sizes(self.tile)} waves={sizes(self.waves)} mma={unit} "
+            f"tile={sizes(self.tile)} waves={sizes(waves)} mma={unit} "
             f"slots={self.slots}{stages} taps={self.taps} acc={self.acc}{rest}"
         )
 
@@ -199,7 +207,7 @@ ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
     def parse(text: str) -> tuple[int, ...] | None:
         match = pattern.fullmatch(text)
-        return tuple(int(g) for g in match.groups()) if match and len(text) < 24 else None
+        return tuple(int(g or 1) for g in match.groups()) if match and len(text) < 24 else None
 
     return parse
 
@@ -258,7 +266,7 @@ def _copies(text: str) -> tuple[str, ...] | None:
 
 FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tile": ("MxNxK", _numbers(_TRIPLE)),
-    "waves": ("MxN", _numbers(_PAIR)),
+    "waves": ("MxN|MxNxK", _numbers(_GRID)),
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),

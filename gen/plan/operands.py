@@ -64,7 +64,7 @@ def operand(
     if facts.block_bytes:
         digits = _image(fragment, elem, facts)
     copied = config.slots or config.prefetch
-    copy = copy_layout(view, digits, rows, cols, facts, config.waves[0] * config.waves[1], elem) if copied else None
+    copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem) if copied else None
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
     swizzle, conflicts = Swizzle(), 0
@@ -91,7 +91,7 @@ def operand_in_rows(
     Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even. Where
     fragments take no more than half of a chunk, gaps of halves may do better.
     """
-    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.waves[0] * config.waves[1]
+    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.subgroups
     halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
@@ -126,7 +126,7 @@ def _direct(
         wanted = ", ".join(map(str, facts.direct_widths))
         raise DoesNotFit(f"copy=direct: neighbours along K of {name} are not together in messages of {wanted} bytes")
     digits = column_major(*shape) if turned else row_major(*shape)
-    places_of(digits, elem, width, facts.subgroup_size, config.waves[0] * config.waves[1])
+    places_of(digits, elem, width, facts.subgroup_size, config.subgroups)
     swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
     tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)

@@ -99,7 +99,7 @@ def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
 
 def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
     """Taps are taken out of K."""
-    depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps))
+    depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps * unit.teams_k))
     k = factors[0].axes[_K]
     inner = _behind(k, taps)
     *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)

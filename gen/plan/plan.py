@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from math import prod
+from math import gcd, prod
 
 import attrs
 
@@ -23,6 +23,7 @@ from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
+from convgen.kernels.teams import TeamsMeet
 from convgen.passes.messages.linear import linearize
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
@@ -87,6 +88,7 @@ class Plan:
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
+    teams_meet: TeamsMeet | None = None  #: how subgroups along K do, if there are several
 
     @property
     def mma(self) -> MmaTile:
@@ -96,7 +98,7 @@ class Plan:
 
     @property
     def subgroups(self) -> int:
-        return self.config.waves[0] * self.config.waves[1]
+        return self.config.subgroups
 
     @property
     def shared_bytes(self) -> int:
@@ -183,7 +185,7 @@ def _atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
-    subgroups = config.waves[0] * config.waves[1]
+    subgroups = config.subgroups
     if subgroups > facts.max_subgroups:
         raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
     if config.separate_accumulators and not facts.accumulators:
@@ -210,9 +212,21 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    if config.waves_k > 1:
+        plan = _with_teams(plan)
     plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _with_teams(plan: Plan) -> Plan:
+    """The same, with a place for subgroups along K to meet; DoesNotFit where there is none."""
+    if isinstance(plan.unit, LaneTile):
+        raise DoesNotFit(f"{plan.config.waves_k} subgroups along K: mma={plan.config.mma} has one")
+    found = TeamsMeet.of(plan.unit, plan.parts[0].tiles if plan.parts else (), plan.facts)
+    if not found:
+        raise DoesNotFit("no input's shared memory has room for subgroups along K to meet")
+    return attrs.evolve(plan, teams_meet=found)
 
 
 def _laid_out(
@@ -270,6 +284,8 @@ def _in_one_grid(
         raise DoesNotFit(f"{given}: wanted several products of stride phases by matrix instructions")
     if reduction is not Reduction.ALONE or config.map.persist or any(part.mapping.exact for part in parts):
         raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
+    if any(part.mapping.arguments for part in parts):
+        raise DoesNotFit(f"{given}: map={config.map} takes an argument for each product")
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
     first, found = 0, []
@@ -323,14 +339,17 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
     teams_m, subgroups_n = config.waves
     teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
     part_m = teams_m * atom.m * config.subtiles
-    steps = divide("tile K over the instruction's K", tile_k, atom.k)
+    steps = divide("tile K over subgroups x the instruction's K", tile_k, config.waves_k * atom.k)
     if steps > MOST:
         raise DoesNotFit(f"K of {tile_k} makes {steps} instructions one after the other, wanted at most {MOST}")
+    tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
+    tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
+    divide("instructions of a subgroup over subgroups along K", tiles_n, config.waves_k // gcd(config.waves_k, tiles_m))
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
-        tiles_n=divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n),
-        tiles_m=divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m),
+        tiles_n=tiles_n,
+        tiles_m=tiles_m,
         steps=steps,
         pack=pack if steps % pack == 0 else 1,
         teams_n=teams_n,
@@ -338,6 +357,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
         separate_accumulators=config.separate_accumulators,
         parts=config.subtiles,
         run=chunk_bytes // stored.bytes,
+        teams_k=config.waves_k,
     )
 
 

@@ -33,7 +33,7 @@ _MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as man
 _TILE_N = (16, 32, 64, 96, 128, 192, 256)
 
 _OF_RUNS = (2, 1)  #: slots and stages that are tried first, by `convgen profile` of first layers
-_GRIDS_OF_RUNS = ((3, 1), (2, 4))  #: the same
+_GRIDS_OF_RUNS = ((3, 1, 1), (2, 4, 1))  #: the same
 _MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
@@ -99,7 +99,7 @@ class Choices:
     tiles_m: tuple[int, ...]
     tiles_n: tuple[int, ...]
     tiles_k: tuple[int, ...]
-    grids: tuple[tuple[int, int], ...]
+    grids: tuple[tuple[int, int, int], ...]
     k_orders: tuple[str, ...]
     ways: tuple[Way, ...]
 

@@ -141,6 +141,11 @@ class Shared(Node):
             raise UserError(f"shared tile {self.name} of {self.rows} x {self.cols}: digits {what}, {self.swizzle}")
 
     @property
+    def region(self) -> str:
+        """The name of the tile whose memory it is: its own."""
+        return self.name
+
+    @property
     def is_turned(self) -> bool:
         """Whether neighbours along a column stand side by side."""
         return any(d.dim == ROW for d in self.digits.digits[:1])
@@ -177,6 +182,17 @@ class Shared(Node):
         """Where an element of a row stands, or of a column, of this number."""
         per_chunk = self.chunk // self.elem.bytes
         return self.swizzle(along // per_chunk, line) * per_chunk + along % per_chunk
+
+
+@node
+class Overlay(Shared):
+    """A tile in the memory of another, whose elements nobody wants any more."""
+
+    over: str  #: name of that tile
+
+    @property
+    def region(self) -> str:
+        return self.over
 
 
 def _steps_over(digits: tuple[Digit, ...]) -> bool:

@@ -95,7 +95,7 @@ MOST = 1 << 12  #: instructions along any side of a tile, and one after the othe
 
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
-    """The K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
+    """A subgroup's K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
 
     Any K order serves as long as A and B agree; this one makes a lane's elements of `pack` instructions contiguous.
     """
@@ -104,10 +104,6 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     held = atom.registers
     outer = (Digit("k", pack, Space.REGISTER, held), *lanes, Digit("k", steps // pack, Space.REGISTER, held * pack))
     return inner + outer
-
-
-def _operand(rows: tuple[Digit, ...], atom: Fragment, pack: int, steps: int) -> Fragment:
-    return Fragment((rows[0].dim, "k"), (*rows, *_k_digits(atom, pack, steps)))
 
 
 def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
@@ -132,7 +128,8 @@ def _outer(d: Digit, size: int) -> Digit:
 class MmaTile:
     """A workgroup's product or a part of it: a grid of teams, each with tiles_n x tiles_m x steps instructions.
 
-    A team is the subgroups that execute an instruction together, mostly one. Teams are numbered along N first. `pack`
+    A team is the subgroups that execute an instruction together, mostly one. Teams are numbered along N first, along K
+    last; those along K have parts of the same sums, until they meet: then each has a share of them. `pack`
     instructions share a contiguous run of K per lane, for wider reads of shared memory.
     """
 
@@ -147,12 +144,15 @@ class MmaTile:
     parts: int = 1  #: parts; cuts of a workgroup's tile along M
     part: int = 0  #: number of the part that is multiplied
     run: int = 1  #: neighbours along N in a lane's registers of D, so far as an atom and its tiles have so many
+    teams_k: int = 1  #: each with as many steps, and with parts of all sums of its rows and columns
 
     def __attrs_post_init__(self) -> None:
         counts = self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts, self.run
-        for value in counts:
+        for value in (*counts, self.teams_k):
             check_range(value, 1, MOST, "in an mma tile")
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
+        if self.tiles_n % self.shares[0]:
+            raise UserError(f"mma tile: {self.tiles_n} x {self.tiles_m} tiles have no {self.teams_k} shares")
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
 
@@ -160,23 +160,37 @@ class MmaTile:
     def a(self) -> Fragment:
         """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
         teams = Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans)
-        return _operand((*self._columns[0], teams), self.atom.a, self.pack, self.steps)
+        share = self._share("n", self.tiles_n, self.atom.a.registers * self.steps)
+        return self._operand((*self._columns[0], *share, teams), self.atom.a)
 
     @property
     def b(self) -> Fragment:
         """Layout of the B operand over (m, k)."""
         tiles = Digit("m", self.tiles_m, Space.REGISTER, self.atom.b.registers * self.steps)
-        return _operand((*self.atom.b.of("m"), tiles, *self._outer_m), self.atom.b, self.pack, self.steps)
+        return self._operand((*self.atom.b.of("m"), tiles, *self._outer_m), self.atom.b)
+
+    def _operand(self, rows: tuple[Digit, ...], atom: Fragment) -> Fragment:
+        teams = (self.along_k("k"),) if self.teams_k > 1 else ()
+        return Fragment((rows[0].dim, "k"), (*rows, *_k_digits(atom, self.pack, self.steps), *teams))
+
+    @property
+    def teams(self) -> int:
+        """Subgroups of all teams that have the same part of K."""
+        return self.atom.spans * self.teams_n * self.teams_m
+
+    def along_k(self, dim: str) -> Digit:
+        """The teams along K as a digit of some dimension."""
+        return Digit(dim, self.teams_k, Space.SUBGROUP, self.teams)
 
     @property
     def _columns(self) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-        """The digits of N in A and in D, within a subgroup.
+        """The digits of N in A and in D, within a subgroup and its share of the sums.
 
         Which of a subgroup's columns an instruction computes is free: those come first that a lane of D holds.
         """
-        atom, own = self.atom, self.atom.d.of("n")
-        tile_of_a = Digit("n", self.tiles_n, Space.REGISTER, atom.a.registers * self.steps)
-        tile_of_d = Digit("n", self.tiles_n, Space.REGISTER, atom.d.registers)
+        atom, own, tiles = self.atom, self.atom.d.of("n"), self.tiles_n // self.shares[0]
+        tile_of_a = Digit("n", tiles, Space.REGISTER, atom.a.registers * self.steps)
+        tile_of_d = Digit("n", tiles, Space.REGISTER, atom.d.registers)
         if own[0].space is not Space.REGISTER or own[0].size >= self.run:
             return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
         own = tuple(d for d in own if d.size > 1)
@@ -200,17 +214,45 @@ class MmaTile:
     @property
     def d(self) -> Fragment:
         """Layout of the accumulator over (n, m)."""
+        return self._sums(met=False)
+
+    @property
+    def met(self) -> Fragment:
+        """The same where teams along K have met: each has a share, the outermost of a subgroup's tiles."""
+        return self._sums(met=True).renumbered(Space.REGISTER)
+
+    def _sums(self, *, met: bool) -> Fragment:
         held = self.atom.d.registers
+        tiles_m = self.tiles_m // self.shares[1]
+        of_n = self._share("n", self.tiles_n, held, met=met)
+        of_m = self._share("m", self.tiles_m, held * self.tiles_n, met=met)
         return Fragment(
             ("n", "m"),
             (
                 *self._columns[1],
+                *of_n,
                 *self.atom.d.of("m"),
-                Digit("m", self.tiles_m, Space.REGISTER, held * self.tiles_n),
+                Digit("m", tiles_m, Space.REGISTER, held * self.tiles_n),
+                *of_m,
                 Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
                 *self._outer_m,
             ),
         )
+
+    @cached_property
+    def shares(self) -> tuple[int, int]:
+        """Into how many shares teams along K cut their columns and rows when they meet: rows as far as these go."""
+        along_m = gcd(self.teams_k, self.tiles_m)
+        return self.teams_k // along_m, along_m
+
+    def _share(self, dim: str, tiles: int, held: int, *, met: bool = False) -> tuple[Digit, ...]:
+        """A dim's shares of the sums, of tiles that hold so many registers each: those of a team, or each of one."""
+        count = self.shares["nm".index(dim)]
+        if count == 1:
+            return ()
+        if met:
+            return (Digit(dim, count, Space.SUBGROUP, self.teams * (self.shares[1] if dim == "n" else 1)),)
+        return (Digit(dim, count, Space.REGISTER, held * tiles // count),)
 
     def a_start(self, tile: int, step: int) -> int:
         """First register element of A for instruction (tile, step)."""

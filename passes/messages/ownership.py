@@ -21,8 +21,11 @@ def private_tiles(kernel: Kernel) -> frozenset[Shared]:
     for s in statements(kernel.body):
         if isinstance(s, (StoreShared, LoadShared, Copy)):
             layouts.setdefault(s.tile, {}).setdefault(s.layout)
+    covered = {region for t in layouts for region in (t.name, t.region) if t.region != t.name}
     return frozenset(
-        tile for tile, used in layouts.items() if tile not in direct | parts and _is_private(tile, used, kernel)
+        tile
+        for tile, used in layouts.items()
+        if tile not in direct | parts and tile.name not in covered and _is_private(tile, used, kernel)
     )
 
 
