@@ -71,12 +71,12 @@ def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
 
 def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], groups: Sequence[Group]) -> bool:
     """Run all subgroups of workgroups in step, barrier by barrier; False, and nothing is changed, if they cannot."""
-    shared = {tile: SharedTile(tile, len(groups)) for tile in k.shared}
+    shared = SharedTile.of_all(k.shared, len(groups))
     party = Party(k, [(group, n) for group in groups for n in range(k.subgroups)], values, memory, shared)
     try:
         for _ in party.run(k.body):
             for tile in shared.values():
-                tile.next_epoch()
+                tile.region.next_epoch()
     except (InterpError, Parted):
         for changed, at, old in reversed(party.overwritten):
             changed[at] = old
@@ -86,7 +86,7 @@ def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int]
 
 def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: Group) -> None:
     """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
-    shared = {tile: SharedTile(tile) for tile in k.shared}
+    shared = SharedTile.of_all(k.shared)
     subgroups = [Party(k, [(group, number)], values, memory, shared) for number in range(k.subgroups)]
     for subgroup in subgroups:
         subgroup.peers = subgroups
@@ -97,7 +97,7 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
         if 0 < len(waiting) < k.subgroups:
             raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
-            tile.next_epoch()
+            tile.region.next_epoch()
 
 
 def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...]) -> list[int]:

@@ -21,12 +21,12 @@ class Accessors:
     subgroups: Sequence[tuple[int, Array]]
 
 
-class SharedTile:
-    """The bytes that workgroups have of a shared tile, which of them nobody wrote, who accessed them in this epoch."""
+class Region:
+    """The bytes that workgroups have of a region, which of them nobody wrote, and who accessed them in this epoch."""
 
-    def __init__(self, tile: Shared, groups: int = 1) -> None:
-        self.tile = tile
-        size = tile.bytes * groups
+    def __init__(self, size: int, groups: int) -> None:
+        self.bytes = size
+        size *= groups
         self.data = np.zeros(size, np.uint8)
         self.poison = np.ones(size, np.bool_)
         self.reader, self.writer = (np.full(size, _NOBODY, np.int16) for _ in range(2))
@@ -34,6 +34,20 @@ class SharedTile:
     def next_epoch(self) -> None:
         self.reader.fill(_NOBODY)
         self.writer.fill(_NOBODY)
+
+
+@attrs.frozen(eq=False)
+class SharedTile:
+    """A shared tile in the region that it has, or that of the tile over which it lies."""
+
+    tile: Shared
+    region: Region
+
+    @classmethod
+    def of_all(cls, tiles: Sequence[Shared], groups: int = 1) -> dict[Shared, SharedTile]:
+        """The tiles of a kernel, of so many workgroups."""
+        regions = {tile.name: Region(tile.bytes, groups) for tile in tiles if tile.region == tile.name}
+        return {tile: cls(tile, regions[tile.region]) for tile in tiles}
 
     def _check(self, at: Array, me: int, others: Array, deed: str) -> None:
         bad = (others[at] != _NOBODY) & (others[at] != me)
@@ -48,27 +62,27 @@ class SharedTile:
         """The bytes of all workgroups' tiles that `at` are of each lane's own."""
         if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
             raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
-        moved: Array = at + who.group[:, None] * self.tile.bytes
+        moved: Array = at + who.group[:, None] * self.region.bytes
         return moved
 
     def read(self, at: Array, who: Accessors) -> tuple[Array, Mask]:
         """The bytes that lanes read, `[lanes, bytes]`, and which are poison."""
         at = self._inside(at, who)
         for me, lanes in who.subgroups:
-            self._check(at[lanes], me, self.writer, "written")
-            before = self.reader[at[lanes]]
-            self.reader[at[lanes]] = np.where((before == _NOBODY) | (before == me), me, _SEVERAL)
-        return self.data[at], self.poison[at]
+            self._check(at[lanes], me, self.region.writer, "written")
+            before = self.region.reader[at[lanes]]
+            self.region.reader[at[lanes]] = np.where((before == _NOBODY) | (before == me), me, _SEVERAL)
+        return self.region.data[at], self.region.poison[at]
 
     def write(self, at: Array, who: Accessors, data: Array, poison: Mask | None) -> None:
         at = self._inside(at, who)
         for me, lanes in who.subgroups:
-            self._check(at[lanes], me, self.writer, "written")
-            self._check(at[lanes], me, self.reader, "read")
-            self.writer[at[lanes]] = me
+            self._check(at[lanes], me, self.region.writer, "written")
+            self._check(at[lanes], me, self.region.reader, "read")
+            self.region.writer[at[lanes]] = me
         agree(at.ravel(), data.ravel(), f"shared tile {self.tile.name}")
-        self.data[at] = data
-        self.poison[at] = False if poison is None else poison
+        self.region.data[at] = data
+        self.region.poison[at] = False if poison is None else poison
 
 
 def agree(at: Array, data: Array, where: str) -> None:

@@ -23,6 +23,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import (
     Dim,
     Global,
+    Overlay,
     Plane,
     Rectangle,
     RunView,
@@ -329,7 +330,8 @@ def _remark(site: Site | None) -> str:
 
 def _tile(t: Shared) -> str:
     swizzle = f", {t.chunk}-byte chunks ^ ({t.swizzle})" if t.swizzle.mask else ""
-    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{swizzle}"
+    over = f", over {t.region}" if t.region != t.name else ""
+    return f"shared {t.name}: {t.slots} of {t.elem} {t.rows} x {t.cols}, {_order(t)}{swizzle}{over}"
 
 
 def _order(t: Shared) -> str:
@@ -359,7 +361,7 @@ def _tensor_dim(t: TensorDim) -> str:
 
 _DEFINITIONS: dict[type[Node], Callable[[Any], str]] = {
     **dict.fromkeys((Global, SizedGlobal), lambda g: f"{g.name}: {g.elem}[{g.elements}]"),
-    Shared: _tile,
+    **dict.fromkeys((Shared, Overlay), _tile),
     View: _view,
     RunView: lambda v: f"{_view(v)} in runs",
     SizedView: lambda v: f"{_view(v)} by {'x'.join(map(str, v.apart))}",

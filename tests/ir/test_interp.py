@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ from convgen.ir.expr import (
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Dim, Global, Swizzle, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, Overlay, Shared, Swizzle, TensorDim, View
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.products import BlockMma
@@ -374,6 +375,31 @@ def test_a_barrier_makes_writes_visible() -> None:
 def test_a_missing_barrier_is_a_race() -> None:
     with pytest.raises(InterpError, match="race in shared tile tile: byte 256 was read by subgroup 0"):
         run(exchange(barriers=0), out=np.zeros(128, np.uint32))
+
+
+@pytest.mark.parametrize("barriers", [0, 1])
+def test_what_is_written_to_an_overlay_spoils_the_tile_below(barriers: int) -> None:
+    k = KernelBuilder("k", subgroups=2)
+    out = k.buffer("out", s32, 128)
+    below = k.shared("below", s32, 64, 1, chunk=4)
+    over = Overlay(**{name: getattr(below, name) for name in Shared.fields} | {"name": "above"}, over="below")
+    k.tiles.append(over)
+    with k.when(eq(k.subgroup, 0)):
+        k.shared_write(below, LANE, LANE * 4)
+    for _ in range(barriers):
+        k.barrier()
+    with k.when(eq(k.subgroup, 1)):
+        k.shared_write(over, LANE + 100, LANE * 4)
+    k.barrier()
+    k.global_store(k.surface(out), k.shared_read("v", s32, below, LANE * 4), k.subgroup * 256 + LANE * 4)
+    found = np.zeros(128, np.int32)
+    assert re.search("shared above: 1 of s32 64 x 1, .*, over below\n", str(k.done()))
+    if not barriers:
+        with pytest.raises(InterpError, match="race in shared tile above: byte 0 was written by subgroup 0"):
+            run(k, out=found)
+        return
+    run(k, out=found)
+    assert found.tolist() == [*range(100, 164)] * 2
 
 
 def test_own_writes_need_no_barrier() -> None:

@@ -45,6 +45,8 @@ def test_all_directions_are_right(direction: str, waves: str) -> None:
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slices=2"),
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slices=2 sum=launch"),
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slices=2 sum=last"),
+        ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slices=3 sum=last:2"),
+        ("f16", "tile=64x32x64 waves=2x1x2 mma=16x16x16 slices=2 sum=last:2 subtiles=2"),
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slots=3 map=stream:5"),
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 slots=3 map=persist:3"),
         ("f16", "tile=32x32x64 waves=1x1x4 mma=16x16x16 padding=zeros taps=chunk"),
