@@ -244,7 +244,7 @@ class _Work:
     matrix: Numbers  #: clocks; matrix pipe
     shared: Numbers  #: clocks; shared memory
     moved: Numbers  #: clocks; from global memory
-    messages: Numbers  #: clocks; issue of the loads, without the search for their places
+    issue: Numbers  #: clocks; loads and the search for their places
     slot_bytes: Numbers  #: bytes; shared memory of one slot
     met: Numbers  #: clocks; of a tile, in which they do
     accumulators: Numbers  #: registers; of a lane
@@ -256,6 +256,20 @@ def _messages(load: OperandLoad, rows: int, cols: int, count: int, elem_bytes: i
     """Loads of each lane of so many subgroups for rows x cols elements of an operand."""
     at_once = load.upto(copied_at_once(rows, cols, elem_bytes, facts, count))
     return at_once.messages(rows, cols, facts.subgroup_size * count, elem_bytes)
+
+
+def _decode(configs: Configs, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+    """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
+    even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
+
+    def of(order: str) -> float:
+        if shape.runs:
+            return _RUN_DECODE
+        if order in (SPLIT, RESIDENT):
+            return 1.0
+        return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
+
+    return _along(_ORDER, map(of, configs.k_orders))
 
 
 def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
@@ -283,9 +297,10 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
         gaps = sum(rows for rows, _ in sides) * facts.chunk_bytes * (1 + several)
     copied = sum(rows * cols for rows, cols in sides) * elem
     loads = shape.loads(atom, facts)
+    decodes = [_decode(configs, shape, load, atom, facts) for load in loads]
     messages = sum(
-        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count)
-        for load, side in zip(loads, sides)
+        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count) * decode
+        for load, side, decode in zip(loads, sides, decodes)
     )
     conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
     written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
@@ -301,12 +316,13 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     is_shared = configs.of_ways("slots") > 0
     # Without shared memory those of whole tiles only bring nearer.
-    messages = messages + np.where(is_shared, 0, read / (facts.chunk_bytes * lanes * count))
+    nearer = read / (facts.chunk_bytes * lanes * count) * np.maximum(*decodes)
+    messages = messages + np.where(is_shared, 0, nearer)
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=read / facts.core.shared_read_rate + np.where(is_shared, written / facts.core.shared_rate, 0),
         moved=copied / facts.core.global_rate,
-        messages=messages * facts.costs.message * count / simds,
+        issue=messages * facts.costs.message * count / simds,
         slot_bytes=copied + gaps,
         met=np.where(meets, met, 0.0),
         accumulators=accumulators,
@@ -335,20 +351,6 @@ def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -
         return np.ones_like(blocks)
     slices: Numbers = np.maximum(1, np.minimum(facts.compute_units // tiles, blocks // _SLICE_BLOCKS))
     return slices
-
-
-def _decode(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Numbers:
-    """Times the issue, of loads that find their places along K."""
-    even = shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-
-    def of(order: str) -> float:
-        if shape.runs:
-            return _RUN_DECODE
-        if order in (SPLIT, RESIDENT):
-            return 1.0
-        return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
-
-    return _along(_ORDER, map(of, configs.k_orders))
 
 
 def _meeting(
@@ -431,12 +433,11 @@ def _clocks(
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
     serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
-    issue = work.messages * _decode(configs, shape, atom, facts)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
     exposed = costs.exposed * (np.minimum(1.0, core.simds / work.subgroups) if shape.runs else 1.0)
-    busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, issue))
+    busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
-    block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + issue)
+    block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / configs.of_ways("ahead")
     tile = np.asarray((costs.tile + work.met) * tiles_each)
@@ -449,7 +450,7 @@ def _clocks(
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
-        "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": issue, "serial": serial,
+        "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": work.issue, "serial": serial,
         "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
         "tile": tile, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
