@@ -133,6 +133,37 @@ class Slice:
     offset: int  #: bytes from the kernel's start
 
 
+@attrs.frozen
+class Step:
+    """An instruction as a wave executes it, in clocks."""
+
+    line: Line
+    could: float  #: when its wave could have issued it
+    issued: float
+    issue: float  #: that issuing takes
+    done: float  #: when its wave could go on; where that is later than issuing takes, it waits at the instruction
+
+    @property
+    def stalled(self) -> float:
+        """Clocks in which its wave could have issued it, or gone on, but for what it needs."""
+        return self.issued - self.could + self.done - self.issued - self.issue
+
+    @property
+    def waits_there(self) -> bool:
+        """Whether its wave issues it and waits then."""
+        return self.done > self.issued + self.issue
+
+
+@attrs.frozen(eq=False)
+class Executed:
+    """A wave from its first instruction to its last, but for rounds that were not modelled one by one."""
+
+    simd: int
+    group: int  #: its workgroup, of those on the unit
+    member: int  #: its number within that
+    steps: tuple[Step, ...]
+
+
 @attrs.frozen(eq=False)
 class UnitProfile:
     """A unit that runs some workgroups from their first instruction to their last."""
@@ -145,6 +176,7 @@ class UnitProfile:
     busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
     lines: tuple[TimedLine, ...]
     slices: Callable[[], Sequence[Slice]]  #: of the rounds that were modelled
+    waves: Callable[[], Sequence[Executed]]  #: in the order in which they begin
 
     @property
     def bound(self) -> str:
@@ -157,6 +189,7 @@ class LaunchProfile:
 
     kernel: str
     target: str
+    entry: int  #: address of the kernel in its code object
     workgroups: int
     threads: int
     held: Mapping[str, int]  #: workgroups that a unit holds, by what limits them

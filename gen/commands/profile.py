@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--chip", metavar="NAME", help="the chip: mi250, mi250x, mi300x, mi300a, mi308x or mi355x")
     add("--rounds", type=number(8), metavar="N", help="of equal rounds of a loop, model N (default 16)")
     add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
+    add("--att", metavar="DIR", help="write it as rocprofv3 does a thread trace, for ROCprof Compute Viewer")
     add_scalars(add)
     add_launch_options(parser)
     return parser
@@ -64,7 +65,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Nothing is executed."""
-    for name in ("chip", "rounds", "timeline", "set", "kernel", "lds", "arg"):
+    for name in ("chip", "rounds", "timeline", "att", "set", "kernel", "lds", "arg"):
         if getattr(options, name):
             raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
 
@@ -96,15 +97,20 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
     if options.groups:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
-    from convgen.commands import profiled, report, timeline
+    from convgen.backends import target
+    from convgen.commands import att, profiled, report, timeline
     from convgen.profile import launches
 
     if options.timeline:
         timeline.check_output(options.timeline)
     rounds, latency = options.rounds or launches.ROUNDS, float(options.latency or L2_LATENCY)
-    found = launches.profile(_prepared(path, options), options.chip, latency, rounds)
+    prepared = _prepared(path, options)
+    found = launches.profile(prepared, options.chip, latency, rounds)
     if options.timeline:
         timeline.write([time.profile for time in found.launches], options.timeline)
+    if options.att:
+        kernels = {kernel.name: kernel for kernel in target.analyze_code(prepared.content, "code.hsaco").kernels}
+        att.write([time.profile for time in found.launches], kernels, options.att, path.parent)
     if options.json:
         print(json.dumps({"file": options.file, "latency": latency, **profiled.launches_json(found)}))
         return FINE

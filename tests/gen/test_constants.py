@@ -10,7 +10,14 @@ from tests.constants import constants
 
 
 @pytest.mark.parametrize(
-    "package", [*(f"convgen.{room}" for room in ("problem", "plan", "kernels", "run", "device", "commands")), "convgen"]
+    "package",
+    [
+        *(
+            f"convgen.{room}"
+            for room in ("problem", "plan", "kernels", "run", "device", "profile", "explain", "commands")
+        ),
+        "convgen",
+    ],
 )
 def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
     golden(f"constants/{package}.txt", constants(package))

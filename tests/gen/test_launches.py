@@ -42,13 +42,14 @@ def slices() -> list[Slice]:
 
 def unit(groups: int = 1, **changes: Any) -> UnitProfile:
     busy = {pipe: clocks * groups for pipe, clocks in BUSY.items()}
-    usual = UnitProfile(groups, 9000.0 * groups, 8.0, 1000.0 * groups, 0, busy, LINES, slices)
+    usual = UnitProfile(groups, 9000.0 * groups, 8.0, 1000.0 * groups, 0, busy, LINES, slices, list)
     return attrs.evolve(usual, **changes)
 
 
 USUAL = LaunchProfile(
     kernel="k",
     target="gfx942",
+    entry=0,
     workgroups=700,
     threads=256,
     held={"registers": 2, "lds": 4},

@@ -97,6 +97,7 @@ class _Launch:
         return LaunchProfile(
             kernel=self.request.kernel,
             target=self.machine.target,
+            entry=self.program.kernel.descriptor.entry,
             workgroups=self.workgroups,
             threads=prod(self.request.workgroup),
             held=self.held,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.rounds import Rounds
 from convgen.backends.amdgpu.timing.trace import Trace
-from convgen.backends.amdgpu.timing.unit import PIPES, Course, Wave, busy_of
+from convgen.backends.amdgpu.timing.unit import PIPES, Course, busy_of
 from convgen.backends.analysis import Line
-from convgen.backends.timing import Slice, TimedLine, UnitProfile
+from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile
 
 
 def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entry: int) -> UnitProfile:
@@ -33,6 +33,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entr
         busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),
         slices=partial(_slices, course, lines),
+        waves=partial(_waves, course, lines),
     )
 
 
@@ -53,13 +54,21 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 # ---------------------------------------------------------------- when
 
 
-def _slices(course: Course, lines: dict[int, Line]) -> list[Slice]:
-    """All that waves and pipes did, track by track, by time."""
-    found: list[Slice] = []
+def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
+    """What became of each wave."""
+    found: list[Executed] = []
     members: dict[int, int] = {}
     for wave in course.waves:
         member = members[wave.group] = members.get(wave.group, -1) + 1
-        found += _of_wave(wave, f"workgroup {wave.group} wave {member}", lines)
+        times = zip(wave.ops, wave.could, wave.issued, wave.done, strict=True)
+        steps = tuple(Step(lines[op.at], could, issued, op.issue, done) for op, could, issued, done in times)
+        found.append(Executed(wave.simd, wave.group, member, steps))
+    return found
+
+
+def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
+    """All that waves and pipes did, track by track, by time."""
+    found = [each for wave in _waves(course, lines) for each in _of_wave(wave)]
     for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
         for o in course.occupied:
             if o.port is port:
@@ -69,12 +78,12 @@ def _slices(course: Course, lines: dict[int, Line]) -> list[Slice]:
     return sorted(found, key=lambda s: (s.lane, s.track, s.start))
 
 
-def _of_wave(wave: Wave, track: str, lines: dict[int, Line]) -> Iterator[Slice]:
+def _of_wave(wave: Executed) -> Iterator[Slice]:
     """What a wave issues, and before it or, of what waits, at it, for how long it waits."""
-    lane = f"SIMD {wave.simd}"
-    for op, could, issued, done in zip(wave.ops, wave.could, wave.issued, wave.done, strict=True):
-        line = lines[op.at]
-        kind = "wait" if done > issued + op.issue else line.kind
-        if issued > could:
-            yield Slice(lane, track, could, issued - could, "wait", line.text, line.offset)
-        yield Slice(lane, track, issued, done - issued, kind, line.text, line.offset)
+    lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
+    for step in wave.steps:
+        line = step.line
+        kind = "wait" if step.waits_there else line.kind
+        if step.issued > step.could:
+            yield Slice(lane, track, step.could, step.issued - step.could, "wait", line.text, line.offset)
+        yield Slice(lane, track, step.issued, step.done - step.issued, kind, line.text, line.offset)
