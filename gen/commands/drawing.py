@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from convgen.ir.error import UserError
+from convgen.plan.panels import Ints
 from convgen.plan.traffic import Schedule, Tiles
 
 #: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
@@ -101,16 +102,21 @@ def _whole(pixels: float) -> float:
     return float(int(pixels)) if pixels >= 4 else round(pixels, 3)
 
 
-def draw(tiles: Tiles, shape: tuple[int, int], xcds: int, in_flight: int, title: str) -> Drawing:
-    """A grid of M x N tiles; an XCD has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn."""
-    at = Schedule.of(tiles, xcds, in_flight)
+def draw(
+    tiles: Tiles, shape: tuple[int, int], xcds: int, in_flight: int, title: str, takers: Ints | None = None
+) -> Drawing:
+    """A grid of M x N tiles; an XCD has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn.
+
+    `takers` are the workgroups that take the tiles, where they persist.
+    """
+    at = Schedule.of(tiles, xcds, in_flight, takers=takers)
     grid = _Grid.of(*shape)
     right, bottom = grid.end
     boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, _EMPTY)]
     names = [[str(n) for n in range(count)] for count in shape]
     lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
     _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
-    for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.xcd[n], at.workgroup[n])):
+    for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.xcd[n], at.number[n])):
         xcd, turn = int(at.xcd[n]), int(at.round[n])
         colour = _shade(xcd, turn, at.rounds)
         parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(xcd),), turn))
@@ -320,11 +326,14 @@ def write(drawing: Drawing, output: str, animated: bool = False) -> None:
 # ---------------------------------------------------------------- as text
 
 
-def table(tiles: Tiles, shape: tuple[int, int]) -> str:
-    """Workgroup numbers by row M and column N; a dot where there is none, the first of slices of K."""
+def table(tiles: Tiles, shape: tuple[int, int], takers: Ints | None = None) -> str:
+    """Workgroup numbers by row M and column N; a dot where there is none, the first of slices of K.
+
+    `takers` are the workgroups that take the tiles, where they persist.
+    """
     numbers = np.full(shape, -1)
     there = np.flatnonzero(tiles[:, 0] >= 0)[::-1]
-    numbers[tiles[there, 0], tiles[there, 1]] = there
+    numbers[tiles[there, 0], tiles[there, 1]] = there if takers is None else takers[there]
     sides = [Axis(name, tuple(map(str, range(count)))) for name, count in zip("MN", shape)]
     return ruled([["." if n < 0 else str(n) for n in row] for row in numbers.tolist()], *sides)
 

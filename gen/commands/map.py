@@ -125,14 +125,20 @@ def _grid(options: argparse.Namespace) -> int:
 
 
 def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
-    """By workgroup number: its tile [m, n], null where it has none, and what it has of batch and slices."""
-    rows = mapping.tiles().tolist()
+    """By workgroup number: its tile [m, n], null where it has none, and what it has of batch and slices.
+
+    Where workgroups persist, numbers are those that they take, and it is said by which: of a share, the first.
+    """
+    from convgen.plan.mapping import takers_of
+
+    rows, takers = mapping.tiles().tolist(), takers_of(mapping)
     parts = (("batch_of_wg", 0, mapping.counts[0]), ("slice_of_wg", 3, mapping.counts[3]))
     return {
         "order": str(mapping.order),
         "workgroups": math.prod(mapping.grid),
         "tile_of_wg": [None if row[0] < 0 else row[1:3] for row in rows],
         **{name: [None if row[0] < 0 else row[n] for row in rows] for name, n, count in parts if count > 1},
+        **({} if takers is None else {"taken_by": takers.tolist()}),
     }
 
 
@@ -141,6 +147,7 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
     import numpy as np
 
     from convgen.commands.drawing import table
+    from convgen.plan.mapping import takers_of
 
     batch, m, n, slices = mapping.counts
     if mapping.numbers > _MOST_SHOWN:
@@ -151,20 +158,21 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
             mine = (rows[:, 0] == b) & (rows[:, 3] == k)
             tiles = np.where(mine[:, None], rows[:, 1:3], -1).astype(np.int32)
             title = "" if batch == slices == 1 else f"batch {b} slice {k}\n"
-            yield title, table(tiles, (m, n))
+            yield title, table(tiles, (m, n), takers_of(mapping))
 
 
 def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_flight: int) -> None:
     """Write the picture."""
     from convgen.commands import drawing
-    from convgen.plan.mapping import tiles_of
+    from convgen.plan.mapping import takers_of, tiles_of
 
     drawing.check_output(options.output, options.animate)
     if mapping.numbers > _MOST_SHOWN:
         raise UserError(f"given {mapping.numbers} workgroups, wanted at most {_MOST_SHOWN} in a picture")
     _, m, n, _ = mapping.counts
+    in_flight = min(in_flight, -(-mapping.turns.workgroups // dies))
     title = f"{m} x {n} tiles, {mapping.order}, {dies} dies, {in_flight} workgroups a die at a time"
-    made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title)
+    made = drawing.draw(tiles_of(mapping), (m, n), dies, in_flight, title, takers_of(mapping))
     drawing.write(made, options.output, options.animate)
 
 

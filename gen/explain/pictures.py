@@ -22,7 +22,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import LoadShared, Stmt
 from convgen.passes.messages.swizzle import conflict_cycles
-from convgen.plan.mapping import Launch, tiles_of
+from convgen.plan.mapping import Launch, takers_of, tiles_of
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Schedule
 
@@ -251,16 +251,15 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     launch = Launch.of(plan, together)
     found = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k).mapping
     batch, m, n, slices = found.counts
-    xcds, persists = plan.facts.caches.xcds, found.order.persist is not None
+    xcds, persists, takers = plan.facts.caches.xcds, found.order.persist is not None, takers_of(found)
     in_flight = -(-found.turns.workgroups // xcds) if persists else launch.in_flight
     shown = MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, persists, None, ())
     if found.numbers > _MOST_TILES:
         return shown
     first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
-    schedule = Schedule.of(first, xcds, in_flight)
     title = f"{m} x {n} tiles in the order {found.order}"
-    drawing = None if persists else draw(first, (m, n), xcds, in_flight, title)
-    tiles = _of_persisting(found, xcds) if persists else _by_tile(schedule, found, xcds)
+    drawing = draw(first, (m, n), xcds, in_flight, title, takers)
+    tiles = _of_persisting(found, xcds) if persists else _by_tile(Schedule.of(first, xcds, in_flight), found, xcds)
     return attrs.evolve(shown, drawing=drawing, tiles=tiles)
 
 
@@ -268,7 +267,7 @@ def _by_tile(schedule: Schedule, found: WorkgroupMapping, xcds: int) -> list[lis
     """Of each tile the workgroup that has its first slice."""
     _, m, n, _ = found.counts
     told = [["none"] * n for _ in range(m)]
-    columns = schedule.tile, schedule.workgroup, schedule.round
+    columns = schedule.tile, schedule.number, schedule.round
     for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
         if part == 0:
             told[row][column] = f"{_who((found.first or 0) + number, xcds)}, round {turn}"

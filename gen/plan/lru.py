@@ -22,6 +22,7 @@ import attrs
 import numpy as np
 
 from convgen.ir.facts import Caches
+from convgen.plan.panels import Ints
 from convgen.plan.traffic import Flags, Moved, Schedule, Tiles
 
 #: Of a wave's workgroups: how many a workgroup may come after its turn. Assumed: in strict order one of six published
@@ -133,11 +134,12 @@ def simulate(
     per_unit: int = 1,
     *,
     k_reversed: Flags | None = None,
+    takers: Ints | None = None,
     lag: bool = False,
 ) -> Moved:
     """Bytes moved by a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
     in_flight = max(1, units // caches.xcds) * per_unit
-    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed)
+    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
     all_caches = _Hierarchy(caches, units, steps)
     for waves in _rounds(at, steps, lag):
         users = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
@@ -145,7 +147,7 @@ def simulate(
             for xcd, used_at in enumerate(users):
                 for access in used_at(time):
                     all_caches.use(xcd, *access)
-    return all_caches.moved(len(at.workgroup))
+    return all_caches.moved(len(at.number))
 
 
 def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:

@@ -16,6 +16,7 @@ from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lru import Steps, simulate
+from convgen.plan.panels import Ints
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
 
@@ -64,7 +65,9 @@ class Launch:
     def traffic(self, order: Order) -> Traffic:
         mapping = self.mapping(order)
         back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
-        return count(tiles_of(mapping), self.operands, self.facts.caches, self.facts.compute_units, self.together, back)
+        tiles, takers = tiles_of(mapping), takers_of(mapping)
+        units = self.facts.compute_units
+        return count(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""
@@ -75,12 +78,18 @@ class Launch:
         rows, columns = (n * tile_k * elem for n, elem in zip((tile_m, tile_n), elems))
         steps = Steps(count=part.k_blocks, rows=rows, columns=columns, depth=tile_k * elems[0])
         facts = self.facts
-        return simulate(tiles_of(mapping), steps, facts.caches, facts.compute_units, self.together, k_reversed=back)
+        tiles, takers = tiles_of(mapping), takers_of(mapping)
+        return simulate(tiles, steps, facts.caches, facts.compute_units, self.together, k_reversed=back, takers=takers)
 
 
 def tiles_of(mapping: WorkgroupMapping) -> Tiles:
     """M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
     return mapping.tiles()[:, 1:].astype(np.int32)
+
+
+def takers_of(mapping: WorkgroupMapping) -> Ints | None:
+    """Where workgroups persist, which of them takes each number, or the first blocks of its tile."""
+    return mapping.turns.takers() if mapping.order.persist else None
 
 
 def best_order(launch: Launch) -> Order:

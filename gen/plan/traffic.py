@@ -1,8 +1,9 @@
 """What a launch reads through its caches, in closed form: which panels the workgroups in flight share.
 
 A mapping is an array `tiles` of M and N tile by workgroup number in launch order, (workgroups, 2), or of M, N and slice
-of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on XCD `w % xcds`. An XCD keeps so
-many workgroups in flight; those are a *wave* (not AMD's, which is a subgroup here), the waves of all XCDs at one time a
+of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on XCD `w % xcds`. Where workgroups
+persist, `takers` says which of them takes each row of the array; one takes its rows in turn. An XCD keeps so many
+workgroups in flight; those are a *wave* (not AMD's, which is a subgroup here), the waves of all XCDs at one time a
 *round*.
 
 All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M
@@ -32,27 +33,32 @@ _OVERLAP = 2.5  #: exponent of the norm in which the clocks of work, of fills an
 
 @attrs.frozen(eq=False)
 class Schedule:
-    """The workgroups that have tiles, in launch order: where and when they run."""
+    """The numbers that have tiles, in launch order: where and when workgroups take them."""
 
-    workgroup: Ints
+    number: Ints  #: the workgroup's, unless that takes several
     tile: Ints  #: (n, 3) of M, N and slice of K
     xcd: Ints
     round: Ints
     backwards: Flags  #: whether K is walked from its end
 
     @classmethod
-    def of(cls, tiles: Tiles, xcds: int, in_flight: int, k_reversed: Flags | None = None) -> Schedule:
+    def of(
+        cls, tiles: Tiles, xcds: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
+    ) -> Schedule:
         """Workgroups go round the XCDs; `in_flight` of an XCD's run at a time. Those without a tile end at once."""
         there = np.flatnonzero(tiles[:, 0] >= 0)
-        xcd = there % xcds
-        turn = np.empty(len(there), np.int64)
-        order = np.argsort(xcd, kind="stable")
-        counts = np.bincount(xcd, minlength=xcds)
-        turn[order] = np.arange(len(there)) - np.repeat(np.cumsum(counts) - counts, counts)
+        if takers is None:
+            xcd = there % xcds
+            turn = _counted(xcd) // in_flight
+        else:
+            taker, which = np.unique(takers[there], return_inverse=True)
+            xcd, turns = takers[there] % xcds, _counted(takers[there])
+            begun = _counted(taker % xcds) // in_flight
+            turn = begun[which] * (int(turns.max(initial=0)) + 1) + turns
         back = np.zeros(len(there), np.bool_) if k_reversed is None else k_reversed[there]
         found = np.zeros((len(there), 3), np.int64)
         found[:, : tiles.shape[1]] = tiles[there]
-        return cls(there, found, xcd, turn // in_flight, back)
+        return cls(there, found, xcd, turn, back)
 
     @property
     def rounds(self) -> int:
@@ -61,6 +67,15 @@ class Schedule:
     @property
     def slices(self) -> int:
         return int(self.tile[:, 2].max(initial=0)) + 1
+
+
+def _counted(keys: Ints) -> Ints:
+    """Of each key, how many like it come before."""
+    order = np.argsort(keys, kind="stable")
+    _, counts = np.unique(keys, return_counts=True)
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
 
 
 @attrs.frozen
@@ -118,11 +133,17 @@ class Operands:
 
 
 def count(
-    tiles: Tiles, operands: Operands, caches: Caches, units: int, per_unit: int = 1, k_reversed: Flags | None = None
+    tiles: Tiles,
+    operands: Operands,
+    caches: Caches,
+    units: int,
+    per_unit: int = 1,
+    k_reversed: Flags | None = None,
+    takers: Ints | None = None,
 ) -> Traffic:
     """The traffic of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
     in_flight = max(1, units // caches.xcds) * per_unit
-    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed)
+    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
     wave = at.round * caches.xcds + at.xcd
     direction = _directions(wave, at.backwards, at.rounds * caches.xcds).reshape(at.rounds, caches.xcds)
     fill = memory = _read(at, operands, at.xcd, caches.xcds, caches.l2_bytes, direction)

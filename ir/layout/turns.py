@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, clamped, least
@@ -154,6 +155,12 @@ class Turns:
             return range(int(self._owner(number * self.grains)), int(self._last(number)) + 1)
         only = (number - self.shared) % self.workgroups
         return range(only, only + 1)
+
+    def takers(self) -> npt.NDArray[np.int64]:
+        """Of each tile the workgroup that has its first blocks."""
+        number = np.arange(self.tiles)
+        whole = (number - self.shared) % self.workgroups
+        return np.where(number < self.shared, self._owner(number * self.grains), whole) if self.shared else whole
 
     def _whole(self, turn: Index, group: Index) -> Share:
         number = turn * self.workgroups + group

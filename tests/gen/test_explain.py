@@ -12,6 +12,7 @@ import pytest
 
 import convgen as cg
 from convgen.commands import cli
+from convgen.commands.drawing import _shade
 from convgen.explain import listing, pictures, steps
 from convgen.explain.page import page
 from convgen.explain.subject import Subject, make, of_code, of_problem, of_record
@@ -232,6 +233,9 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
     )
     assert whole is not None
     assert whole.tiles[7][7] == "XCD 3, workgroup 3"  # number 63, in the fourth round of 20
+    assert whole.drawing is not None
+    last = max((box for box in whole.drawing.boxes if box.round is not None), key=lambda box: (box.y, box.x))
+    assert (last.colour, last.round) == (_shade(3, 3, 4), 3)
     assert shared is not None
     several = [told for row in shared.tiles for told in row if ";" in told]
     assert 0 < len(several) < 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,27 @@ def test_the_table_of_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name == said(capsys, "--grid", "6x8", "--wgm", "4")
     sliced = said(capsys, "--grid", "1x2", "--slices", "2", "--batch", "2")
     assert sliced.count("batch") == sliced.count("slice") == 4
+
+
+def test_a_picture_of_workgroups_that_persist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve take 64 tiles: the last number is the fourth one's, on die 3, though 63 = 7 (mod 8)."""
+    said(capsys, "--grid", "8x8", "--map", "persist:12", "-o", str(tmp_path / "m.svg"))
+    root = ET.parse(tmp_path / "m.svg").getroot()
+    texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "8 x 8 tiles, persist:12, 8 dies, 2 workgroups a die at a time" in texts
+    told = root.find("{http://www.w3.org/2000/svg}desc")
+    assert told is not None
+    assert told.text == "8 x 8 tiles (M x N) on 8 XCDs in 6 rounds of 2 workgroups each"
+    numbers = [text for text in texts if text.isdigit()][16:]  # behind those of the sides
+    assert sorted(numbers[:64]) == sorted(str(n % 12 % 8) for n in range(64))
+
+
+def test_who_takes_what_where_workgroups_persist(capsys: pytest.CaptureFixture[str]) -> None:
+    last = said(capsys, "--grid", "8x8", "--map", "persist:12").rstrip().splitlines()[-1]
+    assert last.split()[2:] == [str(n % 12) for n in range(56, 64)]
+    found = as_json(capsys, "--grid", "8x8", "--map", "persist:12")
+    assert (found["workgroups"], found["taken_by"]) == (12, [n % 12 for n in range(64)])
+    assert "taken_by" not in as_json(capsys, "--grid", "8x8", "--map", "cols")
 
 
 def test_a_grid_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
+from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
+from convgen.ir.layout.order import Order
 from convgen.plan import traffic
 from convgen.plan.contraction import Product
 from convgen.plan.lru import Steps, simulate
+from convgen.plan.mapping import Launch, takers_of
 from convgen.plan.panels import panels, reach
 from convgen.plan.traffic import Operands, Schedule, Traffic, count
 from convgen.plan.views import products
@@ -194,9 +197,43 @@ def test_gaps_of_less_than_a_line_are_read() -> None:
 def test_workgroups_without_a_tile_make_room() -> None:
     tiles = np.array([[0, 0], [-1, -1], [1, 0], [2, 0], [-1, -1], [3, 0]], np.int32)
     at = Schedule.of(tiles, 2, 1)
-    assert at.workgroup.tolist() == [0, 2, 3, 5]
+    assert at.number.tolist() == [0, 2, 3, 5]
     assert at.xcd.tolist() == [0, 0, 1, 1]
     assert at.round.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("in_flight", "rounds"), [(2, [0, 0, 0, 1, 1, 1]), (1, [0, 0, 2, 1, 1, 3])])
+def test_workgroups_that_persist_stay_on_their_die(in_flight: int, rounds: list[int]) -> None:
+    """Three on two dies take two tiles each; with one at a time on a die, the third begins when the first has ended."""
+    tiles = np.array([[n, 0] for n in range(6)], np.int32)
+    at = Schedule.of(tiles, 2, in_flight, takers=np.arange(6) % 3)
+    assert at.xcd.tolist() == [0, 1, 0, 0, 1, 0]
+    assert at.round.tolist() == rounds
+
+
+def test_persisting_is_the_same_where_dies_divide_it() -> None:
+    tiles = np.array([[n, 0] for n in range(60)], np.int32)
+    persisting, usual = Schedule.of(tiles, 8, 2, takers=np.arange(60) % 16), Schedule.of(tiles, 8, 2)
+    assert persisting.xcd.tolist() == usual.xcd.tolist()
+    assert persisting.round.tolist() == usual.round.tolist()
+
+
+@pytest.mark.parametrize("order", ["persist:20", "persist:12", "stream:20", "stream:12:all", "stream:100"])
+def test_takers_have_the_first_blocks_of_tiles(order: str) -> None:
+    mapping = WorkgroupMapping.of(8, 7, order=Order.parse(order), blocks=5)
+    found = takers_of(mapping)
+    assert found is not None
+    assert found.tolist() == [mapping.turns.owners(n)[0] for n in range(56)]
+    assert takers_of(WorkgroupMapping.of(8, 7)) is None
+
+
+def test_dies_read_what_their_workgroups_take() -> None:
+    """Twelve on eight dies, each of which goes down a column of four: half of the dies have two columns, half one."""
+    launch = Launch(product(4 * 128, 12 * 128, 4096), (128, 128), (4, 12), 1, get("gfx942").facts, 1)
+    found = launch.traffic(Order.parse("persist:12"))
+    operands = launch.operands
+    rows, columns = (side.whole / side.tiles for side in (operands.rows, operands.columns))
+    assert found.fill == 8 * 4 * rows + 12 * columns
 
 
 def test_slices_of_a_product_read_their_part_of_k() -> None:
