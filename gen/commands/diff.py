@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from convgen.commands.arguments import Parser
 from convgen.commands.execute import add_launch_options
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from convgen.explain.difference import Difference
     from convgen.explain.subject import Subject
 
+_T = TypeVar("_T")
 _CHOSEN = "auto"  #: the config that is chosen, as a word of --config
 
 
@@ -30,11 +31,13 @@ def parser() -> argparse.ArgumentParser:
         "bound by and where their waves wait; then say in words what differs and what follows from it. A and B are\n"
         "problems, launch records, or code of any compiler; one problem with two targets or two configs is two\n"
         "kernels, too. An option that is given once holds for both, but for one --config of one problem and target,\n"
-        "with which the chosen config is compared.",
+        "with which the chosen config is compared; given twice, it is of A, then of B. --arg A:NAME=VALUE is of A\n"
+        "alone, and takes the place of one for both; B: likewise.",
         'convgen diff mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 --config "tile=64x64x32 waves=2x2 mma=32x32x8"',
         "convgen diff 1024x1024:1024x1024 --dt f16 --target gfx942 --target gfx950",
         "convgen diff out/a.launch.json out/b.launch.json --json",
         "convgen diff out/k.hsaco theirs.hsaco",
+        "convgen diff a.hsaco b.hsaco --grid 16 --grid 8 --block 256 --arg n=512 --arg A:C=f32:64 --arg B:D=f32:64",
     )
     add = parser.add_argument
     add("subjects", metavar="A [B]", nargs="*", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
@@ -44,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add("--target", action="append", default=[], help="see `convgen targets` (default gfx942); twice: of A, of B")
     line = f"this config instead of the chosen one, which is `{_CHOSEN}`; twice: of A, of B"
     add("--config", action="append", default=[], metavar="LINE", help=line)
-    add_launch_options(parser)
+    add_launch_options(parser, twice=True)
     add_knobs(parser, "conv", "matmul")
     return parser
 
@@ -55,18 +58,19 @@ def diff(arguments: Sequence[str]) -> int:
     a, b = _pair("subject", options.subjects, None)
     targets = _pair("--target", options.target, "gfx942")
     configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
-    if len(options.subjects) == 1 and targets[0] == targets[1] and configs[0] == configs[1]:
-        raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target or of --config")
+    launch_a, launch_b = _launches(options)
+    is_twice = targets[0] == targets[1] and configs[0] == configs[1] and launch_a == launch_b
+    if len(options.subjects) == 1 and is_twice:
+        raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target, --config or --grid")
     files = [text for text in (a, b) if text.endswith(SUFFIXES)]
     if len(files) == 2 and (knobs or options.target or options.config):
         raise UserError("given two files with options of problems, wanted them with a problem only")
-    if all(text.endswith(".json") for text in files) and any(getattr(options, name) for name in _LAUNCH):
-        raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
+    _check_launches(options, (a, b))
 
     from convgen.explain.difference import Difference, as_json
 
     found = Difference.of(
-        _subject(a, targets[0], configs[0], options, knobs), _subject(b, targets[1], configs[1], options, knobs)
+        _subject(a, targets[0], configs[0], launch_a, knobs), _subject(b, targets[1], configs[1], launch_b, knobs)
     )
     for side in (found.a, found.b):
         for remark in side.subject.remarks:
@@ -79,10 +83,7 @@ def diff(arguments: Sequence[str]) -> int:
     return FINE
 
 
-_LAUNCH = ("kernel", "grid", "block", "lds", "arg")
-
-
-def _pair(what: str, given: Sequence[str], default: str | None) -> tuple[str, str]:
+def _pair(what: str, given: Sequence[_T], default: _T | None) -> tuple[_T, _T]:
     """Of A and of B: one holds for both. Raises UserError."""
     if not given and default is not None:
         given = [default]
@@ -100,18 +101,53 @@ def _configs(options: argparse.Namespace, is_one: bool) -> tuple[str | None, str
     return None if a == _CHOSEN else a, None if b == _CHOSEN else b
 
 
+# ---------------------------------------------------------------- launches of code
+
+_ONCE: Mapping[str, Any] = {"kernel": None, "grid": None, "block": None, "lds": 0}  #: of a side -> what it is else
+_SIDES = ("A:", "B:")
+
+
+def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse.Namespace]:
+    """How A and B are launched, as options of commands that have one of them."""
+    a: dict[str, Any] = {"chip": options.chip}
+    b = dict(a)
+    for name, missing in _ONCE.items():
+        a[name], b[name] = _pair(f"--{name}", getattr(options, name) or [missing], None)
+    for found, side in zip((a, b), _SIDES):
+        own = [(name.removeprefix(side), value) for name, value in options.arg if name.startswith(side)]
+        both = [(name, value) for name, value in options.arg if not name.startswith(_SIDES)]
+        found["arg"] = [each for each in both if each[0] not in dict(own)] + own
+    return argparse.Namespace(**a), argparse.Namespace(**b)
+
+
+def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> None:
+    """UserError for options of launches that are of no code object, or of one that is none."""
+    is_code = [text.endswith(SUFFIXES) and not text.endswith(".json") for text in subjects]
+    if not any(is_code) and any(getattr(options, name) for name in (*_ONCE, "arg")):
+        raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
+    if all(is_code):
+        return
+    for name in _ONCE:
+        if len(getattr(options, name)) > 1:
+            raise UserError(f"given two of --{name} with one code object, wanted one")
+    nobody = _SIDES[is_code.index(False)]
+    for name, _ in options.arg:
+        if name.startswith(nobody):
+            raise UserError(f"given --arg {name} where {nobody[0]} is no code object, wanted it without {nobody}")
+
+
 def _subject(
-    text: str, target: str, config: str | None, options: argparse.Namespace, knobs: Mapping[str, str]
+    text: str, target: str, config: str | None, launch: argparse.Namespace, knobs: Mapping[str, str]
 ) -> Subject:
     """What A or B names."""
     from convgen.explain import subject
 
     path = Path(text)
     if not text.endswith(SUFFIXES):
-        return subject.of_problem(described(text, knobs), target, config, chip=options.chip)
+        return subject.of_problem(described(text, knobs), target, config, chip=launch.chip)
     if path.suffix == ".json":
-        return subject.of_record(path, {}, options.chip)
-    return code(path, options)
+        return subject.of_record(path, {}, launch.chip)
+    return code(path, launch)
 
 
 def _print(found: Difference) -> None:

@@ -55,13 +55,15 @@ def add_scalars(add: Callable[..., object]) -> None:
     add("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE", help="a scalar (repeatable)")
 
 
-def add_launch_options(parser: argparse.ArgumentParser) -> None:
-    """How a code object without a record is launched."""
+def add_launch_options(parser: argparse.ArgumentParser, *, twice: bool = False) -> None:
+    """How a code object without a record is launched; options that may be given `twice` are lists."""
     add = parser.add_argument_group("of a code object").add_argument
-    add("--kernel", metavar="SYMBOL", help="which one, where there are several")
-    add("--grid", type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
-    add("--block", type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
-    add("--lds", type=number(0), default=0, metavar="BYTES", help="local memory beyond what the kernel declares")
+    often: dict[str, Any] = {"action": "append", "default": []} if twice else {}
+    add("--kernel", **often, metavar="SYMBOL", help="which one, where there are several")
+    add("--grid", **often, type=_extents, metavar="X[,Y[,Z]]", help="workgroups")
+    add("--block", **often, type=_extents, metavar="X[,Y[,Z]]", help="work-items of a workgroup")
+    beyond = "local memory beyond what the kernel declares"
+    add("--lds", **({"default": 0} | often), type=number(0), metavar="BYTES", help=beyond)
     add("--arg", type=_pair, action="append", default=[], metavar="NAME=VALUE", help=_ARGUMENT)
 
 

@@ -112,3 +112,36 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     chosen = json.loads(capsys.readouterr().out)
     assert chosen["b"]["config"] == found["a"]["config"]
     assert chosen["a"]["config"] == cg.build(PROBLEM).config
+
+
+def test_two_launches_of_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each side by its own grid, block and arguments is what its launch record says."""
+    into, text = str(tmp_path), "256x512:512x256"
+    for name, config in (("a", "tile=64x64x32 waves=2x2 mma=32x32x8"), ("b", "tile=128x64x32 waves=2x1 mma=32x32x8")):
+        assert cli.main(["gemm", text, "--dt=f16", "--config", config, "-o", f"{into}/{name}"]) == 0
+    assert cli.main(["diff", f"{into}/a.launch.json", f"{into}/b.launch.json", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    sizes = ["--grid", "16", "--grid", "8", "--block", "256", "--block", "128"]
+    sides = ["--arg", "src=zeros:f16:256x512", "--arg", "A:wei=zeros:f16:512x256", "--arg", "B:wei=zeros:f16:512x256"]
+    command = ["diff", f"{into}/a.hsaco", f"{into}/b.hsaco", *sizes, *sides, "--json"]
+    assert cli.main([*command, "--arg", "dst=f16:256x256"]) == 0
+    assert json.loads(capsys.readouterr().out)["numbers"] == wanted["numbers"]
+    assert wanted["numbers"]["workgroups"] == [16, 8]
+    assert cli.main([*command, "--arg", "dst=f16:256x256", "--arg", "B:dst=f17:256x256"]) == 2
+    own = ["--arg", "A:dst=f16:256x256", "--arg", "B:dst=f16:256x256"]
+    assert cli.main([*command, "--arg", "dst=f17:256x256", *own]) == 0  # in neither
+    capsys.readouterr()
+    one = [
+        f"{into}/a.hsaco",
+        "--block",
+        "256",
+        *sides[:2],
+        "--arg",
+        "wei=zeros:f16:512x256",
+        "--arg",
+        "dst=f16:256x256",
+    ]
+    assert cli.main(["diff", *one, "--grid", "16", "--grid", "8", "--json"]) == 0
+    halves = json.loads(capsys.readouterr().out)["numbers"]
+    assert halves["workgroups"] == [16, 8]
+    assert halves["time, us"][0] == wanted["numbers"]["time, us"][0]
