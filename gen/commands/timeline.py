@@ -103,7 +103,8 @@ def picture(launch: LaunchProfile) -> Drawing:
     unit = launch.units[launch.full]
     slices = unit.slices()
     end = max((s.start + s.clocks for s in slices), default=1.0)
-    title = f"{launch.kernel} on {launch.target}: {unit.groups} workgroups on a unit, {end:.0f} clocks"
+    groups = f"{unit.groups} workgroup{'s' * (unit.groups > 1)}"
+    title = f"{launch.kernel} on {launch.target}: {groups} on a unit, {end:.0f} clocks"
     lines = [Line(_LEFT / 10, _TOP / 3, title, size=_TEXT + 4)]
     boxes: list[Box] = []
     y = float(_TOP)

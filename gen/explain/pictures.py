@@ -243,6 +243,16 @@ class MappingShown:
     drawing: Drawing | None
     tiles: Sequence[Sequence[str]]  #: by M and N, in words: its XCD, workgroup and round; none where there are too many
 
+    @property
+    def example(self) -> tuple[int, int]:
+        """A tile, along M and N."""
+        return min(3, self.m - 1), min(5, self.n - 1)
+
+    @property
+    def at_example(self) -> str:
+        """Its words."""
+        return self.tiles[self.example[0]][self.example[1]]
+
 
 def mapping(plan: Plan, together: int) -> MappingShown | None:
     """That of the largest product, with so many workgroups together on a unit."""

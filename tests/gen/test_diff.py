@@ -10,7 +10,7 @@ import pytest
 import convgen as cg
 from convgen.commands import cli
 from convgen.explain import words
-from convgen.explain.difference import _FOLLOWS, Difference
+from convgen.explain.difference import _FOLLOWS, Difference, _is_alike, as_json
 from convgen.explain.subject import Subject, of_code, of_problem
 from convgen.plan.config import FIELDS, Config
 
@@ -34,6 +34,25 @@ def test_the_words_of_the_config_come_first(sides: tuple[Subject, Subject]) -> N
     a, b = (side.times.total for side in sides if side.times)
     assert slower == ("B" if b > a else "A")
     assert factor == pytest.approx(max(a, b) / min(a, b), abs=0.006)
+
+
+def test_bounds_are_told(sides: tuple[Subject, Subject]) -> None:
+    """Of both at once where they are the same."""
+    large = of_problem(cg.Matmul.parse("2048x1024:1024x2048", dt="f16"), "gfx942")
+    for found in (Difference.of(*sides), Difference.of(sides[0], large)):
+        a, b = found.a.bound, found.b.bound
+        told = " ".join(found.told())
+        assert (f"Both are bound by {a}: {words.bound(a)}." in told) == (a == b)
+        both = f"A is bound by {a} ({words.bound(a)}), B by {b} ({words.bound(b)})."
+        assert (both in told) == (a != b)
+        assert [as_json(found)[side]["bound"] for side in "ab"] == [a, b]
+
+
+def test_what_is_alike() -> None:
+    assert _is_alike(0.0, 0.0)
+    assert _is_alike(1000.0, 1005.0)
+    assert not _is_alike(1000.0, 1006.0)
+    assert not _is_alike(0.0, 1.0)
 
 
 def test_turned_round_it_is_the_reverse(sides: tuple[Subject, Subject]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -14,8 +16,10 @@ import convgen as cg
 from convgen.commands import cli
 from convgen.commands.drawing import _shade
 from convgen.explain import listing, pictures, steps
-from convgen.explain.page import page
+from convgen.explain.page import _ranking, page
 from convgen.explain.subject import Subject, make, of_code, of_problem, of_record
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle, row_major
 from convgen.ir.types import f16
@@ -220,9 +224,9 @@ def test_tiles_and_xcds() -> None:
     tiles = WorkgroupMapping.of(8, 8, order=made.plan.config.map).tiles()
     group = next(n for n, row in enumerate(tiles.tolist()) if row[1:3] == [3, 5])
     assert found.tiles[3][5] == f"XCD {group % 8}, workgroup {group}, round 0"
-    assert f'<td id="tile-3-5" title="XCD {group % 8}, workgroup {group}, round 0">' in page(
-        of_problem(made.problem, "gfx942", str(made.plan.config))
-    )
+    text = page(of_problem(made.problem, "gfx942", str(made.plan.config)))
+    assert f'<td id="tile-3-5" title="XCD {group % 8}, workgroup {group}, round 0">' in text
+    assert f"tile (3, 5), say, has XCD {group % 8}, workgroup {group}, round 0; " in text
 
 
 def test_workgroups_that_persist_have_several_tiles() -> None:
@@ -240,6 +244,54 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
     several = [told for row in shared.tiles for told in row if ";" in told]
     assert 0 < len(several) < 64
     assert all(re.fullmatch(r"XCD (\d+), workgroup \d+(; .*)?", told) for told in several)
+
+
+def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(cg.Matmul.parse("1024x1024:1024x1024", dt="f16"), "gfx942", "tile=128x128x32 waves=2x2 mma=32x32x8")
+    for most, is_drawn in ((64, True), (63, False)):
+        monkeypatch.setattr(pictures, "_MOST_TILES", most)
+        found = pictures.mapping(made.plan, 1)
+        assert found is not None
+        assert (bool(found.tiles), found.drawing is not None) == (is_drawn, is_drawn)
+
+
+def test_fragments_are_drawn_where_they_can_be() -> None:
+    """Of two dimensions, whole, of no more elements than somebody can look at; with tables if they are few."""
+    made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942", "tile=256x256x32 waves=2x2 mma=32x32x8 acc=a")
+    (way,) = made.ways.values()
+    found = [*pictures.fragments(way.built, 64), *pictures.instruction_fragments(made.plan)]
+    sizes = {f.name: math.prod(int(n) for n in re.findall(r"(\d+) [a-z]", f.shape)) for f in found}
+    assert min(sizes.values()) <= 1024 < 8192 < max(sizes.values())
+    for each in found:
+        assert (each.drawing is not None) == (sizes[each.name] <= 8192)
+        assert bool(each.table) == (sizes[each.name] <= 1024)
+    part = Fragment(("i", "j"), (Digit("i", 8, Space.FIXED, 1), Digit("j", 64, Space.LANE, 1)))
+    assert pictures._fragment("part", part, (), 64, 1).drawing is None
+
+
+def test_colours_of_banks_are_named() -> None:
+    """Of a swizzled tile the parts of its rows, which are exchanged; else the rows."""
+    for swizzle, word in ((Swizzle(0, 7), "part"), (Swizzle(), "row")):
+        drawn = pictures._banks(Shared("t", f16, 8, 64, row_major(8, 64), 1, swizzle, 16), cg.facts("gfx942"))
+        assert f"{word} 0" in [line.text for line in drawn.lines]
+
+
+def test_the_ranking_has_ten_rows_and_how_many_run_together() -> None:
+    made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
+    assert [row[0][0] for row in _ranking(made)["rows"]] == [str(n) for n in range(1, 11)]
+    assert made.together == made.ranking[0].together
+    assert attrs.evolve(made, ranking=()).together == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "missing"), [("object", None, "a code object"), ("launches", [], "launches")]
+)
+def test_a_record_of_nothing(tmp_path: Path, word: str, value: object, missing: str) -> None:
+    assert cli.main(["gemm", "64x64:64x64", "--dt=f16", "-o", str(tmp_path / "k")]) == 0
+    record = tmp_path / "k.launch.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), word: value}))
+    with pytest.raises(cg.UserError, match=f"given k.launch.json without {missing}, wanted some"):
+        of_record(record, {})
 
 
 def test_a_shared_tile_is_drawn_as_it_lies() -> None:

@@ -207,6 +207,9 @@ def test_a_picture_has_a_row_for_each_track() -> None:
     assert len(rows) == 4
     assert all(box.x >= 0 and box.x + box.width <= drawn.width for box in drawn.boxes)
     assert "5 of 8 rounds of the loop are left out" in [line.text for line in drawn.lines]
+    assert drawn.title.startswith("k on gfx942: 2 workgroups on a unit")
+    alone = timeline.picture(attrs.evolve(USUAL, full=1, units={1: unit()}))
+    assert alone.title.startswith("k on gfx942: 1 workgroup on a unit")
 
 
 def test_names_of_timelines() -> None:
