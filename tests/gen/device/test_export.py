@@ -185,6 +185,16 @@ def test_launch_expressions(expr: str, standin: StandIn, tmp_path: Path) -> None
     assert subprocess.run(["./e"], cwd=tmp_path).returncode == 0
 
 
+def test_headers_tell_what_buffers_are(tmp_path: Path) -> None:
+    """Which are written, and sizes: those now, or the expressions of those that are known at launch."""
+    exact, _ = cg.export(compiled("--dir=FWD_D --dt=f16 mb2ic16ih6oc16kh3ph1"), tmp_path / "exact")
+    assert "    const void *src; /* f16 [2, 16, 6, 6] acdb, 2304 bytes */\n" in exact.read_text()
+    assert "    void *dst; /* f16 [2, 16, 6, 6] acdb, 2304 bytes */\n" in exact.read_text()
+    line = "--dir=FWD_D --dt=f16 --runtime_dims_masks=1 mb9ic16ih6oc16kh3ph1"
+    later, _ = cg.export(compiled(line), tmp_path / "later")
+    assert "    const void *src; /* f16 [mb, 16, 6, 6] acdb */\n" in later.read_text()
+
+
 def test_headers_in_cpp(tmp_path: Path) -> None:
     clang = CLANG.find()
     assert clang is not None

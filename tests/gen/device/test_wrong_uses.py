@@ -127,6 +127,8 @@ WRONG: dict[str, tuple[Callable[[DeviceKernel], dict[str, Any]], str]] = {
         lambda k: {"src": inputs()["src"].ctypes.data},
         "given src at 0x*, wanted memory of hip:0: this is freed, or of the host",
     ),
+    "address beyond memory": (lambda k: {"src": 1 << 64}, "given src=18446744073709551616, wanted an address"),
+    "address before memory": (lambda k: {"src": 0}, "given src=0, wanted an address"),
     "too little memory": (
         lambda k: {"src": (a := held(k)).address + 64, "": a},
         "given src at 0x* with 1088 bytes behind it, wanted 1152",
