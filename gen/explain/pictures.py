@@ -129,7 +129,7 @@ class TileShown:
 
 def shared_tiles(way: Way, facts: TargetFacts) -> list[TileShown]:
     """All that a kernel declares, in order."""
-    last = [kernel for _, kernel in way.states][-1]
+    *_, (_, last) = way.states
     return [_tile(tile, way, facts) for tile in last.shared]
 
 
