@@ -25,7 +25,7 @@ import attrs
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import Executed, LaunchProfile, Step
-from convgen.ir.error import UserError
+from convgen.run.files import write_all
 
 _VERSION = "3.0.0"  #: of the tool whose files these are
 _GFXIP = 9  #: the major version of all CDNA
@@ -104,21 +104,18 @@ def write(launches: Sequence[LaunchProfile], kernels: Mapping[str, KernelAnalysi
 
     `kernels` has the code by name; sources of debug information lie in the folder `beside`.
     """
-    try:
-        for number, launch in enumerate(launches, 1):
-            name = f"ui_output_agent_0_dispatch_{number}"
-            path = Path(folder) / name
-            path.mkdir(parents=True, exist_ok=True)
-            for old in path.glob(_WAVES):
-                old.unlink()  # of a launch with more waves
-            for file, text in _files(launch, kernels[launch.kernel], beside):
-                (path / file).write_text(text)
-            (path.parent / f"stats_{name}.csv").write_text(_table(launch, kernels[launch.kernel]))
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    contents: dict[Path, bytes] = {}
+    for number, launch in enumerate(launches, 1):
+        name, kernel = f"ui_output_agent_0_dispatch_{number}", kernels[launch.kernel]
+        contents |= {Path(folder, name, file): content for file, content in _files(launch, kernel, beside)}
+        contents[Path(folder, f"stats_{name}.csv")] = _table(launch, kernel).encode()
+    write_all(contents, "--att")
+    for path in {path.parent for path in contents} - {Path(folder)}:
+        for old in set(path.glob(_WAVES)) - contents.keys():
+            old.unlink(missing_ok=True)  # of a launch with more waves
 
 
-def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Iterator[tuple[str, str]]:
+def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Iterator[tuple[str, bytes]]:
     """All files of a launch, by name."""
     waves = traced(launch, kernel)
     sources = _sources(kernel, beside)
@@ -131,9 +128,9 @@ def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Itera
         **({"snapshots.json": _tree(sources)} if sources else {}),
     }
     for name, content in contents.items():
-        yield name, json.dumps(content, sort_keys=True, separators=(",", ":"))
+        yield name, json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     for source, name in sources.items():
-        yield name, (beside / source).read_text()
+        yield name, (beside / source).read_bytes()
 
 
 # ---------------------------------------------------------------- waves
