@@ -12,7 +12,7 @@ from math import gcd, prod
 
 import attrs
 
-from convgen.ir.error import Unsupported
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
@@ -181,8 +181,14 @@ def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> Vi
 
 
 def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
-    """The axes of the result for a tensor with these coordinates; without dims where it is the same all along."""
+    """The axes of the result for a tensor with these coordinates; without dims where it is the same all along.
+
+    DoesNotFit where it differs along dims that are one in the result.
+    """
     used = {name for t in index for name, _ in t.terms}
+    if part.joined and (apart := used.intersection(d.name for d in part.joined.dims)):
+        names = " and ".join(sorted(apart))
+        raise DoesNotFit(f"taps=runs: a tensor beside the result differs along {names}, which is part of a run there")
     sides = (
         side if used.intersection(d.name for d in side) else (dim_of(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen import driver
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
@@ -122,3 +122,16 @@ def test_runs_of_any_convolution(case: tuple[Conv, str, str], seed: int) -> None
     except DoesNotFit:
         reject()
     check(problem, target, config, seed)
+
+
+def test_a_tensor_beside_the_result_keeps_its_dims_apart() -> None:
+    """Where pixels and windows are one dim of the result, what differs along pixels has another config."""
+    problem = Conv.parse(
+        "mb2ic1oc1ih13oh4kh5sh2dh1ph1iw13ow15kw3dw2pw2", dir="FWD_D", dt="f16", attr_post_ops="mul:f32:per_tensor"
+    )
+    line = "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 stages=2 taps=runs"
+    with pytest.raises(UserError, match="a tensor beside the result differs along ow"):
+        driver.build(problem, "gfx90a", line)
+    outcome = verify.run(driver.compile(driver.build(problem, "gfx90a")))
+    assert not outcome.mismatches
+    assert not outcome.findings
