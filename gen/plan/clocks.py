@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
-from math import gcd
 from typing import Any
 
 import attrs
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.layout.turns import Persist, Turns
 from convgen.ir.types import Type
 from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, Way, levels
@@ -225,7 +224,7 @@ def _even_tiles(
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
     """Whether subgroups along K read whole chunks, and can share out their sums."""
     steps = k // atom.k
-    even = tiles_n % (subgroups_k // gcd(subgroups_k, tiles_m)) == 0
+    even = tiles_n % shares(subgroups_k, tiles_m)[0] == 0
     return even and steps * atom.a.registers * atom.elem_bytes >= facts.chunk_bytes
 
 

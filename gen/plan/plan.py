@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from math import gcd, prod
+from math import prod
 
 import attrs
 
@@ -17,7 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared
-from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile
+from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
@@ -344,7 +344,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
         raise DoesNotFit(f"K of {tile_k} makes {steps} instructions one after the other, wanted at most {MOST}")
     tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
     tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
-    divide("instructions of a subgroup over subgroups along K", tiles_n, config.waves_k // gcd(config.waves_k, tiles_m))
+    divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
     pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,

@@ -106,6 +106,12 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
     return inner + outer
 
 
+def shares(teams_k: int, tiles_m: int) -> tuple[int, int]:
+    """Shares into which teams along K cut a subgroup's tiles along N and M when they meet: M's as far as these go."""
+    along_m = gcd(teams_k, tiles_m)
+    return teams_k // along_m, along_m
+
+
 def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
     """The same digits of one dimension, cut to these sizes."""
     dim = digits[0].dim
@@ -241,9 +247,8 @@ class MmaTile:
 
     @cached_property
     def shares(self) -> tuple[int, int]:
-        """Into how many shares teams along K cut their columns and rows when they meet: rows as far as these go."""
-        along_m = gcd(self.teams_k, self.tiles_m)
-        return self.teams_k // along_m, along_m
+        """Shares of columns and rows that teams along K have when they meet."""
+        return shares(self.teams_k, self.tiles_m)
 
     def _share(self, dim: str, tiles: int, held: int, *, met: bool = False) -> tuple[Digit, ...]:
         """A dim's shares of the sums, of tiles that hold so many registers each: those of a team, or each of one."""
