@@ -57,9 +57,9 @@ def analyze(arguments: Sequence[str]) -> int:
     return FINE
 
 
-def _title(hot: Stretch) -> str:
-    span = f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
-    return span if hot.is_loop else f"none: the whole kernel, {span}"
+def where(hot: Stretch) -> str:
+    """From which place in a kernel to which, and how long that is."""
+    return f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
 
 
 def _ratio(value: float | None, matrix: str) -> str:
@@ -67,17 +67,29 @@ def _ratio(value: float | None, matrix: str) -> str:
 
 
 def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    hot, terms = kernel.hot, found.terms
-    moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
-    span = "an iteration" if hot.is_loop else "in all"
+    """What a kernel takes, and what its hot code does."""
+    return [*kernel_rows(kernel, found), *hot_rows(kernel, found.terms)]
+
+
+def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
+    """What a kernel takes."""
     return [
         ("kernel", kernel.name),
         ("target", found.target),
         ("registers", " ".join(f"{name} {count}" for name, count in kernel.registers.items())),
         ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
-        ("hot loop", _title(hot)),
+        (found.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
+    ]
+
+
+def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
+    """What an iteration of a kernel's hot loop does, else all of it."""
+    hot = kernel.hot
+    moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
+    span = "an iteration" if hot.is_loop else "in all"
+    return [
+        ("hot loop", where(hot) if hot.is_loop else f"none: the whole kernel, {where(hot)}"),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
         (f"{terms.matrix} : other", _ratio(hot.others_per_matrix, terms.matrix)),
         ("slots", f"{_ratio(hot.issue_per_matrix, terms.matrix)} of {terms.matrix} and of issuing all others"),

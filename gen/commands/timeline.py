@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convgen.backends.timing import LaunchProfile, Slice
+from convgen.backends.timing import LaunchProfile, Slice, UnitProfile
 from convgen.commands import drawing
 from convgen.commands.drawing import PALETTE, Box, Drawing, Line
 from convgen.ir.error import UserError
@@ -104,7 +104,7 @@ def picture(launch: LaunchProfile) -> Drawing:
     slices = unit.slices()
     end = max((s.start + s.clocks for s in slices), default=1.0)
     groups = f"{unit.groups} workgroup{'s' * (unit.groups > 1)}"
-    title = f"{launch.kernel} on {launch.target}: {groups} on a unit, {end:.0f} clocks"
+    title = f"{launch.kernel} on {launch.target}: {groups} on a unit, {unit.clocks:.0f} clocks"
     lines = [Line(_LEFT / 10, _TOP / 3, title, size=_TEXT + 4)]
     boxes: list[Box] = []
     y = float(_TOP)
@@ -116,9 +116,17 @@ def picture(launch: LaunchProfile) -> Drawing:
     for n, (name, colour) in enumerate(_COLOURS.items()):
         boxes.append(Box(_LEFT + n * 110, y + _ROW, _TEXT, _TEXT, colour))
         lines.append(Line(_LEFT + n * 110 + 18, y + _ROW + _TEXT / 2, name, size=_TEXT))
-    remark = f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out" if unit.left_out else ""
+    remark = _remark(unit, end)
     lines.append(Line(_LEFT, y + 3 * _ROW, remark, size=_TEXT))
     return Drawing(title, remark or title, _LEFT + _WIDTH + 24, int(y + 4 * _ROW), 0, boxes, lines)
+
+
+def _remark(unit: UnitProfile, end: float) -> str:
+    """Why a picture ends at another clock than the unit does."""
+    if unit.left_out:
+        return f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out; the picture has {end:.0f} clocks"
+    behind = end - unit.clocks
+    return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
 
 
 def _row(slices: Sequence[Slice], end: float, y: float) -> Iterator[Box]:

@@ -10,7 +10,7 @@ import attrs
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import LoopProfile, TimedLine
-from convgen.explain import words
+from convgen.explain import listing, words
 from convgen.explain.subject import Subject
 from convgen.profile.launches import LaunchTime
 
@@ -131,10 +131,7 @@ class Side:
     @property
     def has_loop(self) -> bool:
         """Whether there is a hot loop, and it was executed as far as anything was."""
-        if self.kernel is None or not self.kernel.hot.is_loop:
-            return False
-        executed = {t.line.offset for t in self.timed if t.times}
-        return not executed or any(line.offset in executed for line in self.kernel.hot.lines)
+        return self.kernel is not None and listing.enters_loop(self.kernel, self.timed)
 
     def mix(self, *, of_loop: bool) -> dict[str, float]:
         """Instructions by kind: of an iteration of the hot loop, or of a wave as it was executed."""

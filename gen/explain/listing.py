@@ -38,6 +38,21 @@ class Row:
     is_timed: bool = False
     is_hot: bool = False  #: whether it is of the hot loop
 
+    @property
+    def each(self) -> float:
+        """Clocks that it waits each time."""
+        return self.stalled / self.times if self.times else 0.0
+
+
+@attrs.frozen
+class Waits:
+    """The instructions that wait longest."""
+
+    rows: Sequence[Row] = ()  #: the longest first, all times together
+    alike: int = 0  #: others that wait as long as the first
+    count: int = 0  #: all that wait for a clock and more
+    longest_each: Row | None = None  #: what waits longest at a time, where that is not the first
+
 
 def printed_rows(text: str, kernel: str) -> list[Row]:
     """All rows of a kernel as the text of its module has them."""
@@ -48,7 +63,7 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
     """All rows of a kernel that was decoded; `text` is the assembly of its module, if there is some."""
     clocks = {t.line.offset: t for t in timed}
     total = sum(t.stalled for t in timed) or 1.0
-    hot = {line.offset for line in kernel.hot.lines} if kernel.hot.is_loop else set()
+    hot = {line.offset for line in kernel.hot.lines} if enters_loop(kernel, timed) else set()
     printed = [] if text is None else list(_printed(text, kernel.name))
     decoded = [Row(line.text, offset=line.offset, kind=line.kind) for line in kernel.lines]
     rows = []
@@ -65,6 +80,12 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
             is_hot=row.offset in hot and (not timed or (found is not None and found.times > 0)),
         ))  # fmt: skip
     return rows
+
+
+def enters_loop(kernel: KernelAnalysis, timed: Sequence[TimedLine]) -> bool:
+    """Whether there is a hot loop, and it was executed as far as anything was."""
+    executed = {t.line.offset for t in timed if t.times}
+    return kernel.hot.is_loop and (not executed or any(line.offset in executed for line in kernel.hot.lines))
 
 
 def _together(printed: Sequence[Row], decoded: Sequence[Row]) -> Iterator[Row]:
@@ -121,6 +142,11 @@ def by_line(rows: Sequence[Row]) -> Mapping[int, list[Row]]:
     return {line: list(some) for line, some in groupby(known, key=lambda row: row.line)}
 
 
-def longest(rows: Sequence[Row], count: int) -> list[Row]:
-    """The instructions that wait longest, the longest first."""
-    return sorted((row for row in rows if row.stalled >= 1), key=lambda row: -row.stalled)[:count]
+def longest(rows: Sequence[Row], count: int) -> Waits:
+    """The instructions that wait longest, so many at most."""
+    found = sorted((row for row in rows if row.stalled >= 1), key=lambda row: -row.stalled)
+    if not found:
+        return Waits()
+    alike = sum(round(row.stalled) == round(found[0].stalled) for row in found) - 1
+    each = max(found, key=lambda row: row.each)
+    return Waits(found[:count], alike, len(found), each if round(each.each) > round(found[0].each) else None)

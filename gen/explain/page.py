@@ -16,7 +16,7 @@ from convgen.backends.analysis import KernelAnalysis
 from convgen.commands import analyze, drawing, profiled, report, timeline
 from convgen.commands.drawing import Drawing
 from convgen.explain import listing, pictures, words
-from convgen.explain.listing import Row
+from convgen.explain.listing import Row, Waits
 from convgen.explain.steps import census
 from convgen.explain.subject import Made, Subject
 from convgen.ir.error import visible
@@ -36,7 +36,7 @@ class KernelPart:
     number: int
     name: str
     rows: Sequence[Row]
-    longest: Sequence[Row]
+    waits: Waits
     ir: Sequence[tuple[int, str, Sequence[Row], float]]  #: number, text, instructions and their stalls of each line
     facts: Rows = ()  #: of `convgen analyze`, where there is machine code
     units: Sequence[tuple[str, ...]] = ()
@@ -74,6 +74,7 @@ def page(subject: Subject) -> str:
         "tensors": [] if made is None else _tensors(made),
         "sizes": [] if made is None else _sizes(made),
         "config": [] if made is None else list(words.config_words(made.plan.config)),
+        "order_words": words.order_words,
         "ranking": None if made is None else _ranking(made),
         "attempts": None if made is None else report.attempts_table(made.attempts),
         "steps": [] if made is None else [(name, way, *census(way)) for name, way in made.ways.items()],
@@ -176,21 +177,32 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
         assert subject.made is not None
         for number, name in enumerate(subject.made.code.kernels):
             rows = listing.printed_rows(subject.text or "", name)
-            yield KernelPart(number, name, rows, [], list(_ir(listings[f"{name}.ir"], rows)))
+            yield KernelPart(number, name, rows, Waits(), list(_ir(listings[f"{name}.ir"], rows)))
         return
     for number, kernel in enumerate(subject.analysis.kernels):
         rows = listing.rows_of(subject.text, kernel, subject.timed(kernel.name))
+        facts, units = _facts(subject, kernel)
         yield KernelPart(
             number,
             kernel.name,
             rows,
             listing.longest(rows, _LONGEST),
             list(_ir(listings.get(f"{kernel.name}.ir", ""), rows)),
-            analyze.rows(kernel, subject.analysis),
-            analyze.units(kernel.hot, subject.analysis.terms),
+            facts,
+            units,
             _unit(subject, kernel),
             _times(subject, kernel.name),
         )
+
+
+def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tuple[str, ...]]]:
+    """What a kernel takes and does, and what its hot code occupies; of a loop that no launch enters, where it is."""
+    assert subject.analysis is not None
+    hot, terms = kernel.hot, subject.analysis.terms
+    if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
+        told = f"none: this launch does not enter that at {analyze.where(hot)}"
+        return [*analyze.kernel_rows(kernel, subject.analysis), ("hot loop", told)], ()
+    return analyze.rows(kernel, subject.analysis), analyze.units(hot, terms)
 
 
 def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row], float]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from convgen.ir.layout.order import STEPS
 from convgen.plan.config import ATTRIBUTES, FIELDS, Config
 
 #: Word of a config -> what it means, of a value (`docs/config.md` says more).
@@ -30,6 +31,24 @@ MEANINGS: dict[str, str] = {
     "padding": "what padding adds to sums of infinities: exact nothing, or NaN with zeros",
 }
 assert MEANINGS.keys() == FIELDS.keys()
+
+#: Step of an order of workgroups -> what it does (`docs/mapping.md` says more).
+STEPS_OF_ORDERS: dict[str, str] = {
+    "rows": "one row of tiles comes after the other, N fastest",
+    "cols": "one column of tiles comes after the other, M fastest",
+    "group": "so many rows (m) or columns (n) of tiles at a time, across them first; snake: each second one back",
+    "even": "so many rows (m) or columns (n) of tiles at a time at most, in groups of even size, across them first",
+    "wgm": "as group, with a size that a host may change from launch to launch",
+    "rect": "in rectangles of so many tiles, one row or column of them after the other",
+    "zorder": "in blocks that double by turns along N and M, then one row of blocks after the other",
+    "hilbert": "along a curve on which neighbours in time are neighbours in the result",
+    "xcc": "of workgroups, which the chip deals in turns to so many dies, each die gets one run of neighbours",
+    "chunk": "of workgroups, which the chip deals in turns to so many dies, each die gets runs of so many neighbours",
+    "flip": "workgroups of every second round of so many walk K backwards, and find its end in the cache",
+    "persist": "so many workgroups are launched, and take one tile after the other",
+    "stream": "so many workgroups are launched, and share the K of the last tiles (all: of all tiles) evenly",
+}
+assert STEPS_OF_ORDERS.keys() == STEPS.keys()
 
 #: What holds a launch -> what that says.
 BOUNDS: dict[str, str] = {
@@ -59,6 +78,11 @@ def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
     for word in str(config).split():
         name, _, value = word.partition("=")
         yield name, value, MEANINGS[name]
+
+
+def order_words(order: str) -> list[tuple[str, str]]:
+    """Each step of an order of workgroups and what it does."""
+    return [(step, STEPS_OF_ORDERS[step.partition(":")[0]]) for step in order.split("+")]
 
 
 def default(word: str) -> str:

@@ -13,15 +13,18 @@ import attrs
 import pytest
 
 import convgen as cg
+from convgen.backends.timing import TimedLine
 from convgen.commands import cli
 from convgen.commands.drawing import _shade
-from convgen.explain import listing, pictures, steps
+from convgen.explain import listing, pictures, steps, words
+from convgen.explain.listing import Row, Waits
 from convgen.explain.page import _ranking, page
 from convgen.explain.subject import Subject, make, of_code, of_problem, of_record
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle, row_major
+from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import f16
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
@@ -135,7 +138,10 @@ def test_the_page_is_the_same_each_time() -> None:
 def test_it_tells_which_pass_introduced_the_swizzle(shown: tuple[Subject, str]) -> None:
     text = Page(shown[1]).text
     if shown[0].target == "gfx942":
-        assert "wei_tile : no pass: the plan chose it, and the IR has it as built; the pass lower_tiles put it" in text
+        assert (
+            "wei_tile : no pass: it was decided with the config, so that the IR has it as built; the pass lower_tiles put it"
+            in text
+        )
         assert "extra clocks; without the swizzle it would be" in text
     else:
         assert "wei_tile : no swizzle: elements stand in the order in which the matrix instruction takes them." in text
@@ -149,6 +155,42 @@ def test_it_tells_which_instruction_waits_longest(shown: tuple[Subject, str]) ->
     at = told.index("Which instruction waits longest")
     assert f"+{longest.line.offset:#06x}" in told[at : at + 60]
     assert f"{longest.stalled:.0f} clocks" in told[at : at + 300]
+
+
+def _row(number: int, stalled: float, times: float = 1.0) -> Row:
+    return Row("s_barrier", number=number, offset=4 * number, times=times, stalled=stalled, is_timed=True)
+
+
+def test_waits_of_all_times_and_of_one() -> None:
+    rows = [_row(0, 0.4), _row(1, 280.2, 10), _row(2, 116), _row(3, 279.8, 10), _row(4, 1)]
+    found = listing.longest(rows, 2)
+    assert [row.number for row in found.rows] == [1, 3]
+    assert (found.alike, found.count) == (1, 4)
+    assert found.longest_each == rows[2]
+    assert listing.longest([rows[2], _row(5, 100, 2)], 8) == Waits([rows[2], _row(5, 100, 2)], 0, 2, None)
+    assert listing.longest(rows[:1], 8) == Waits()
+
+
+def test_a_loop_that_no_launch_enters_is_not_told_as_hot() -> None:
+    """With one image the loop over K is unrolled; what is left makes sums anew that padding spoilt, and is skipped."""
+    subject = demo("gfx942")
+    (kernel,) = subject.analysis.kernels if subject.analysis else ()
+    assert kernel.hot.is_loop
+    assert not listing.enters_loop(kernel, subject.timed(kernel.name))
+    text = Page(page(subject)).text
+    assert f"hot loop none: this launch does not enter that at +{kernel.hot.lines[0].offset:#x} to" in text
+    assert "What the hot code occupies" not in text
+    assert "A bar on the left marks the hot loop" not in text
+    assert listing.enters_loop(kernel, ())
+    entered = [TimedLine(kernel.hot.lines[0], 0.0)]
+    assert listing.enters_loop(kernel, entered)
+
+
+def test_every_step_of_an_order_is_in_words() -> None:
+    (first, told), (second, _) = words.order_words("xcc:8+even:5m")
+    assert (first, second) == ("xcc:8", "even:5m")
+    assert "each die gets one run" in told
+    assert words.order_words(str(IN_ROWS)) == [("rows", words.STEPS_OF_ORDERS["rows"])]
 
 
 def test_every_instruction_leads_to_the_ir_and_back(shown: tuple[Subject, str]) -> None:

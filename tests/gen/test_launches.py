@@ -206,10 +206,15 @@ def test_a_picture_has_a_row_for_each_track() -> None:
     rows = {box.y for box in drawn.boxes if box.height > 13}
     assert len(rows) == 4
     assert all(box.x >= 0 and box.x + box.width <= drawn.width for box in drawn.boxes)
-    assert "5 of 8 rounds of the loop are left out" in [line.text for line in drawn.lines]
+    assert "5 of 8 rounds of the loop are left out; the picture has 32 clocks" in [line.text for line in drawn.lines]
     assert drawn.title.startswith("k on gfx942: 2 workgroups on a unit")
     alone = timeline.picture(attrs.evolve(USUAL, full=1, units={1: unit()}))
-    assert alone.title.startswith("k on gfx942: 1 workgroup on a unit")
+    assert alone.title.startswith("k on gfx942: 1 workgroup on a unit, 9000 clocks")
+    assert not any("more than waves" in line.text for line in alone.lines)
+    ended = timeline.picture(attrs.evolve(USUAL, full=1, units={1: unit(clocks=28.0)}))
+    assert "pipes are at work for 4 clocks more than waves: with their last stores" in [
+        line.text for line in ended.lines
+    ]
 
 
 def test_names_of_timelines() -> None:
