@@ -229,7 +229,7 @@ class _Printer:
         for tile in k.shared:
             self.line(_DEFINITIONS[Shared](tile))
         for view, name in self.views.items():
-            self.line(_DEFINITIONS[View](view).replace("view ", f"view {name} = ", 1))
+            self.line(_DEFINITIONS[type(view)](view).replace("view ", f"view {name} = ", 1))
         self.stmt(k.body)
 
 

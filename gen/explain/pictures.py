@@ -259,7 +259,7 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     if not plan.parts:
         return None
     launch = Launch.of(plan, together)
-    found = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k).mapping
+    found = plan.largest.mapping
     batch, m, n, slices = found.counts
     xcds, persists, takers = plan.facts.caches.xcds, found.order.persist is not None, takers_of(found)
     in_flight = -(-found.turns.workgroups // xcds) if persists else launch.in_flight

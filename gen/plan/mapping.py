@@ -52,7 +52,7 @@ class Launch:
     @classmethod
     def of(cls, plan: Plan, together: int = 1) -> Launch:
         """The largest launch of a plan, with so many workgroups together on a unit."""
-        part = max(plan.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
+        part = plan.largest
         tile_m, tile_n, _ = plan.config.tile
         _, m, n, slices = part.mapping.counts
         return cls(part.product, (tile_m, tile_n), (m, n), slices, plan.facts, together)

@@ -105,6 +105,11 @@ class Plan:
         """The most shared memory that a workgroup takes."""
         return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
 
+    @property
+    def largest(self) -> Part:
+        """The part with the most work."""
+        return max(self.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
+
     def in_order(self, order: Order) -> Plan:
         """The same with workgroups in another order."""
         parts = (attrs.evolve(part, mapping=attrs.evolve(part.mapping, order=order)) for part in self.parts)

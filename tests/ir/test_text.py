@@ -28,7 +28,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
+from convgen.ir.layout.memory import Dim, RunView, SizedView, Swizzle, TensorDim, View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node
@@ -192,6 +192,19 @@ def test_temporaries_end_with_their_suite() -> None:
     k.let("w", big // 3)
     lines = [line for line in str(k.done()).splitlines() if "64" in line and "lanes" not in line]
     assert lines == ["    t0 = group_x * 64 + group_y * 4 + 3", "  t0 = group_x * 64 + group_y * 4 + 3"]
+
+
+@pytest.mark.parametrize(("kind", "behind"), [(RunView, " in runs"), (SizedView, " by 8x1")])
+def test_views_of_a_kernel_tell_their_kind(kind: type[View], behind: str) -> None:
+    k = KernelBuilder("k")
+    plain = matrix(k.buffer("src", f16, 64 * 8), 64, 8)
+    apart = {"apart": (8, 1)} if kind is SizedView else {}
+    view = kind(plain.memory, plain.layout, plain.axes, plain.index, **apart)
+    k.load_view(
+        "a", view, (0, 0), Fragment(("n", "m"), (Digit("m", 8, Space.REGISTER, 1), Digit("n", 64, Space.LANE, 1)))
+    )
+    (line,) = [line.strip() for line in str(k.done()).splitlines() if "view" in line]
+    assert line == f"view src = [row64, col8] -> src[row, col] as 64x8:ab{behind}"
 
 
 def test_declarations_show_on_their_own() -> None:

@@ -177,7 +177,7 @@ def test_the_last_slice_sums_on_xe(name: str, direction: str, dt: str, slices: i
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_last_slice_sums_on(name: str) -> None:
     problem = Conv.parse(PROBLEM, dir="BWD_WB", dt="bf16")
-    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=32x32x32 waves=2x2 mma=16x16x16 slots=2"
+    shape = XE_CONFIGS[name]["f16"] if name in XE_CONFIGS else "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2"
     config = f"{shape} slices=3 sum=last map=xcc:8+group:2m+flip:4"
     assert runs.run(cg.compile(cg.build(problem, target=name, config=config))).passed
 
