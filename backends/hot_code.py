@@ -1,4 +1,5 @@
-"""Where a decoded kernel spends its time: what is reached, basic blocks, the innermost loop with most matrix work.
+"""Where a decoded kernel spends its time: what is reached, basic blocks, the innermost loop with most matrix work, or
+code that every wave runs through once where that has far more of it.
 
 Loops are found in the control flow, so that code of any compiler can be read. A family says only which instructions may
 follow one (`Follows`).
@@ -6,11 +7,11 @@ follow one (`Follows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from convgen.backends.analysis import Line, Stretch
-from convgen.backends.machine.loops import innermost, natural_loops
+from convgen.backends.machine.loops import dominators, innermost, natural_loops
 
 
 class Coded(Protocol):
@@ -64,22 +65,49 @@ def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], l
     return blocks, graph
 
 
+#: Iterations whose work code outside of a loop may have: pipelines leave as many behind as they have buffers, up to 4.
+_AROUND = 4
+
+
 def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> tuple[int, Stretch]:
-    """How many loops there are, and the innermost one with the most matrix work, else the longest, else all code."""
+    """How many loops there are, and the hot code."""
+    found, is_loop = hottest_blocks(lines, blocks, graph)
+    return len(natural_loops(graph)), _stretch(lines, found, is_loop)
+
+
+def hottest_blocks(
+    lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]
+) -> tuple[list[range], bool]:
+    """The innermost loop with the most matrix work, else the longest, and that it is a loop; without loops all code.
+
+    Where waves may skip that loop, and code that each of them runs through once has more work than belongs to a loop's
+    beginning and end, that code: so loops are that make something good which is rarely wrong.
+    """
     loops = natural_loops(graph)
-    hot = hottest_blocks(lines, blocks, graph)
-    return len(loops), _stretch(lines, hot or blocks, bool(hot))
+    if not loops:
+        return list(blocks), False
+    inner = {header: [blocks[n] for n in body] for header, body in innermost(loops).items()}
+    header = max(inner, key=lambda n: _weight(lines, inner[n]))
+    way = max(_ways(graph), key=lambda way: _weight(lines, [blocks[n] for n in way]), default=())
+    once = [blocks[n] for n in way if not any(n in body for body in loops.values())]
+    is_loop = header in way or _weight(lines, once)[0] <= _AROUND * _weight(lines, inner[header])[0]
+    return (inner[header], True) if is_loop else (once, False)
 
 
-def hottest_blocks(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> list[range]:
-    """The basic blocks of the innermost loop with the most matrix work, else of the longest; none without loops."""
-    inner = [[blocks[n] for n in body] for body in innermost(natural_loops(graph)).values()]
+def _ways(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Of each end of the kernel the blocks on all ways to it, ascending."""
+    immediate = dominators(graph)
+    for end in (n for n in immediate if not graph[n]):
+        way = [end]
+        while way[-1] != immediate[way[-1]]:
+            way.append(immediate[way[-1]])
+        yield sorted(way)
 
-    def weight(body: Sequence[range]) -> tuple[int, int]:
-        found = _stretch(lines, body, True)
-        return found.flop, len(found.lines)
 
-    return max(inner, key=weight, default=[])
+def _weight(lines: Sequence[Line], blocks: Sequence[range]) -> tuple[int, int]:
+    """Matrix work and length."""
+    found = _stretch(lines, blocks, True)
+    return found.flop, len(found.lines)
 
 
 def _stretch(lines: Sequence[Line], blocks: Sequence[range], is_loop: bool) -> Stretch:

@@ -72,11 +72,11 @@ def _assembled(content: bytes, where: str) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def hot_loop(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Instruction]]:
-    """What a kernel reaches, and of that its hot loop: empty where there is no loop."""
+def hot_code(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Instruction], bool]:
+    """What a kernel reaches, of that its hot code, and whether that is a loop."""
     code = reachable(kernel.instructions, kernel.entry, follows)
-    blocks = hottest_blocks([line_of(i, 0, arch) for i in code], *basic_blocks(code, follows))
-    return code, [code[n] for block in blocks for n in block]
+    blocks, is_loop = hottest_blocks([line_of(i, 0, arch) for i in code], *basic_blocks(code, follows))
+    return code, [code[n] for block in blocks for n in block], is_loop
 
 
 def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:

@@ -116,11 +116,11 @@ def most_items(kernel: KernelInfo) -> int:
     return size[0] * size[1] * size[2] if size else _MOST_ITEMS
 
 
-def hot_loop(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction]]:
-    """What runs, and of that the hot loop: empty where there is no loop."""
+def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction]]:
+    """What runs, and of that the hot code."""
     running, _, _, hot = _hot(code, target)
     at = _at(code)
-    return running, [at[line.offset] for line in hot.lines] if hot.is_loop else []
+    return running, [at[line.offset] for line in hot.lines]
 
 
 def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:

@@ -88,8 +88,9 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
     hot = kernel.hot
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
+    once = "what every wave runs through once" if kernel.loops else "the whole kernel"
     return [
-        ("hot loop", where(hot) if hot.is_loop else f"none: the whole kernel, {where(hot)}"),
+        ("hot loop", where(hot) if hot.is_loop else f"none: {once}, {where(hot)}"),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
         (f"{terms.matrix} : other", _ratio(hot.others_per_matrix, terms.matrix)),
         ("slots", f"{_ratio(hot.issue_per_matrix, terms.matrix)} of {terms.matrix} and of issuing all others"),

@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 import convgen as cg
+from convgen.backends.analysis import Stretch
 from convgen.backends.timing import TimedLine
 from convgen.commands import cli
 from convgen.commands.drawing import _shade
@@ -172,16 +173,22 @@ def test_waits_of_all_times_and_of_one() -> None:
 def test_a_loop_that_no_launch_enters_is_not_told_as_hot() -> None:
     """With one image the loop over K is unrolled; what is left makes sums anew that padding spoilt, and is skipped."""
     subject = demo("gfx942")
-    (kernel,) = subject.analysis.kernels if subject.analysis else ()
-    assert kernel.hot.is_loop
-    assert not listing.enters_loop(kernel, subject.timed(kernel.name))
-    text = Page(page(subject)).text
-    assert f"hot loop none: this launch does not enter that at +{kernel.hot.lines[0].offset:#x} to" in text
+    assert subject.analysis
+    (kernel,) = subject.analysis.kernels
+    assert not kernel.hot.is_loop
+    assert "hot loop none: what every wave runs through once, +0x0 to" in Page(page(subject)).text
+
+    executed = {t.line.offset for t in subject.timed(kernel.name) if t.times}
+    skipped = Stretch(tuple(line for line in kernel.lines if line.offset not in executed), True)
+    other = attrs.evolve(kernel, hot=skipped)
+    assert not listing.enters_loop(other, subject.timed(kernel.name))
+    analysis = attrs.evolve(subject.analysis, kernels=(other,))
+    text = Page(page(attrs.evolve(subject, analysis=analysis))).text
+    assert f"hot loop none: this launch does not enter that at +{skipped.lines[0].offset:#x} to" in text
     assert "What the hot code occupies" not in text
     assert "A bar on the left marks the hot loop" not in text
-    assert listing.enters_loop(kernel, ())
-    entered = [TimedLine(kernel.hot.lines[0], 0.0)]
-    assert listing.enters_loop(kernel, entered)
+    assert listing.enters_loop(other, ())
+    assert listing.enters_loop(other, [TimedLine(skipped.lines[0], 0.0)])
 
 
 def test_every_step_of_an_order_is_in_words() -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import attrs
 
-from convgen.backends.amdgpu.analyze import groups_held, hot_loop, most_threads, readable, shared_bytes
+from convgen.backends.amdgpu.analyze import groups_held, hot_code, most_threads, readable, shared_bytes
 from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
@@ -86,10 +86,10 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
-        """Numbers of the instructions before the loop, in it and behind it; without a loop all are in it."""
-        code, loop = hot_loop(self._program.kernel, self.arch)
+        """Numbers of the instructions before the hot code, in it and behind it."""
+        code, hot, _ = hot_code(self._program.kernel, self.arch)
         index = self._program.context.index_of
-        body = sorted(index[i.address] for i in loop or code)
+        body = sorted(index[i.address] for i in hot)
         first, last = index[code[0].address], index[code[-1].address]
         return range(first, body[0]), body, range(body[-1] + 1, last + 1)
 
@@ -122,7 +122,7 @@ class _Kernel:
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""
         found = self._steady(groups, latency)
-        start = self._program.instructions[self._parts[0][0]].address if self._parts[0] else 0
+        start = hot_code(self._program.kernel, self.arch)[0][0].address
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - start, self.arch) for i in code)
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))

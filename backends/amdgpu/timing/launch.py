@@ -10,7 +10,7 @@ from math import ceil, prod
 import attrs
 import numpy as np
 
-from convgen.backends.amdgpu.analyze import groups_held, hot_loop
+from convgen.backends.amdgpu.analyze import groups_held, hot_code
 from convgen.backends.amdgpu.costs import element
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
@@ -132,8 +132,9 @@ class _Launch:
 
     @cached_property
     def body(self) -> set[int]:
-        """Addresses of the hot loop."""
-        return {i.address for i in hot_loop(self.program.kernel, self.machine.target)[1]}
+        """Addresses of the hot loop; none where there is no loop, or it is not hot."""
+        _, hot, is_loop = hot_code(self.program.kernel, self.machine.target)
+        return {i.address for i in hot if is_loop}
 
     @cached_property
     def held(self) -> dict[str, int]:

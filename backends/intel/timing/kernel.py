@@ -7,7 +7,7 @@ from functools import cached_property
 
 import attrs
 
-from convgen.backends.intel.analyze import hot_loop, most_items, readable, threads_held
+from convgen.backends.intel.analyze import hot_code, most_items, readable, threads_held
 from convgen.backends.intel.costs import line_of
 from convgen.backends.intel.sim import CodeObject, KernelInfo
 from convgen.backends.intel.sim.decode import Instruction
@@ -64,9 +64,9 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """The instructions before the loop, in it and behind it; without a loop all are in it."""
-        code, loop = hot_loop(self.loaded.instructions(self.info.name), self.target)
-        body = sorted(loop or code, key=lambda i: i.address)
+        """The instructions before the hot code, in it and behind it."""
+        code, hot = hot_code(self.loaded.instructions(self.info.name), self.target)
+        body = sorted(hot, key=lambda i: i.address)
         first, last = body[0].address, body[-1].address
         return [i for i in code if i.address < first], body, [i for i in code if i.address > last]
 

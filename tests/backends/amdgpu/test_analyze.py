@@ -118,6 +118,29 @@ def test_the_hot_loop_has_the_matrix_work_not_the_length(tmp_path: Path) -> None
     assert found.hot.mix == {"mfma": 1, "branch": 1}
 
 
+@pytest.mark.parametrize(
+    ("sums", "skip", "start", "is_loop"),
+    [
+        (4, "s_cbranch_vccz done", "", True),
+        (5, "s_cbranch_vccz done", "", False),
+        (40, "", "", True),
+        (40, "s_cbranch_vccz done", "s_cbranch_vccnz first", True),
+    ],
+    ids=["as pipelines have it", "more than that", "none skips the loop", "some skip the rest"],
+)
+def test_what_every_wave_runs_through_may_be_hot(
+    tmp_path: Path, sums: int, skip: str, start: str, is_loop: bool
+) -> None:
+    """Matrix work of more than four iterations, in front of a loop that waves may skip."""
+    mfma = "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]\n"
+    text = TWO_LOOPS.replace("first:\n", f"{start}\n{mfma * sums}{skip}\nfirst:\n")
+    (tmp_path / "k.s").write_text(text.replace("s_endpgm", "done:\n  s_endpgm"))
+    (found,) = targets.analyze(tmp_path / "k.s").kernels
+    assert found.hot.is_loop == is_loop
+    assert found.hot.mix["mfma"] == (1 if is_loop else sums)
+    assert found.loops == 2
+
+
 ROWS = [(arch, name) for arch, rows in MATRIX_ROWS.items() for name in rows]
 
 
