@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from math import prod
 from typing import Any
 
 import attrs
@@ -82,6 +83,7 @@ def page(subject: Subject) -> str:
         "total": profiled.total_rows(subject.times) if subject.times else [],
         "longest_launch": subject.times.longest if subject.times else None,
         "bound": words.bound,
+        "outputs": 0 if made is None else sum(prod(spec.dims) for spec in made.problem.outputs),
         "findings": _findings(subject),
         "outcome": _outcome(subject),
     }

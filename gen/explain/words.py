@@ -52,7 +52,7 @@ assert STEPS_OF_ORDERS.keys() == STEPS.keys()
 
 #: What holds a launch -> what that says.
 BOUNDS: dict[str, str] = {
-    "matrix": "the matrix units work for most of the time: the kernel is near what the chip can do",
+    "matrix": "the matrix units work for most of the time, at the clock that their power leaves",
     "lds": "shared memory is busy for most of the time: wider or fewer accesses to it would help",
     "global": "the path from global memory is busy for most of the time",
     "addresses": "the unit that takes addresses of memory instructions is busy for most of the time",
@@ -63,7 +63,7 @@ BOUNDS: dict[str, str] = {
     "memory": "operands come no faster from memory",
     "write back": "results leave the caches no faster",
     "launch": "the launch itself takes most of the time: the problem is small",
-    "latency": "nothing is busy for half of the time: waves wait for each other, or for memory to answer",
+    "latency": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
     "waiting": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
 }
 
