@@ -13,6 +13,9 @@ from typing import Protocol, TypeVar
 from convgen.backends.analysis import Line, Stretch
 from convgen.backends.machine.loops import dominators, innermost, natural_loops
 
+#: Iterations whose work code outside of a loop may have: pipelines leave as many behind as they have buffers, up to 4.
+_AROUND = 4
+
 
 class Coded(Protocol):
     """An instruction at a place."""
@@ -63,10 +66,6 @@ def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], l
         following = [n + 1] if falls and n + 1 < len(blocks) else []
         graph.append(following + [number[index[target]] for target in targets if target in index])
     return blocks, graph
-
-
-#: Iterations whose work code outside of a loop may have: pipelines leave as many behind as they have buffers, up to 4.
-_AROUND = 4
 
 
 def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> tuple[int, Stretch]:
