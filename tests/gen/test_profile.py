@@ -17,6 +17,7 @@ from convgen.profile import constants
 from convgen.profile.chips import CHIPS, chip_of
 from convgen.profile.closed import Products, Terms, at_clock
 from convgen.profile.loops import Loops
+from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.read import read
 from convgen.profile.published.table import ALONE, Table
 from convgen.profile.published.transposes import Transpose, transposes_of
@@ -202,6 +203,34 @@ def test_a_product_gets_the_tile_of_least_clocks() -> None:
     narrow = tiled({**sizes, "m": 64.0, "n": 16.0, "k": 65536.0}, CHIPS["mi250"], terms)
     assert narrow["tile_n"] <= 32
     assert narrow["split"] > 8
+
+
+@pytest.mark.parametrize(
+    ("product", "elem", "tile", "padded"),
+    [
+        ((256, 12544, 64), 2, (128, 128, 16), False),
+        ((64, 12544, 64), 2, (32, 64, 16), False),
+        ((256, 49, 64), 2, (32, 64, 16), True),
+        ((256, 77, 64), 2, (16, 16, 16), True),
+        ((256, 128, 4), 4, (32, 64, 4), False),
+        ((16, 16, 4), 2, (16, 16, 16), True),  # there is no instruction of so few positions
+        ((16, 16, 4), 4, (16, 16, 4), False),
+    ],
+)
+def test_tiles_of_mlir_pad_least(
+    product: tuple[int, int, int], elem: float, tile: tuple[int, int, int], padded: bool
+) -> None:
+    found = tile_of(*product, elem)
+    assert (found.rows, found.columns, found.depth) == tile
+    assert found.padded == padded
+
+
+def test_weight_gradients_of_mlir_share_out_images() -> None:
+    """Up to 20 workgroups a unit, as many as divide images and leave whole blocks; none where tiles are padded."""
+    product = (256.0, 256.0, 64.0 * 256)
+    assert tile_of(*product, 2).split(product, 1, 64, 104) == 64
+    assert tile_of(*product, 2).split(product, 32, 64, 104) == 16
+    assert tile_of(250, 256, 64 * 256, 2).split((250, 256, 64 * 256), 1, 64, 104) == 1
 
 
 def test_constants_are_physical() -> None:

@@ -1,22 +1,23 @@
-"""Convolutions of MIOpen with channels last on a die of an MI250: ms by solver; of their tiles nothing is known."""
+"""Convolutions of MIOpen with channels last on a die of an MI250: ms by solver; the table does not say their tiles."""
 
 from __future__ import annotations
 
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS
+from convgen.profile.closed import SUM
 from convgen.profile.published.miopen import forward_shape, product_of
+from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
 from convgen.profile.tiles import tiled
 
 _CHIP = CHIPS["mi250"]  #: 104 units; the column of the card with 110 has the same problems
 _TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile
 _ASSEMBLY = "ConvAsm"  #: solvers of hand-written code; the others are compiled from MLIR
-_WHOLE = 64  #: pixels; those compiled load one element a lane and instruction where tiles of these do not fill M
 _DEPTH = 16.0  #: elements along K; blocks of K do not cross taps
 
 
 def table(name: str, rows: list[Row]) -> Table:
-    """Rows of both solvers, each with the tile that the closed form would take."""
+    """Rows of both solvers: hand-written ones with the tile that the closed form would take, others with MLIR's own."""
     return Table(
         name,
         rows,
@@ -41,23 +42,60 @@ def _kinds(row: Row) -> tuple[str, ...]:
 
 def _sample(row: Row) -> Sample:
     type, way = row["dtype"], row["dir"]
-    rate, elem, c, k = float(_CHIP.rates[type]), BYTES[type], int(row["c"]), int(row["k"])
-    product = product_of(row, _DEPTH, merged=c % _DEPTH > 0)
-    rows = {"F": (c, c, k), "B": (k, c, c), "W": (k, c, c)}[way]
-    if way != "W" and product["m"] % _WHOLE > 0 and not _is_assembly(row):
-        rows = (1, 1, 1)  # each element is checked
+    rate, elem = float(_CHIP.rates[type]), BYTES[type]
     sizes = {
-        **product,
         **_fills(row, elem),
-        **dict(zip(("lane_m", "lane_n", "lane_out"), (lane_bytes(length * elem) for length in rows))),
         "rate": rate,
         "elem": elem,
         "result": elem,
         "k_runs_m": float(way != "W"),
         "k_runs_n": float(way == "F"),
     }
-    terms = constants.known()[f"{_TILES_BY}/{type}"].terms
-    return Sample(_CHIP, 1e9 * float(row["gflop"]), rate, tiled(sizes, _CHIP, terms))
+    numbers = _chosen(row, sizes) if _is_assembly(row) else _compiled(row, sizes)
+    return Sample(_CHIP, 1e9 * float(row["gflop"]), rate, numbers)
+
+
+def _chosen(row: Row, sizes: dict[str, float]) -> dict[str, float]:
+    """Numbers of hand-written code, which was tuned: with the tile of least clocks."""
+    product = product_of(row, _DEPTH, merged=int(row["c"]) % _DEPTH > 0)
+    terms = constants.known()[f"{_TILES_BY}/{row['dtype']}"].terms
+    return tiled({**sizes, **product, **_lanes(row, sizes["elem"])}, _CHIP, terms)
+
+
+def _compiled(row: Row, sizes: dict[str, float]) -> dict[str, float]:
+    """Numbers of code compiled from MLIR, which was not: its rows are channels of the result, except of weights."""
+    elem, way = sizes["elem"], row["dir"]
+    product = product_of(row, 1, merged=True)
+    m, n, k = (product[name] for name in "mnk")
+    tile = tile_of(m, n, k, elem) if way == "W" else tile_of(n, m, k, elem)
+    split = tile.split((m, n, k), product["batch"], int(row["n"]), _CHIP.units) if way == "W" else 1
+    edges, waves = (tile.rows, tile.columns), (tile.waves_rows, tile.waves_columns)
+    (tile_m, tile_n), (waves_m, waves_n) = (edges, waves) if way == "W" else (edges[::-1], waves[::-1])
+    lanes = _lanes(row, elem)
+    if tile.padded and way != "W":
+        lanes = dict.fromkeys(lanes, elem)
+    return {
+        **sizes,
+        **product,
+        "lane_m": max(elem, min(lanes["lane_m"], tile.lane(tile_m, elem))),
+        "lane_n": max(elem, min(lanes["lane_n"], tile.lane(tile_n, elem))),
+        "lane_out": lanes["lane_out"],
+        "tile_m": tile_m,
+        "tile_n": tile_n,
+        "tile_k": tile.depth,
+        "split": split,
+        "result": SUM if split > 1 else elem,
+        "waves": tile.waves,
+        "waves_m": waves_m,
+        "waves_n": waves_n,
+    }
+
+
+def _lanes(row: Row, elem: float) -> dict[str, float]:
+    """Bytes that a lane loads of operands and stores of the result, as rows of channels allow."""
+    c, k = int(row["c"]), int(row["k"])
+    rows = {"F": (c, c, k), "B": (k, c, c), "W": (k, c, c)}[row["dir"]]
+    return dict(zip(("lane_m", "lane_n", "lane_out"), (lane_bytes(length * elem) for length in rows)))
 
 
 def _is_assembly(row: Row) -> bool:
