@@ -83,6 +83,15 @@ class KernelProfile:
 
 
 @attrs.frozen
+class Work:
+    """What the workgroups of a launch have to do, where that of one of them that has most is 1."""
+
+    mean: float
+    least: float  #: of a workgroup
+    busiest: float  #: all workgroups of the unit that ends last
+
+
+@attrs.frozen
 class Machine:
     """What of a chip decides where workgroups run and what they find in caches."""
 
@@ -196,13 +205,25 @@ class LaunchProfile:
     executed: tuple[int, ...]  #: workgroups
     distinct: int  #: of these, how many do not execute what another does
     instructions: float  #: of a wave
-    flop: float  #: of a workgroup
+    work: Work
+    flop: float  #: of a workgroup, on average
     element: str  #: what its matrix instructions multiply, empty if there are none
     moved: Moved
     added: float  #: bytes of atomic operations
     full: int  #: workgroups on a unit in a round that fills the chip
     rounds: int  #: rounds of that kind
     last: int  #: workgroups on the fullest unit in the round that is left, 0 if there is none
-    units: Mapping[int, UnitProfile]  #: by workgroups on a unit: one, those of a full round, those of the last
+    #: By workgroups on a unit: one, those of a full round, those of the last; all of those that have most to do.
+    units: Mapping[int, UnitProfile]
     findings: tuple[Finding, ...]
     seconds: float  #: of execution
+
+    @property
+    def on_busiest(self) -> int:
+        """Workgroups of a unit that has as many as any."""
+        return self.rounds * self.full + self.last
+
+    @property
+    def share(self) -> float:
+        """The work of the busiest unit, of what it would be if all its workgroups had as much to do as any."""
+        return self.work.busiest / self.on_busiest

@@ -259,8 +259,9 @@ _CORE = Core(
 )
 
 #: The tail is that of 16 problems of `bench/chosen.py` (--part fit): best from 0 to 0.1 on both chips.
-_COSTS = Costs(tail=0.05)
-#: Further launches and what caches give back: `gen/profile/constants.json`, fitted to MIOpen's and AITER's times.
+#: Further launches and what caches give back: `gen/profile/constants.json`, fitted to others' times: of the MI250X to
+#: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
+_COSTS_MI250X = Costs(tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
 _COSTS_MI300X = Costs(tail=0.05, launch=9265, dirty=4_200_000, drain=284)
 _COSTS_MI355X = Costs(tail=0.05, launch=7200, dirty=59_600_000, drain=1953)
 
@@ -367,7 +368,9 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS, read=_READ_B128_32, half_read=_READ_B64_32),
+        _facts(
+            "gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS_MI250X, read=_READ_B128_32, half_read=_READ_B64_32
+        ),
         _facts(
             "gfx942",
             lds=65536,

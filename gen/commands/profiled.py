@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from convgen.profile.chips import Chip
     from convgen.profile.launches import LaunchTime, Times
 
+_EQUAL = 0.99  #: of the work of one that has most, from which workgroups are said to have as much
 _SHOWN = 12  #: instructions that wait longest
 _HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, and in yellow
 
@@ -97,6 +98,9 @@ def _rounds_text(launch: LaunchProfile, chip: Chip) -> str:
 
 def _executed_text(launch: LaunchProfile) -> str:
     what = "all alike" if launch.distinct == 1 else f"{launch.distinct} different ones"
+    if launch.work.least < _EQUAL:
+        least, mean = _percent(launch.work.least), _percent(launch.work.mean)
+        what += f" with {least} or more of the longest's work, {mean} on average"
     some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {what}"
     return f"{some}; {launch.instructions:.0f} instructions a wave"
 
@@ -152,6 +156,7 @@ def _launch_json(time: LaunchTime) -> dict[str, Any]:
         "executed": list(launch.executed),
         "distinct": launch.distinct,
         "instructions": round(launch.instructions, 2),
+        "work": {name: round(share, 4) for name, share in attrs.asdict(launch.work).items()},
         "flop": round(launch.flop * launch.workgroups),
         "element": launch.element,
         "moved": {

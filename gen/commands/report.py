@@ -163,7 +163,7 @@ def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
                 str(candidate.config),
                 total,
                 *block,
-                str(c.blocks),
+                f"{c.blocks:.4g}",
                 f"{c.pace:.0f}",
                 rounds,
                 f"{c.besides:.0f}",

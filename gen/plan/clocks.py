@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.dispatch import busiest
 from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.layout.turns import Persist, Turns
 from convgen.ir.types import Type
@@ -54,7 +55,7 @@ class Clocks:
     moved: float  #: clocks; from global memory
     issue: float  #: clocks; loads and the search for their places
     serial: float  #: clocks; barriers and what waits at them
-    blocks: int  #: blocks of K of a workgroup
+    blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
     block: float  #: clocks; one block of a workgroup that has a unit to itself
     slowest: float  #: clocks; from one block to the next where only loads are waited for
     rounds: int  #: rounds of as many workgroups as a unit holds
@@ -346,10 +347,50 @@ def _blocks(configs: Configs, shape: Shape, elem_bytes: int, facts: TargetFacts)
 
 def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -> Numbers:
     """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
-    if shape.batch > 1:
+    if shape.batch > 1 or shape.merged:
         return np.ones_like(blocks)
     slices: Numbers = np.maximum(1, np.minimum(facts.compute_units // tiles, blocks // _SLICE_BLOCKS))
     return slices
+
+
+@attrs.frozen(eq=False)
+class _Grid:
+    """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
+
+    shape: Shape
+    m: Numbers  #: of tiles
+    n: Numbers
+
+    def counts(self, m: int, n: int) -> list[tuple[int, float]]:
+        """Workgroups of each product, and their depth beside that of the deepest."""
+        products = self.shape.merged or ((self.shape.m, self.shape.n, 1),)
+        deepest = max(depth for *_, depth in products)
+        return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
+
+    @property
+    def tiles(self) -> Numbers:
+        """Of one of the batch."""
+        return _by_tile(lambda m, n: sum(count for count, _ in self.counts(m, n)), self.m, self.n)
+
+    @property
+    def mean(self) -> Numbers:
+        """The depth of a workgroup on average, beside that of the deepest."""
+        all_depth = _by_tile(lambda m, n: sum(count * depth for count, depth in self.counts(m, n)), self.m, self.n)
+        return all_depth / self.tiles
+
+    def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
+        """The same of the unit that ends last, which has so many workgroups in all and so many at a time."""
+        if not self.shape.merged:
+            return np.ones(())
+        columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
+        known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
+
+        def depth(m: int, n: int, a_unit: int, held: int) -> float:
+            return (
+                busiest([(self.shape.batch * count, each) for count, each in self.counts(m, n)], units, held) / a_unit
+            )
+
+        return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
 
 
 def _meeting(
@@ -410,9 +451,9 @@ def _clocks(
 
     Workgroups run in rounds of as many as a unit holds.
     """
-    m, n, *_ = configs.sizes()
     slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
-    tiles = -(-shape.m // m) * -(-shape.n // n)
+    grid = _Grid(shape, *configs.sizes()[:2])
+    tiles = grid.tiles
     k_blocks = _blocks(configs, shape, atom.elem_bytes, facts)
     slices = _slices(shape, tiles, k_blocks, facts)
     if configs.slices is not None:
@@ -430,6 +471,7 @@ def _clocks(
     by_registers = core.simd_registers // held * core.simds // work.subgroups
     by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
+    longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
     serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
@@ -440,7 +482,7 @@ def _clocks(
     # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
     slowest = costs.load_latency / configs.of_ways("ahead")
     tile = np.asarray((costs.tile + work.met) * tiles_each)
-    tail = costs.tail * all_tiles * k_blocks * block / facts.compute_units
+    tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 

@@ -68,7 +68,7 @@ class Shape:
     n: int
     outer: int
     inner: int
-    parts: int  #: number of products of that shape, one after the other
+    parts: int  #: number of launches of such products, one after the other
     batch: int  #: number of such products in one launch
     of_m: View
     of_n: View
@@ -76,6 +76,8 @@ class Shape:
     phases: str = APART  #: of strides, in products of their own or as columns of one
     windows: Resident | None = None  #: those that are resident in shared memory, if any are
     runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
+    #: M, N and runs of K of each product in one grid, those of most work first, where there are several.
+    merged: tuple[tuple[int, int, int], ...] = ()
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
         """How a config writes the types that an instruction multiplies."""
@@ -166,8 +168,8 @@ def _load(view: View, facts: TargetFacts) -> OperandLoad:
 
 
 def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:
-    """The largest product of the problem, if it has one; where few are in one grid, as many of average depth; and
-    phases of few channels as columns of one.
+    """The largest product of the problem, if it has one; few products in one grid; and phases of few channels as
+    columns of one.
     """
     parts = products(problem, 1, moved)
     if not parts:
@@ -182,8 +184,8 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
             yield attrs.evolve(_shape(joined, 1), phases=COLUMNS)
             yield from (attrs.evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
-        outer = -(-sum(part.k for part in parts) // (apart.inner * len(parts)))
-        yield attrs.evolve(apart, outer=outer, parts=1, batch=len(parts) * largest.batch, grids=MERGED)
+        sizes = sorted(((part.m, part.n, part.k // apart.inner) for part in parts), key=lambda size: -size[2])
+        yield attrs.evolve(apart, parts=1, grids=MERGED, merged=tuple(sizes))
     if len(parts) == 1 and not problem.runtime and not facts.flat:
         yield from _as_runs(apart, largest, facts)
 

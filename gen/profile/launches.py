@@ -26,6 +26,9 @@ from convgen.run.prepared import Prepared
 ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
 _MAKERS = ("miopen code", "aiter code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
 _IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
+#: Chip -> the kind that tells what launches take where that is in clocks: of calls, which have no further launches and
+#: start later than kernels do. MIOpen's table times kernels; the shortest takes 4.2 us from start to end.
+_LAUNCHES = {"mi250x": "miopen nhwc/mi250/mlir", "mi300x": "miopen code/mi300x/f16"}
 #: How matrix instructions write types -> as chips have them.
 _TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
@@ -51,6 +54,7 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     """The constants that suit code for a chip that multiplies a type best; as terms of us.
 
     First come those of the chip, of types that are as fast; last those of other chips that run the same code.
+    What launches take is always of tables that time kernels.
     """
     known = constants.known()
     wanted = _kinds(chip, _TYPES.get(element, element))
@@ -59,7 +63,9 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     if not entry.source.startswith(_IN_CLOCKS):
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
-    return entry, attrs.evolve(entry.terms, **(scaled | {"clock": entry.terms.clock}))
+    launches = known[_LAUNCHES[entry.kind.split("/")[1]]].terms
+    told = {"clock": entry.terms.clock, "start": launches.start, "other": launches.other}
+    return entry, attrs.evolve(entry.terms, **(scaled | told))
 
 
 def _per_us(unit: str, chip: Chip) -> float:
@@ -148,7 +154,7 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.xcds) / chip.clock
     memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
     kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
-    busiest = launch.rounds * launch.full + launch.last
+    busiest = launch.work.busiest / launch.work.mean  # in average workgroups
     operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
     causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
     causes |= {"l2": max(operands, fill), "memory": memory, "write back": told["written_back"], "launch": start}
@@ -159,25 +165,27 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
 def _busy(launch: LaunchProfile) -> dict[str, float]:
     """Clocks in which pipes of the busiest unit work."""
     full, last = launch.units[launch.full].busy, launch.units.get(launch.last)
-    return {pipe: launch.rounds * each + (last.busy[pipe] if last else 0.0) for pipe, each in full.items()}
+    whole = {pipe: launch.rounds * each + (last.busy[pipe] if last else 0.0) for pipe, each in full.items()}
+    return {pipe: launch.share * clocks for pipe, clocks in whole.items()}
 
 
 def _loops(launch: LaunchProfile, chip: Chip) -> Loops:
     """The launch as the time model takes it; without a loop all of it is one round."""
     one, full = launch.units[1], launch.units[launch.full]
     last = launch.units[launch.last or launch.full]
-    rounds = max(1.0, one.rounds)
+    rounds, mean = max(1.0, one.rounds), launch.work.mean
     moved, groups = launch.moved, launch.workgroups
     numbers = {
         "groups": groups,
-        "iterations": rounds,
+        "iterations": rounds * mean,
+        "uneven": launch.share / mean,
         "resident": launch.full,
         "each_full": full.each,
         "rest_full": max(0.0, full.clocks - rounds * full.each),
         "each_last": last.each,
         "rest_last": max(0.0, last.clocks - rounds * last.each),
         "matrix": one.busy["matrix"] / rounds,
-        "operands": max(1.0, moved.brought / groups / rounds),
+        "operands": max(1.0, moved.brought / groups / (rounds * mean)),
         "bytes_in": moved.memory,
         "bytes_out": moved.stored,
         "added": launch.added,

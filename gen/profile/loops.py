@@ -19,7 +19,8 @@ class Loops(Work):
     """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
 
     groups: Numbers  #: workgroups
-    iterations: Numbers  #: of the loop, of a workgroup
+    iterations: Numbers  #: of the loop, of a workgroup, on average
+    uneven: Numbers  #: iterations of the unit that has most, relative to those of as many average workgroups
     resident: Numbers  #: workgroups that a unit holds
     each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
     rest_full: Numbers  #: clocks of what stands around the loop
@@ -40,12 +41,13 @@ class Loops(Work):
 
         def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
             pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
-            return self.iterations * pace + rest * terms.around
+            return self.iterations * self.uneven * pace + rest * terms.around
 
         last = np.where(left > 0, clocks(self.each_last, self.rest_last, np.maximum(1, sharing)), 0.0)
         total = rounds * clocks(self.each_full, self.rest_full, self.resident) + last
         matrix = self.iterations * self.matrix
-        inner = Inner(total, self.groups * matrix, (rounds * self.resident + sharing) * matrix)
+        busiest = (rounds * self.resident + sharing) * self.uneven
+        inner = Inner(total, self.groups * matrix, busiest * matrix)
         return self.whole(chip, terms, inner, self.added / terms.shares, timed=timed)
 
     @property

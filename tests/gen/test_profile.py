@@ -121,6 +121,7 @@ def loops(**numbers: float) -> Loops:
     usual = {
         "groups": 700.0,
         "iterations": 20.0,
+        "uneven": 1.0,
         "resident": 2.0,
         "matrix": 512.0,
         "operands": 8192.0,

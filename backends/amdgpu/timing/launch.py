@@ -21,6 +21,7 @@ from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.rounds import marks_of, shortened
 from convgen.backends.amdgpu.timing.shown import unit_profile
 from convgen.backends.amdgpu.timing.trace import Trace
+from convgen.backends.amdgpu.timing.unequal import Amounts, amount, longest, work_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
@@ -64,8 +65,14 @@ class _Executed:
 
     @property
     def longest(self) -> list[list[list[Op]]]:
-        """The workgroups' waves, those that execute most first."""
-        return sorted(self.waves.values(), key=lambda waves: -sum(map(len, waves)))
+        """The waves of the workgroups that have most to do, those that execute most first."""
+        waves = self.waves
+        return sorted((waves[n] for n in longest(self.amounts)), key=lambda mine: -sum(map(len, mine)))
+
+    @property
+    def amounts(self) -> Amounts:
+        """What the workgroups have to do."""
+        return {number: amount(waves) for number, waves in self.waves.items()}
 
     @property
     def element(self) -> str:
@@ -86,7 +93,8 @@ class _Launch:
 
     def profile(self) -> LaunchProfile:
         ran = self._run(self.sample)
-        if any(finding.kind == _WAITS_FOR_OTHERS for finding in ran.report.findings):
+        alone = all(finding.kind != _WAITS_FOR_OTHERS for finding in ran.report.findings)
+        if not alone:
             ran = self._run(None)
         streams = ran.longest
         met = self._run(self.sample, last=True) if ran.trace.turns else ran
@@ -104,6 +112,13 @@ class _Launch:
             executed=self.sample,
             distinct=len({tuple(map(tuple, waves)) for waves in ran.waves.values()}),
             instructions=sum(lengths) / max(1, len(lengths)),
+            work=work_of(
+                ran.amounts,
+                lambda groups: self._run(groups if alone else None, looked_at=groups).amounts,
+                self.workgroups,
+                self.machine.units,
+                self.full,
+            ),
             flop=ran.trace.flop / ran.ran,
             element=ran.element,
             moved=self._with_meetings(self._moved(ran), ran, met),
@@ -153,12 +168,15 @@ class _Launch:
         """Workgroups on the fullest unit in the round that does not fill the chip."""
         return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
 
-    def _run(self, groups: tuple[int, ...] | None, *, last: bool = False) -> _Executed:
-        """Execute some workgroups, or all where those that are looked at wait for others.
+    def _run(
+        self, groups: tuple[int, ...] | None, *, looked_at: tuple[int, ...] | None = None, last: bool = False
+    ) -> _Executed:
+        """Execute some workgroups, or all where those that are `looked_at` (default: the sample) wait for others.
 
         Where they take turns, those that are looked at may be the `last`.
         """
-        trace, reads = Trace(self.program.context, frozenset(self.sample), last), Reads(self.machine.line_bytes)
+        wanted = frozenset(self.sample if looked_at is None else looked_at)
+        trace, reads = Trace(self.program.context, wanted, last), Reads(self.machine.line_bytes)
         memory, request = self.buffers(), attrs.evolve(self.request, groups=groups)
         looks = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
