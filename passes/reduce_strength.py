@@ -8,20 +8,20 @@ boundaries do not divide one another are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from math import gcd
 from typing import TypeVar
 
 import attrs
 
-from convgen.ir.expr import Add, Const, Div, Expr, Mod, Mul, Sub, Var, const, select, var
+from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, const, minimum, var
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
-from convgen.ir.types import s32
+from convgen.ir.types import s32, u32
 from convgen.passes.clone import bound_vars
 from convgen.passes.messages.linear import ZERO, plus
 
@@ -178,19 +178,22 @@ class _Digits:
         )
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
-        """The digits of the number plus a constant."""
+        """The digits of the number plus a constant, without a condition: units compare into registers that masks share.
+
+        A digit is below twice its radix then. What is left without one radix is negative where it stays, and as an
+        unsigned number greater; its sign is one less than the carry.
+        """
         out: list[Expr] = []
-        carry: Expr | None = None
+        more: Expr | None = None  # what is added to this digit, less one
         for i, (digit, step) in enumerate(zip(digits, self.of(by))):
+            step += more is not None
             total = digit + step if step else digit
-            most = step + (carry is not None)  # what is added at most
-            if carry is not None:
-                total = total + select(carry, const(1), 0)
-            carry = None
-            if most and i + 1 < len(self.places):
-                radix = self.places[i + 1] // self.places[i]
-                carry = total >= radix
-                total = select(carry, const(0) if most == 1 else total - radix, total)
+            total = total + more if more is not None else total
+            more = None
+            if step and i + 1 < len(self.places):
+                left = total - self.places[i + 1] // self.places[i]
+                more = left >> (s32.bits - 1)
+                total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
             out.append(total)
         return tuple(out)
 
@@ -222,44 +225,70 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         if q is not None and isinstance(e, Expr):
             found[e] = q
     replaced: dict[Expr, Expr] = {}
-    carried: list[Var] = []
-    inits: list[Expr] = []
-    yields: list[Expr] = []
-    lets: list[Stmt] = []
+    numbers: list[_Number] = []
     for growth, steady in dict.fromkeys((q.a, q.steady) for q in found.values()):
         family = {e: q for e, q in found.items() if (q.a, q.steady) == (growth, steady)}
         places = _chain(list(family.values()))
         if places is None:
             continue
-        system = _Digits(places)
         start = min(q.b for q in family.values())
-        digits = tuple(var(f"{loop.var.name}_{p}s") for p in places)
-        # Highest digit first: it needs the lower ones as they were. Remainders alone need no last digit.
-        needed = len(places) if any(q.count is None for q in family.values()) else len(places) - 1
-        carried += digits[:needed][::-1]
-        inits += system.starting(loop.begin, growth, steady, start)[:needed][::-1]
-        yields += system.advance(digits, growth)[:needed][::-1]
-        for ahead in dict.fromkeys(q.b - start for q in family.values()):
-            current: tuple[Expr, ...] = digits
-            if ahead:
-                values = system.advance(digits, ahead)
-                names = tuple(var(d.name) for d in digits)
-                lets += [Let(n, v) for n, v in zip(names[:needed], values)]
-                current = names
-            replaced.update({e: system.value(current, q) for e, q in family.items() if q.b - start == ahead})
+        number = _Number.counting(loop, _Digits(places), growth, steady, start)
+        for e, q in family.items():
+            replaced[e] = number.digits.value(number.ahead(q.b - start), q)
+        numbers.append(number)
     if not replaced:
         return loop
-    body = substitute(block(*lets, _leaving_with(loop.body, tuple(carried))), replaced)
+    body = substitute(loop.body, replaced)
     old_yields = tuple(substitute(y, replaced) for y in loop.yields)
-    results = tuple(var(c.name) for c in carried)
+    used = {v for part in (body, *old_yields) for v in postorder(part) if isinstance(v, Var)}
+    lets = [let for number in numbers for let in number.lets(used)]
+    all_carried = [each for number in numbers for each in number.carried(used)]
+    carried = tuple(digit for digit, *_ in all_carried)
     return replace(
         loop,
         carried=(*loop.carried, *carried),
-        inits=(*loop.inits, *inits),
-        body=body,
-        yields=(*old_yields, *yields),
-        results=(*loop.results, *results),
+        inits=(*loop.inits, *(init for _, init, _ in all_carried)),
+        body=block(*lets, _leaving_with(body, carried)),
+        yields=(*old_yields, *(following for *_, following in all_carried)),
+        results=(*loop.results, *(var(c.name) for c in carried)),
     )
+
+
+@attrs.frozen(eq=False)
+class _Number:
+    """`counter * growth + steady + start` as digits that a loop carries, and such numbers ahead of it."""
+
+    digits: _Digits
+    growth: int
+    now: tuple[Var, ...]
+    inits: tuple[Expr, ...]
+    further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)  #: by how far they are ahead
+
+    @classmethod
+    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, start: int) -> _Number:
+        now = tuple(var(f"{loop.var.name}_{p}s") for p in digits.places)
+        return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, start))
+
+    def ahead(self, by: int) -> tuple[Var, ...]:
+        """The digits of the number that is greater by a constant."""
+        if not by:
+            return self.now
+        return self.further.setdefault(by, tuple(var(d.name) for d in self.now))
+
+    def lets(self, used: Collection[Var]) -> Iterator[Let]:
+        """What the digits ahead are, of those that are used."""
+        for by, names in self.further.items():
+            values = self.digits.advance(self.now, by)
+            yield from (Let(name, value) for name, value in zip(names, values) if name in used)
+
+    def carried(self, used: Collection[Var]) -> Iterator[tuple[Var, Expr, Expr]]:
+        """The digits that it takes to go on, each as it begins and as it is the next time."""
+        needed = 0
+        for names in (self.now, *self.further.values()):
+            needed = max(needed, *(place for place, name in enumerate(names, 1) if name in used), 0)
+        all_digits = list(zip(self.now, self.inits, self.digits.advance(self.now, self.growth)))
+        # Highest digit first: it needs the lower ones as they were.
+        yield from reversed(all_digits[:needed])
 
 
 def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:

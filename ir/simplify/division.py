@@ -106,7 +106,7 @@ def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         return e.a if new is e.a or (rest == sum[0] and left - lo // c * c == sum[1]) else new
     if (rest, left) == sum or not within((lo, hi), type_range(e.type.elem)):
         return None
-    if rest == sum[0] and left and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
+    if rest == sum[0] and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
         return None  # only the constant changes, and the quotient that serves this remainder stays as it is
     return s(_remainder_like(e, s.sum(rest, left, e), c))
 
