@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, const, minimum, var
+from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, const, minimum, select, var
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -178,22 +178,29 @@ class _Digits:
         )
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
-        """The digits of the number plus a constant, without a condition: units compare into registers that masks share.
+        """The digits of the number plus a constant.
 
-        A digit is below twice its radix then. What is left without one radix is negative where it stays, and as an
-        unsigned number greater; its sign is one less than the carry.
+        A digit that grows by one at most is zero where it turns over. Any other is below twice its radix then, and what
+        is left without one radix is negative where it stays: a greater number without a sign, the sign one less than
+        the carry. That takes no condition, of which a unit holds few.
         """
         out: list[Expr] = []
-        more: Expr | None = None  # what is added to this digit, less one
+        carry: tuple[Expr, int] | None = None  # a sum
         for i, (digit, step) in enumerate(zip(digits, self.of(by))):
-            step += more is not None
+            most = step + (carry is not None)  # what is added at most
+            step += carry[1] if carry else 0
             total = digit + step if step else digit
-            total = total + more if more is not None else total
-            more = None
-            if step and i + 1 < len(self.places):
-                left = total - self.places[i + 1] // self.places[i]
-                more = left >> (s32.bits - 1)
-                total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
+            total = total + carry[0] if carry else total
+            carry = None
+            if most and i + 1 < len(self.places):
+                radix = self.places[i + 1] // self.places[i]
+                left = total - radix
+                if most == 1:
+                    carry = select(total >= radix, const(1), 0), 0
+                    total = select(total >= radix, const(0), total)
+                else:
+                    carry = left >> (s32.bits - 1), 1
+                    total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
             out.append(total)
         return tuple(out)
 
