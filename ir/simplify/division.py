@@ -63,8 +63,8 @@ def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     lo, hi = s.facts.extent((rest, left))
     if lo // c == hi // c:
         return s.sum(whole, count + lo // c, e)
-    if not whole or not within((lo, hi), type_range(e.type.elem)):
-        return None
+    if not (whole or (count and not left)) or not within((lo, hi), type_range(e.type.elem)):
+        return None  # as remainders do, quotients leave out what is whole, a constant alone only if all of it is
     return s(Add(s.sum(whole, count, e), s(Div(s.sum(rest, left, e), e.b))))
 
 
@@ -106,7 +106,7 @@ def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
         return e.a if new is e.a or (rest == sum[0] and left - lo // c * c == sum[1]) else new
     if (rest, left) == sum or not within((lo, hi), type_range(e.type.elem)):
         return None
-    if rest == sum[0] and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
+    if rest == sum[0] and left and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
         return None  # only the constant changes, and the quotient that serves this remainder stays as it is
     return s(_remainder_like(e, s.sum(rest, left, e), c))
 
