@@ -25,6 +25,7 @@ from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
 from convgen.plan.mapping import Launch
 from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from convgen.run import prepared
 from convgen.run.code import Code
@@ -217,6 +218,23 @@ def test_a_kernel_of_another_compiler() -> None:
     assert found.flop * 4 == 2 * 128**3
     assert found.moved.stored == 128 * 128 * 4
     assert {line.line.kind for line in found.units[1].lines} >= {"mfma", "ds_read", "vmem_load", "barrier"}
+
+
+def test_workgroups_of_unequal_depth() -> None:
+    """Stride phases of 4, 2, 2 and 1 taps in one grid: what most have to do is timed, and how much all have is known."""
+    problem = Conv.parse("mb8ic64ih19oc64oh10kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    config = "tile=32x32x32 waves=1x1 mma=32x32x8 slots=2 taps=split grids=merged"
+    parts = make_plan(problem, Config.parse(config), get("gfx942").facts).parts
+    depth = {part.mapping.numbers: part.k_blocks for part in parts}
+    deepest = max(part.k_blocks for part in parts)
+    mean = sum(part.mapping.numbers * part.k_blocks for part in parts) / sum(part.mapping.numbers for part in parts)
+    assert len(set(depth.values())) > 1
+    found = profiled(cg.compile(cg.build(problem, config=config)), machine=attrs.evolve(MI300X, units=8))
+    assert found.work.mean == pytest.approx(mean / deepest, rel=0.03)
+    assert found.work.least == pytest.approx(0.25)
+    assert found.work.mean * found.workgroups / 8 <= found.work.busiest <= found.on_busiest
+    assert found.share < 0.7
+    assert profiled(product()).share == 1
 
 
 def meeting(way: str) -> LaunchProfile:
