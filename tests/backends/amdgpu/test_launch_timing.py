@@ -221,7 +221,7 @@ def test_a_kernel_of_another_compiler() -> None:
 
 
 def test_workgroups_of_unequal_depth() -> None:
-    """Stride phases of 4, 2, 2 and 1 taps in one grid: what most have to do is timed, and how much all have is known."""
+    """Stride phases of 4, 2, 2 and 1 taps in one grid: those that have most to do are timed, all are counted."""
     problem = Conv.parse("mb8ic64ih19oc64oh10kh3sh2ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
     config = "tile=32x32x32 waves=1x1 mma=32x32x8 slots=2 taps=split grids=merged"
     parts = make_plan(problem, Config.parse(config), get("gfx942").facts).parts
