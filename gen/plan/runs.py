@@ -33,6 +33,8 @@ def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
     side, axis, dims = _found(product)
     views = product.of_n, product.of_m
     elem = views[side].memory.elem
+    if elem.bytes > WORD:
+        raise DoesNotFit(f"taps=runs: wanted elements of {WORD} bytes at most, {views[side].memory.name} has {elem}")
     chunk = max(1, chunk_bytes // elem.bytes)
     best, widest = product, (1, True)
     for lead in range(max(1, WORD // elem.bytes)):
