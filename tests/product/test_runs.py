@@ -127,7 +127,7 @@ def test_runs_of_any_convolution(case: tuple[Conv, str, str], seed: int) -> None
 def test_elements_of_more_than_a_word_are_no_runs() -> None:
     """As random problems have found; without a config they are what they are by other orders of K."""
     problem = Conv.parse("mb3ic8ih6iw5oc16oh7ow12kh3kw1sh3sw2ph4pw2", dir="FWD_B", dt="f64", stag="dacb", dtag="dacb")
-    with pytest.raises(DoesNotFit, match="taps=runs: wanted elements of 4 bytes at most, src has f64"):
+    with pytest.raises(UserError, match="taps=runs: wanted elements of 4 bytes at most, src has f64"):
         driver.build(problem, "gfx90a", "tile=64x32x16 waves=1x2x2 mma=16x16x4 slots=1 taps=runs slices=3")
     inputs = reference.fill(problem)
     found = cg.simulate(driver.compile(driver.build(problem, "gfx90a")), **inputs)
