@@ -22,7 +22,8 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-#: name -> images, input channels, input side, output channels, output side, taps a side, stride, padding
+#: As in `whole.py`, which a Python with Triton need not have: name -> images, input channels and side, output channels
+#: and side, taps a side, stride, padding.
 LAYERS = {
     "3x3 64ch": (32, 64, 56, 64, 56, 3, 1, 1),
     "3x3 s2": (32, 128, 56, 128, 28, 3, 2, 1),
@@ -144,10 +145,10 @@ class Folder:
         source = ASTSource(
             kernel, {n: kinds[n] for n in names}, {(names.index(n),): v for n, v in constants.items()}, attrs
         )
-        triton.knobs.cache.dir = tempfile.mkdtemp()
-        made = triton.compile(
-            source, target=GPUTarget("hip", self.target, WAVE), options={"num_warps": warps, "num_stages": 2}
-        )
+        options = {"num_warps": warps, "num_stages": 2}
+        with tempfile.TemporaryDirectory() as cache:
+            triton.knobs.cache.dir = cache
+            made = triton.compile(source, target=GPUTarget("hip", self.target, WAVE), options=options)
         file = f"triton_{self.target}_{len(list(self.path.glob('*.hsaco')))}.hsaco"
         (self.path / file).write_bytes(made.asm["hsaco"])
         args = [{"n": n, "t": f"{t}*", "shape": shape} for n, t, shape in tensors]
