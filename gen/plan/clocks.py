@@ -386,9 +386,8 @@ class _Grid:
         known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
 
         def depth(m: int, n: int, a_unit: int, held: int) -> float:
-            return (
-                busiest([(self.shape.batch * count, each) for count, each in self.counts(m, n)], units, held) / a_unit
-            )
+            grid = [(self.shape.batch * count, each) for count, each in self.counts(m, n)]
+            return busiest(grid, units, held) / a_unit
 
         return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
 

@@ -31,7 +31,7 @@ def work_of(
     """The work of a launch from that of the workgroups that are `known`, first and last among them, and of others that
     it executes; on so many units that hold so many.
     """
-    while further := _between(known, workgroups):
+    while further := _between(known):
         known = {**known, **execute(further)}
     most = max(known.values())
     runs = [(count, each / most) for count, each in _runs(known)]
@@ -45,7 +45,7 @@ def longest(known: Amounts) -> list[int]:
     return [number for number, each in known.items() if each >= _ALIKE * most]
 
 
-def _between(known: Amounts, workgroups: int) -> tuple[int, ...]:
+def _between(known: Amounts) -> tuple[int, ...]:
     """Workgroups amid two that are known, where these differ too much."""
     most = _OPEN * sum(count * each for count, each in _runs(known))
     return tuple(
