@@ -2,7 +2,7 @@
 
 FOLDER holds code objects and `manifest.json`, a list with an entry for each way to compute a case: `peer`, `case`,
 `target`, `config`, and `launches`, each with what an entry of `foreign.py` says of one. Of a peer's ways the quickest
-counts. `triton_kernels.py` makes such a folder.
+counts. `triton_kernels.py` and `iree_kernels.py` make such folders.
 
     python bench/peers.py FOLDER --target gfx942
 """
@@ -106,7 +106,7 @@ def main() -> None:
     table = Table("case", "convgen us", "peer", "us", "ratio", "its config", "its bound", title=options.target)
     ratios = []
     for case in track(whole.CASES, transient=True, console=Console(stderr=True)):
-        name = f"{case.name} {case.direction} {case.dtype}"
+        name = case.title
         peers = sorted(peer for known, peer in ways if known == name and options.only in name)
         ours = whole.row(case, options.target).us if peers else 0.0
         for peer in peers:

@@ -51,6 +51,10 @@ class Case:
     dtype: str
 
     @property
+    def title(self) -> str:
+        return f"{self.name} {self.direction} {self.dtype}"
+
+    @property
     def problem(self) -> Problem:
         if self.name == "GEMM":
             return Matmul.parse(PRODUCT, dt=self.dtype, wtag="ba")
@@ -109,7 +113,7 @@ def row(case: Case, target: str, config: str | None = None) -> Row:
 
 
 def rows(target: str, wanted: str) -> Iterator[Row]:
-    chosen = [c for c in CASES if wanted in f"{c.name} {c.direction} {c.dtype}"]
+    chosen = [c for c in CASES if wanted in c.title]
     for case in track(chosen, transient=True, console=Console(stderr=True)):
         yield row(case, target)
 
@@ -126,9 +130,8 @@ def main() -> None:
         found.append(each)
         if options.json:
             print(json.dumps(attrs.asdict(each)), flush=True)
-        name = f"{each.case.name} {each.case.direction} {each.case.dtype}"
         numbers = f"{each.us:.1f}", f"{each.ideal_us:.1f}", f"{each.share:.2f}", f"{each.share_of_all:.2f}"
-        table.add_row(name, each.config, *numbers, f"{each.matrix:.2f}", str(each.launches), each.bound)
+        table.add_row(each.case.title, each.config, *numbers, f"{each.matrix:.2f}", str(each.launches), each.bound)
     if not options.json:
         Console(width=200).print(table)
         means = (np.exp(np.mean(np.log([getattr(r, key) for r in found]))) for key in ("share", "share_of_all"))
