@@ -8,6 +8,7 @@ brings them as they are.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import gcd, prod
 
 import attrs
@@ -51,6 +52,8 @@ def copy_layout(
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
     if _runs_along(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem)
+    if plane_of(linear, facts.planes) and (turned := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)):
+        return turned
     return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
 
 
@@ -162,6 +165,16 @@ def _split_in_chunks(
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
+def _split_in_rectangles(
+    view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
+) -> CopyLayout | None:
+    """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
+    with suppress(DoesNotFit):
+        chunks = _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, view.memory.elem)
+        return chunks if rectangle_of(view, chunks.loaded, facts) else None
+    return None
+
+
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
     """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
 
@@ -257,6 +270,30 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
     return power_of_two(max(1, min(widest, max(word, share // word), share)))
 
 
+def _blocks_of_words(
+    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int
+) -> tuple[int, int, int, int]:
+    """A lane's run of rows, at most `most`, lanes down the rows, its run along K, and subgroups along K.
+
+    The most rows with which a lane has a word along K, as single elements are written one by one; where there are none,
+    the most that come out even. DoesNotFit where nothing does.
+    """
+    word = max(1, _WORD_BYTES // elem_bytes)
+    share, run, found = rows * cols // (facts.subgroup_size * subgroups), most, []
+    while run >= min(word, most):
+        with suppress(DoesNotFit):
+            lines = facts.subgroup_size if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem_bytes))
+            messages = divide("rows over those of a message", rows, run)
+            down = gcd(facts.subgroup_size, lines, messages)
+            chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
+            across = facts.subgroup_size // down
+            found.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
+        run //= 2
+    if not found:
+        raise DoesNotFit(f"{rows} rows of {cols} over the lanes of {subgroups} subgroups")
+    return next((each for each in found if each[2] >= word), found[0])
+
+
 def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:
     """The longest runs along K, at most `most`, with which a tile comes out even, and the subgroups side by side then.
 
@@ -285,17 +322,13 @@ def _split_along_rows(
     """
     lanes = facts.subgroup_size
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
-    most = facts.chunk_bytes // elem.bytes
-    widest = _message(view, most) if view.unit_axis == ROWS else 1
+    widest = _message(view, facts.chunk_bytes // elem.bytes) if view.unit_axis == ROWS else 1
     run = rows_at_once(widest, share, elem.bytes)
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
-    lines = lanes if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem.bytes))
-    down = gcd(lanes, lines, divide("rows over those of a message", rows, run))
+    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups)
     across = lanes // down
-    most = min(most, power_of_two(max(1, share // run)), power_of_two(cols))
-    chunk, subgroups_across = _even_blocks(most, cols, across, subgroups, rows // (run * down))
     subgroups_down = subgroups // subgroups_across
     rounds_across = cols // (chunk * across * subgroups_across)
     rounds_down = rows // (run * down * subgroups_down)

@@ -77,32 +77,47 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
         assert sum(m.count for m in messages) == split.stored.registers
 
 
-#: (operand, axis along which memory runs) -> how its rectangles stand; the others are turned on the way.
+#: (operand, axis along which memory runs) -> how its rectangles stand in registers, and how these are stored.
 RECTANGLES = {
-    ("a", 1): RectangleOrder.ROW_A_LANE,
-    ("a", 0): RectangleOrder.COLUMN_A_LANE,
-    ("b", 1): RectangleOrder.ROWS,
-    ("b", 0): None,
+    ("a", 1): (RectangleOrder.ROW_A_LANE, Way.BLOCK),
+    ("a", 0): (RectangleOrder.COLUMN_A_LANE, Way.BLOCK),
+    ("b", 1): (RectangleOrder.ROWS, Way.BLOCK),
+    ("b", 0): (RectangleOrder.COLUMN_A_LANE, Way.LANE),  # which is half of the way; a lane writes its chunk as a row
 }
 
 
 @pytest.mark.parametrize(("operand", "unit"), RECTANGLES)
-def test_rectangles_come_as_blocks_are_stored(operand: str, unit: int) -> None:
+def test_rectangles_come_as_blocks_or_chunks_are_stored(operand: str, unit: int) -> None:
     facts = XE["xehpc"]
     for rows, cols, waves in product((64, 128, 256), (32, 64), (1, 4, 8)):
         memory = images(facts, rows, cols, operand == "b")
         assert memory is not None
         split = copy_layout(view(f16, (0, 1, 2) if unit else (1, 2, 0)), memory, rows, cols, facts, waves, f16)
         shape = whole_rectangles(split.loaded, unit, f16.bytes, facts)
-        if RECTANGLES[operand, unit] is None:
-            assert split.loaded != split.stored
+        order, way = RECTANGLES[operand, unit]
+        assert shape is not None
+        assert shape.order is order
+        tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), facts.chunk_bytes)
+        messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
+        assert {m.way for m in messages} == {way}
+        if way is Way.LANE:
+            assert {m.count * f16.bytes for m in messages} == {facts.chunk_bytes}
         else:
-            assert shape is not None
-            assert shape.order is RECTANGLES[operand, unit]
-            tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 16)
-            messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
             assert split.loaded == split.stored
-            assert all(m.way is Way.BLOCK for m in messages)
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+def test_what_is_turned_is_written_in_words(operand: str) -> None:
+    """Rows that lanes could load sixteen at once, but then one along K, which would be written one by one."""
+    facts = XE["xehpg"]
+    for rows, cols, waves in ((192, 32, 16), (192, 16, 8), (96, 32, 8), (64, 64, 16)):
+        memory = images(facts, rows, cols, operand == "b")
+        assert memory is not None
+        split = copy_layout(view(f16, (1, 2, 0)), memory, rows, cols, facts, waves, f16)
+        assert split.loaded.contiguous("row") == split.message > 1
+        tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), facts.chunk_bytes)
+        messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
+        assert min(m.count for m in messages) * f16.bytes >= 4
 
 
 @pytest.mark.parametrize("name", [*XE, "gfx942"])
