@@ -34,7 +34,7 @@ from convgen.backends.machine.instruction import Access, Function, Imm, Opcode, 
 from convgen.backends.machine.selection import Handlers, Selector, atomic, comment, kernel_arguments
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Const, Expr, Lane, Var, const, eq
+from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, Var, const, eq
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
@@ -310,7 +310,11 @@ class _Selector(Selector):
     def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
         """The byte of local memory for each lane, or for the block."""
         out = self.out
-        at, address = self.kernel.shared_base(s.tile) + s.imm, self.scalars.value(s.address)
+        at, place = self.kernel.shared_base(s.tile) + s.imm, s.address
+        match place:
+            case Add(start, Const(bits=more)) if at and more > 0:
+                at, place = at + more, start
+        address = self.scalars.value(place)
         if not block:
             return self.out.move_to_vector(out.alu("add", "ud", address, Imm(at)) if at else address)
         dst = out.new("v")
