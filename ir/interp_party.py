@@ -432,7 +432,12 @@ class Party:
         row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
         width, height, pitch = map(self.extent, (plane.width, plane.height, plane.pitch))
         inside = (row >= 0) & (row < height) & (byte >= 0) & (byte < width)
-        return self.memory[plane.memory], np.where(inside, plane.base + row * pitch + byte, 0), inside
+        buffer = self.memory[plane.memory]
+        shift = np.repeat(self.ev.uniform(node.shift, "where a plane begins")[:, None], row.shape[1], axis=1)
+        at = np.where(inside, plane.base + shift + row * pitch + byte, 0)
+        if (bad := at[(at < 0) | (at >= len(buffer))]).size:
+            raise InterpError(f"byte {bad[0]} of buffer {plane.memory.name}, which has {len(buffer)}")
+        return buffer, at, inside
 
     def prefetch(self, node: s.Prefetch | s.FlatPrefetch | s.PlanePrefetch) -> None:
         """No value changes; what decides where must be known all the same."""

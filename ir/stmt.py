@@ -509,11 +509,12 @@ class FlatPrefetch(Stmt):
 class PlaneLoad(Load):
     """Bind `var` to the rectangle `shape` of a plane that begins at row `y` and at `x` of its grains.
 
-    Both are uniform. What lies outside the plane is zero.
+    The plane begins `shift` bytes further on than it says. All three are uniform. What lies outside the plane is zero.
     """
 
-    form, level, needs = "{var} = plane {plane}[{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "{var} = plane {plane} at {shift} [{x}, {y}] as {shape}", "message", "planes"
     plane: Plane = role(Effect.READS)
+    shift: Expr = role("shift")
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")
@@ -524,8 +525,9 @@ class PlaneLoad(Load):
 class PlanePrefetch(Stmt):
     """Bring nearer what `PlaneLoad` would load."""
 
-    form, level, needs = "prefetch plane {plane}[{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "prefetch plane {plane} at {shift} [{x}, {y}] as {shape}", "message", "planes"
     plane: Plane = role(Effect.NEARS)
+    shift: Expr = role("shift")
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")
@@ -536,8 +538,9 @@ class PlanePrefetch(Stmt):
 class PlaneStore(Store):
     """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
 
-    form, level, needs = "plane {plane}[{x}, {y}] as {shape} = {value}", "message", "planes"
+    form, level, needs = "plane {plane} at {shift} [{x}, {y}] as {shape} = {value}", "message", "planes"
     plane: Plane = role(Effect.WRITES)
+    shift: Expr = role("shift")
     shape: Rectangle
     x: Expr = role("x")
     y: Expr = role("y")

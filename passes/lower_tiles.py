@@ -183,7 +183,7 @@ class _Lowering(Mutator):
 
     def _prefetch(self, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):
-            return st.PlanePrefetch(m.plane, m.shape, m.x, m.y, site)
+            return st.PlanePrefetch(m.plane, m.shift, m.shape, m.x, m.y, site)
         if not self.facts.flat:
             raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
         return st.FlatPrefetch(m.surface.buffer, m.address, m.mask, site)
@@ -193,12 +193,11 @@ class _Lowering(Mutator):
         return self._rectangles(s, stores=False) or self._global(s)
 
     def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
-        view, subgroup = linearize(s.view), self.kernel.subgroup
-        return plane_messages(view, s.coords, s.layout, subgroup, self.facts, self.values, stores=stores)
+        return plane_messages(self._access(s, linearize(s.view)), stores=stores)
 
     def _load(self, v: Var, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):
-            return st.PlaneLoad(v, m.plane, m.shape, m.x, m.y, site)
+            return st.PlaneLoad(v, m.plane, m.shift, m.shape, m.x, m.y, site)
         if self.facts.flat:
             return st.FlatLoad(v, m.surface.buffer, m.address, m.mask, site)
         return st.GlobalLoad(v, m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, site)
@@ -209,7 +208,10 @@ class _Lowering(Mutator):
             return self._stores(s, (st.GlobalStore, st.FlatStore), self._global(s))
         values = ((m, self._slice(s.value, m.start, m.count)) for m in rectangles)
         return st.block(
-            *(st.PlaneStore(m.plane, m.shape, m.x, m.y, value, self.cloner.site(s.site)) for m, value in values)
+            *(
+                st.PlaneStore(m.plane, m.shift, m.shape, m.x, m.y, value, self.cloner.site(s.site))
+                for m, value in values
+            )
         )
 
     def AtomicView(self, s: st.AtomicView) -> st.Stmt:

@@ -2,7 +2,7 @@
 
 One register: q0 base, d2 to d4 width, height and pitch less one (bytes, rows, bytes), d5 x in elements of the message,
 d6 y, d7 count, rows and columns less one (cl_intel_subgroup_2d_block_io; oneDNN, block_2d_utils.hpp). Only x and y
-change from message to message.
+change from message to message, and the base where planes move.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine.instruction import Operand, Reg
-from convgen.ir.expr import Expr
+from convgen.ir import stmt as st
+from convgen.ir.expr import Const
 from convgen.ir.layout.memory import Plane, Rectangle
 
 _X, _Y = 5, 6  #: dwords
 _MOST = 8  #: payloads of a kind that loads take in turn
-_Kind = tuple[Plane, Rectangle, int]  #: the last is the size of the plane's elements in bytes
+_Message = st.PlaneLoad | st.PlanePrefetch | st.PlaneStore
+#: The rest is the size of the plane's elements in bytes, and bytes from its base to where it begins, None if it moves.
+_Kind = tuple[Plane, Rectangle, int, int | None]
 
 
 class _Pool:
@@ -56,33 +59,40 @@ class Payloads:
         self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
         self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
 
-    def for_load(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+    def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
         """A further load before the next barrier has another one, so that none waits for the last to be read."""
-        return self._placed(self.loads.taken((plane, shape, elem_bytes)), x, y)
+        return self._placed(self.loads.taken(_kind(s, elem_bytes)), s)
 
-    def for_prefetch(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+    def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
         """As for a load, but apart: no load has to wait for what nobody waits for."""
-        return self._placed(self.prefetches.taken((plane, shape, elem_bytes)), x, y)
+        return self._placed(self.prefetches.taken(_kind(s, elem_bytes)), s)
 
-    def for_store(self, plane: Plane, shape: Rectangle, elem_bytes: int, x: Expr, y: Expr) -> Reg:
+    def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
         """One of its own for each store: many are under way at once, and only at the end."""
-        key = self.out.block.label, (plane, shape, elem_bytes)
+        key = self.out.block.label, _kind(s, elem_bytes)
         if key not in self.originals:
             self.originals[key] = self._described(*key[1])
-        payload = self.out.new("v", 1, f"{plane.memory.name}_plane")
+        payload = self.out.new("v", 1, f"{s.plane.memory.name}_plane")
         self.out.copy(payload, self.originals[key])
-        return self._placed(payload, x, y)
+        return self._placed(payload, s)
 
     def release(self) -> None:
         """All payloads before a barrier have been read."""
         self.loads.release()
         self.prefetches.release()
 
-    def _placed(self, payload: Reg, x: Expr, y: Expr) -> Reg:
-        for dword, value in ((_X, x), (_Y, y)):
+    def _placed(self, payload: Reg, s: _Message) -> Reg:
+        if not isinstance(s.shift, Const):
+            self._based(payload, s.plane, self.out.source(self.scalars.value(s.shift + s.plane.base), "d"))
+        for dword, value in ((_X, s.x), (_Y, s.y)):
             source = self.out.source(self.scalars.value(value), "ud")
             self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
         return payload
+
+    def _based(self, payload: Reg, plane: Plane, further: Operand) -> None:
+        """The base, so many bytes behind the beginning of the buffer."""
+        base = self.out.source(self.scalars.pointers[plane.memory.name], "q")
+        self.out.emit("add", (region(payload, "q"),), (base, further), partial=True)
 
     def _lasting(self, kind: _Kind) -> Reg:
         """A payload made behind the entry, so that it serves in every block."""
@@ -96,15 +106,25 @@ class Payloads:
         self.out.block = here
         return payload
 
-    def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int) -> Reg:
+    def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int, shift: int | None) -> Reg:
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
         out.fill(payload, Literal(0, "ud"))
-        base: tuple[Operand, ...] = (out.source(self.scalars.pointers[plane.memory.name], "q"),)
-        base += (Literal(plane.base, "d"),) if plane.base else ()
-        out.emit("add" if plane.base else "mov", (region(payload, "q"),), base, partial=True)
+        if shift is not None and plane.base + shift:
+            self._based(payload, plane, Literal(plane.base + shift, "d"))
+        elif shift is not None:
+            out.emit(
+                "mov",
+                (region(payload, "q"),),
+                (out.source(self.scalars.pointers[plane.memory.name], "q"),),
+                partial=True,
+            )
         cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
         sizes = (plane.width - 1, plane.height - 1, plane.pitch - 1)
         for dword, size in (*zip((2, 3, 4), sizes), (7, (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1)):
             value = Literal(size, "ud") if isinstance(size, int) else out.source(self.scalars.value(size), "ud")
             out.emit("mov", (region(payload, "ud", dword),), (value,), partial=True)
         return payload
+
+
+def _kind(s: _Message, elem_bytes: int) -> _Kind:
+    return s.plane, s.shape, elem_bytes, s.shift.bits if isinstance(s.shift, Const) else None

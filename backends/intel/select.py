@@ -224,7 +224,7 @@ class _Selector(Selector):
 
     def _plane_load(self, s: st.PlaneLoad) -> None:
         elem = s.var.type.elem.bytes
-        payload = self.payloads.for_load(s.plane, s.shape, elem, s.x, s.y)
+        payload = self.payloads.for_load(s, elem)
         dst = self._tuple(s.var)
         access = Access("global", s.plane.memory.name, -1, False)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
@@ -233,7 +233,7 @@ class _Selector(Selector):
 
     def _plane_prefetch(self, s: st.PlanePrefetch) -> None:
         elem = s.plane.memory.elem.bytes
-        payload = self.payloads.for_prefetch(s.plane, s.shape, elem, s.x, s.y)
+        payload = self.payloads.for_prefetch(s, elem)
         row = plane_message("load", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload,), comment=comment(s))
 
@@ -246,7 +246,7 @@ class _Selector(Selector):
     def _plane_store(self, s: st.PlaneStore) -> None:
         elem, across = s.value.type.elem.bytes, s.shape.order is RectangleOrder.COLUMN_A_LANE
         value = self.vectors.across(s.value) if across else self._stored(s.value)
-        payload = self.payloads.for_store(s.plane, s.shape, elem, s.x, s.y)
+        payload = self.payloads.for_store(s, elem)
         access = Access("global", s.plane.memory.name, -1, True)
         row = plane_message("store", s.shape.grain(elem), s.shape.order)
         self.out.emit(row, (), (payload, value), access=access, comment=comment(s))

@@ -21,7 +21,7 @@ from convgen.ir.layout.memory import COL, View, column_major
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
-from convgen.passes.messages.planes import plane_of, rectangle_of
+from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of
 from convgen.passes.messages.shared import TURNED_BITS, can_turn
 
 _WORD_BYTES = 4
@@ -52,7 +52,9 @@ def copy_layout(
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
     if _runs_along(linear) == K:
         return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem)
-    if plane_of(linear, facts.planes) and (turned := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)):
+    if plane_of(linear, facts.planes) and (
+        turned := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
+    ):
         return turned
     return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
 
@@ -106,24 +108,31 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
         return None
     block = facts.block_bytes // elem
     while block * elem >= facts.subgroup_size * _WORD_BYTES:
-        if total % (block * subgroups) == 0 and (layout := _blocks(memory, block, elem, facts, subgroups)):
-            shape = rectangle_of(view, layout, facts)
-            if shape is not None and shape.size >= block:
+        for near in (n for n in range(subgroups, 0, -1) if subgroups % n == 0 and total % (block * subgroups) == 0):
+            layout = _blocks(memory, block, elem, facts, (near, subgroups // near))
+            if layout and _comes_as_rectangles(view, layout, facts, block):
                 return CopyLayout(layout, layout, block // facts.subgroup_size)
         block //= 2
     return None
 
 
-def _blocks(memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> Fragment | None:
-    """Consecutive blocks of `block` elements, dealt to the subgroups in turn; None where digits straddle."""
+def _blocks(
+    memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: tuple[int, int]
+) -> Fragment | None:
+    """Blocks of `block` elements, dealt to so many subgroups in turn and to so many a part of the tile each.
+
+    None where digits straddle.
+    """
     lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
-    total = prod(memory.shape)
+    near, far = subgroups
+    rounds = prod(memory.shape) // (block * near * far)
     dealt = (
         Digit(Space.MEMORY, each, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
         Digit(Space.MEMORY, block // (each * lanes), Space.REGISTER, each),
-        Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
-        Digit(Space.MEMORY, total // (block * subgroups), Space.REGISTER, block // lanes),
+        Digit(Space.MEMORY, near, Space.SUBGROUP, 1),
+        Digit(Space.MEMORY, rounds, Space.REGISTER, block // lanes),
+        Digit(Space.MEMORY, far, Space.SUBGROUP, near),
     )
     try:
         return _share(*memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"}).digits)
@@ -171,8 +180,20 @@ def _split_in_rectangles(
     """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
     with suppress(DoesNotFit):
         chunks = _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, view.memory.elem)
-        return chunks if rectangle_of(view, chunks.loaded, facts) else None
+        return chunks if _comes_as_rectangles(view, chunks.loaded, facts) else None
     return None
+
+
+def _comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, least: int = 1) -> bool:
+    """Whether messages bring rectangles of at least so many elements, and are worth saying where their planes begin.
+
+    That takes about four instructions, lanes' own messages one or two a register, and two more to turn it.
+    """
+    shape = rectangle_of(view, layout, facts)
+    if shape is None or shape.size < least:
+        return False
+    registers = shape.size * view.memory.elem.bytes // (facts.subgroup_size * _WORD_BYTES)
+    return is_plane(view, facts.planes) or registers >= (4 if view.unit_axis == K else 2)
 
 
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:

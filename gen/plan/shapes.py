@@ -16,7 +16,7 @@ from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.planes import rectangle_of
+from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, is_turned, message_elems, rows_at_once
@@ -141,9 +141,14 @@ def _without_registers(
 
 
 def _comes_as_fragments(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> bool:
-    """Whether both operands come as the instruction reads them, in rectangles, and can be brought nearer before."""
+    """Whether both operands come as the instruction reads them, in rectangles, and can be brought nearer before.
+
+    Of one plane each: every lane tile's subgroup would have to find out where those begin that move.
+    """
     operands = (shape.of_m, atom.b), (shape.of_n, atom.a)
-    return facts.prefetch and all(_is_rectangles(view, fragment, facts) for view, fragment in operands)
+    return facts.prefetch and all(
+        is_plane(linearize(view), facts.planes) and _is_rectangles(view, fragment, facts) for view, fragment in operands
+    )
 
 
 @lru_cache(maxsize=2**10)

@@ -1,102 +1,194 @@
-"""Which accesses are rectangles of a plane: two-dimensional messages, whose bounds the hardware checks.
+"""Which accesses are rectangles of planes: two-dimensional messages, whose bounds the hardware checks.
 
-A view of two plain axes is a plane. Its rows go along the axis whose neighbours are neighbours in memory. A run of the
+Rows of a plane go along the dim whose neighbours are neighbours in memory, the innermost dim of the other axis goes
+down them, or the tensor's coordinate that moves with it; further dims say where the plane begins. A run of the
 fragment's registers is one message if its elements are a rectangle that some order of registers makes; that is checked
 on every lane, so any fragment will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import attrs
 import numpy as np
 
-from convgen.ir.expr import Expr, Var, lift
+from convgen.ir.expr import Expr, const, lift, select
 from convgen.ir.facts import Planes, TargetFacts
-from convgen.ir.layout.digits import Space, times
+from convgen.ir.layout.digits import plus as sum_of
+from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
 from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less
-from convgen.passes.messages.linear import ZERO, LinearView, plus
+from convgen.ir.sizes import Extent
+from convgen.passes.messages.access import Position, TileAccess, scale
+from convgen.passes.messages.linear import ZERO, Halo, LinearDim, LinearView, plus
+from convgen.passes.messages.masks import TRUE, Masks
+from convgen.passes.messages.positions import Positions
+
+_MOST_BYTES = 1 << 31  #: of a buffer in which planes move: where they begin is counted with 32 bits
 
 
 @attrs.frozen
 class PlaneMessage:
-    """Registers [start, start + count) of the fragment: a rectangle of the plane."""
+    """Registers [start, start + count) of the fragment: a rectangle of the plane, `shift` bytes further on."""
 
     start: int
     count: int
     plane: Plane
+    shift: Expr
     shape: Rectangle
     x: Expr  #: in grains of the rectangle
     y: Expr
 
 
+@attrs.frozen
+class _Planes:
+    """A view as planes that are alike: one that stays, or one for each position along the dims that move it."""
+
+    plane: Plane
+    cols: LinearDim  #: that its rows go along
+    rows: LinearDim  #: that goes down them
+    halo: Halo | None  #: whose coordinate counts them, if the dim does not
+    moving: tuple[LinearDim, ...]
+    start: Extent  #: bytes; beyond the plane's base it begins where all that move it are 0
+    steps: tuple[Extent, ...]  #: bytes; each of these moves it
+
+    @property
+    def stays(self) -> bool:
+        """Whether there is but one."""
+        return self.halo is None and not self.moving
+
+    def within(self, view: LinearView) -> tuple[int, int]:
+        """Columns and rows that a rectangle may not straddle multiples of; 0 where it may."""
+        assert view.unit_axis is not None
+        across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
+        counted = self.rows.size if self.halo and self.rows.size < self.rows.padded else 0
+        split = self.rows.padded if len(down) > 1 else 0
+        return self.cols.padded if len(across) > 1 else 0, gcd(counted, split)
+
+    def y(self, at: dict[str, Position]) -> Expr:
+        """The row of a position."""
+        if self.halo is None:
+            return at[self.rows.name].value
+        total: Expr = const(self.halo.const)
+        for name, coef in self.halo.terms:
+            if name in at:
+                total = plus(total, scale(at[name].value, coef))
+        return total
+
+    def shift(self, at: dict[str, Position]) -> Expr:
+        """Bytes from the plane's base to where it begins for a position."""
+        total = lift(self.start, ZERO)
+        for d, step in zip(self.moving, self.steps):
+            total = plus(total, scale(at[d.name].value, step))
+        return total
+
+    def unchecked(self, view: LinearView) -> LinearView:
+        """What of the view no plane's bounds tell: the dims and coordinates that move it."""
+        names = {d.name for d in self.moving} | ({self.rows.name} if self.halo else set())
+        axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
+        return attrs.evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
+
+
 def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
-    """The view as a plane with its unit axis along the rows, if it is one."""
-    if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.halos or view.unit_axis is None:
+    """The plane, or one that moves, of a view whose unit axis lies along the rows, if it is such."""
+    found = _planes(view, limits)
+    return found and found.plane
+
+
+def is_plane(view: LinearView, limits: Planes | None) -> bool:
+    """Whether a view is all of one plane."""
+    found = _planes(view, limits)
+    return found is not None and found.stays
+
+
+@lru_cache(maxsize=2**10)
+def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
+    if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
-    if any(len(dims) != 1 for dims in view.axes):
+    across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
+    cols, rows, moving = across[-1], down[-1], (*across[:-1], *down[:-1])
+    counting = [h for h in view.halos if rows.name in dict(h.terms)]
+    if len(counting) > 1 or any(cols.name in dict(h.terms) for h in view.halos):
         return None
-    ((cols,), (rows,)) = (view.axes[view.unit_axis], view.axes[1 - view.unit_axis])
-    width = times(cols.extent, view.memory.elem.bytes)
+    halo = counting[0] if counting else None
+    coefs = dict(halo.terms) if halo else {}
+    if coefs.get(rows.name, 1) != 1:
+        return None
+    stays = halo is None and not moving
+    width, pitch = times(cols.extent, view.memory.elem.bytes), rows.stride
+    start: Extent = view.base
+    for d in moving:
+        start = sum_of(start, times(d.stride, d.size - 1) if d.reversed else 0)
+    start = sum_of(start, times(pitch, -halo.const) if halo else 0)
+    signed = (times(d.stride, -1) if d.reversed else d.stride for d in moving)
+    steps = tuple(sum_of(step, times(pitch, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
+    height = halo.size if halo else rows.extent
     fits = (
         not rows.reversed,
-        view.base >= 0 and not view.base % limits.align,
-        is_multiple(width, DWORD) and is_multiple(rows.stride, limits.pitch),
-        limits.least <= least(width) and never_less(rows.stride, width),
-        most(rows.stride) < limits.most and rows.size < limits.most,
+        not stays or view.base >= 0,
+        stays or view.memory.bytes < _MOST_BYTES,
+        all(is_multiple(n, limits.align) for n in (start, *steps)),
+        is_multiple(width, DWORD) and is_multiple(pitch, limits.pitch),
+        limits.least <= least(width) and never_less(pitch, width),
+        most(pitch) < limits.most and max(rows.size, most(height)) < limits.most,
     )
-    return Plane(view.memory, view.base, width, rows.extent, rows.stride) if all(fits) else None
+    plane = Plane(view.memory, view.base if stays else 0, width, height, pitch)
+    return _Planes(plane, cols, rows, halo, moving, start, steps) if all(fits) else None
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
-    """What each message of an access with that layout moves, if the view is a plane and all of them are rectangles."""
-    if view.unit_axis is None or len(layout.dims) < len(view.axes) or plane_of(view, facts.planes) is None:
+    """What each message of an access with that layout moves, if the view is planes and all of them are rectangles."""
+    planes = _planes(view, facts.planes)
+    if planes is None or view.unit_axis is None or len(layout.dims) < len(view.axes):
         return None  # along an axis without a dim of the layout a tile is one position
-    return whole_rectangles(layout, view.unit_axis, view.memory.elem.bytes, facts, stores=stores)
+    elem = view.memory.elem.bytes
+    return whole_rectangles(layout, view.unit_axis, elem, facts, stores=stores, within=planes.within(view))
 
 
-def plane_messages(
-    view: LinearView,
-    coords: Sequence[Expr],
-    layout: Fragment,
-    subgroup: Expr,
-    facts: TargetFacts,
-    values: Mapping[Var, Expr],
-    *,
-    stores: bool = False,
-) -> list[PlaneMessage]:
-    """The messages of an access at `coords`, in register order; none where it is not all rectangles.
-
-    `values` are the lets in scope: what a coordinate is a multiple of shows there.
-    """
-    plane, unit, elem = plane_of(view, facts.planes), view.unit_axis, view.memory.elem.bytes
+def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMessage]:
+    """The messages of an access, in register order; none where it is not all rectangles."""
+    view, layout, facts = access.view, access.layout, access.facts
+    planes, unit, elem = _planes(view, facts.planes), view.unit_axis, view.memory.elem.bytes
     shape = rectangle_of(view, layout, facts, stores=stores)
-    if plane is None or unit is None or shape is None or divisor(coords[unit], values) * elem % DWORD:
+    if planes is None or facts.planes is None or unit is None or shape is None:
         return []
-    run = shape.size // facts.subgroup_size
-    outer = layout.partial(Space.SUBGROUP, subgroup)
+    cols, rows = (divisor(access.coords[axis], access.values) for axis in (unit, 1 - unit))
+    within = planes.within(view)
+    if cols * elem % DWORD or (within[0] and cols % (shape.cols * shape.count)) or (within[1] and rows % shape.rows):
+        return []
+    positions, run = Positions(access, lane=ZERO), shape.size // facts.subgroup_size
+    step = shape.grain(elem) // elem
+    masks = Masks(attrs.evolve(access, view=planes.unchecked(view)), is_moved=True)
     out = []
     for start in range(0, layout.registers, run):
-        inner = layout.partial(Space.REGISTER, start)
-        at = [plus(c, lift(outer[dim], ZERO)) + inner[dim] for c, dim in zip(coords, layout.dims)]
-        step = shape.grain(elem) // elem
-        x = at[unit] if step == 1 else at[unit] // step
-        out.append(PlaneMessage(start, run, plane, shape, x, at[1 - unit]))
+        at = positions.of(start)
+        x, y, shift = at[planes.cols.name].value, planes.y(at), ZERO
+        if not planes.stays:
+            exists, shift = masks.mask(*masks.tests(at)), planes.shift(at)
+            y = y if exists is TRUE else select(exists, y, facts.planes.most)
+        out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out
 
 
 @lru_cache(maxsize=2**10)
 def whole_rectangles(
-    layout: Fragment, unit: int, elem_bytes: int, facts: TargetFacts, *, stores: bool = False
+    layout: Fragment,
+    unit: int,
+    elem_bytes: int,
+    facts: TargetFacts,
+    *,
+    stores: bool = False,
+    within: tuple[int, int] = (0, 0),
 ) -> Rectangle | None:
     """The largest rectangle that every run of so many registers is; `unit` is the axis along the plane's rows.
 
-    None of elements wider than a dword, whose order in registers is none of a rectangle's.
+    None straddles multiples of so many columns and rows `within` which they stay, where these are not 0. None of
+    elements wider than a dword, whose order in registers is none of a rectangle's.
     """
     limits, lanes = facts.planes, facts.subgroup_size
     if limits is None or elem_bytes > DWORD:
@@ -104,18 +196,25 @@ def whole_rectangles(
     dims = layout.dims[unit], layout.dims[1 - unit]
     own = layout.coords(0, np.arange(lanes)[:, None], np.arange(layout.registers))
     col, row = (np.broadcast_to(own[dim], (lanes, layout.registers)) for dim in dims)
-    across = layout.coords(np.arange(layout.subgroups), 0, 0)[dims[0]]
-    if (np.asarray(across) * elem_bytes % DWORD).any():
+    outer = layout.coords(np.arange(layout.subgroups), 0, 0)
+    across, down = (np.asarray(outer[dim]) for dim in dims)
+    if (across * elem_bytes % DWORD).any():
         return None
-    run = layout.registers
-    while run:
+    for run in (n for n in range(layout.registers, 0, -1) if layout.registers % n == 0):
         for shape in _shapes(run, lanes, elem_bytes, limits, stores=stores):
+            sides = (within[0], shape.cols * shape.count, across, col), (within[1], shape.rows, down, row)
+            if any(most and _straddles(most, side, at, own[0, ::run]) for most, side, at, own in sides):
+                continue
             wanted = shape.layout(lanes, elem_bytes).coords(0, np.arange(lanes)[:, None], np.arange(run))
             if _runs(col, run, wanted["col"]) and _runs(row, run, wanted["row"]):
                 starts = col[0, ::run] * elem_bytes % DWORD
                 return None if starts.any() else shape
-        run = run // 2 if run % 2 == 0 else 0
     return None
+
+
+def _straddles(most: int, side: int, outer: Any, own: Any) -> bool:
+    """Whether sides of rectangles go beyond a multiple of `most`: those of subgroups begin at `outer`, then `own`."""
+    return bool(most % side or (outer % side).any() or (own % side).any())
 
 
 def _runs(at: Any, run: int, wanted: Any) -> bool:
@@ -147,4 +246,5 @@ def _single(run: int, lanes: int, elem_bytes: int) -> Iterator[tuple[int, int, R
         yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, RectangleOrder.ROWS
         dwords *= 2
     yield run, lanes, RectangleOrder.COLUMN_A_LANE
-    yield lanes, run, RectangleOrder.ROW_A_LANE
+    if not run & run - 1:
+        yield lanes, run, RectangleOrder.ROW_A_LANE

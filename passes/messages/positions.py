@@ -15,18 +15,18 @@ from convgen.passes.messages.linear import ZERO
 
 
 class Positions:
-    """Decodes the coordinates of the elements that registers hold."""
+    """Decodes the coordinates of the elements that registers hold, of each lane or of one."""
 
-    def __init__(self, access: TileAccess) -> None:
+    def __init__(self, access: TileAccess, lane: Expr | None = None) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
         self.places = access.places
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
-        subgroup, lane = (
+        subgroup, lanes = (
             access.layout.partial(space, number)
-            for space, number in ((Space.SUBGROUP, access.subgroup), (Space.LANE, Lane()))
+            for space, number in ((Space.SUBGROUP, access.subgroup), (Space.LANE, Lane() if lane is None else lane))
         )
-        self._lane_part = _sum_parts(subgroup, lane)
+        self._lane_part = _sum_parts(subgroup, lanes)
 
     def of(self, register: int) -> dict[str, Position]:
         """The position along each dim for the element in `register`."""

@@ -35,7 +35,7 @@ class Room(KernelBuilder):
 
     def load(self, plane: Plane, x: Expr, y: Expr, words: int = 2) -> Expr:
         v = self.var("v", vector(u32, words))
-        self.add(s.PlaneLoad(v, plane, Rectangle(WIDTH, words, RectangleOrder.ROW_A_LANE), x, y, self.site()))
+        self.add(s.PlaneLoad(v, plane, const(0), Rectangle(WIDTH, words, RectangleOrder.ROW_A_LANE), x, y, self.site()))
         return v
 
 
@@ -100,8 +100,8 @@ def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int
     here, there = (Plane(b, 64, 24 * size, 10, 32 * size) for b in (source, sink))
     grain = shape.grain(size)
     v = k.var("v", vector(elem, registers))
-    k.add(s.PlaneLoad(v, here, shape, const(x * size // grain), const(y), k.site()))
-    k.add(s.PlaneStore(there, shape, const(2 * size // grain), const(1), v, k.site()))
+    k.add(s.PlaneLoad(v, here, const(0), shape, const(x * size // grain), const(y), k.site()))
+    k.add(s.PlaneStore(there, const(0), shape, const(2 * size // grain), const(1), v, k.site()))
     data = np.random.default_rng(3).integers(1, 1 << 8 * size, 1024).astype(f"u{size}")
     memory = {"source": data.view(np.uint8), "sink": np.zeros(1024 * size, np.uint8)}
     interpret(verify(k.done(), "message"), memory)
@@ -118,7 +118,7 @@ def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int
 
 def typed(k: Room, type: object, rows: int = WIDTH, cols: int = 2) -> None:
     shape = Rectangle(rows, cols, RectangleOrder.ROW_A_LANE)
-    k.add(s.PlaneLoad(k.var("v", type), k.plane(), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
+    k.add(s.PlaneLoad(k.var("v", type), k.plane(), const(0), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
 
 
 FOREIGN = Plane(Global("z", u32, 4096), 0, 48, 10, 64)
@@ -161,7 +161,11 @@ def test_a_plane_may_end_with_its_buffer() -> None:
 
 def prefetching(address: Expr) -> Room:
     k = Room()
-    k.add(s.PlanePrefetch(k.plane(), Rectangle(WIDTH, 2, RectangleOrder.ROW_A_LANE), const(-3), const(20), k.site()))
+    k.add(
+        s.PlanePrefetch(
+            k.plane(), const(0), Rectangle(WIDTH, 2, RectangleOrder.ROW_A_LANE), const(-3), const(20), k.site()
+        )
+    )
     k.add(s.FlatPrefetch(k.x, address, Lane() < 3, k.site()))
     return k
 
@@ -173,7 +177,7 @@ def test_prefetches_change_nothing() -> None:
     interpret(kernel, memory)
     assert not memory["out"].any()
     assert parse(dump(kernel)) is kernel
-    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64)[-3, 20] as 8 x 2 a row a lane" in str(kernel)
+    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64) at 0 [-3, 20] as 8 x 2 a row a lane" in str(kernel)
     assert "prefetch flat" in str(kernel)
 
 
