@@ -24,6 +24,7 @@ from convgen.passes.expand_conversions import expand_conversions
 from convgen.passes.expand_division import expand_division
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
+from convgen.passes.order_sums import order_sums
 from convgen.passes.peephole import peephole
 from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
@@ -72,6 +73,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
+    _pass("order_sums", "message", OPTIMISING, order_sums),
     Pass("place_lets", "message", OPTIMISING, place_lets),
     Pass("peephole", "message", OPTIMISING, peephole),
     Pass("split_barriers", "message", OPTIMISING, split_barriers),

@@ -14,10 +14,10 @@ from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine.instruction import Operand, Reg
 from convgen.ir import stmt as st
-from convgen.ir.expr import Const
+from convgen.ir.expr import Const, Expr
 from convgen.ir.layout.memory import Plane, Rectangle
 
-_X, _Y = 5, 6  #: dwords
+_BASE, _X, _Y = 0, 5, 6  #: dwords
 _MOST = 8  #: payloads of a kind that loads take in turn
 _Message = st.PlaneLoad | st.PlanePrefetch | st.PlaneStore
 #: The rest is the size of the plane's elements in bytes, and bytes from its base to where it begins, None if it moves.
@@ -29,14 +29,17 @@ class _Pool:
 
     def __init__(self, make: Callable[[_Kind], Reg]) -> None:
         self.make = make
-        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds
+        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds, the longest unused first
         self.busy: list[tuple[_Kind, Reg]] = []
 
-    def taken(self, kind: _Kind) -> Reg:
-        """A free one or a new one; of many, the one that was taken longest ago."""
+    def taken(self, kind: _Kind, fitness: Callable[[Reg], int]) -> Reg:
+        """The fittest free one or a new one; of many, the one that was taken longest ago."""
         free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
-        if free or len(busy) < _MOST:
-            payload = free.pop() if free else self.make(kind)
+        if free:
+            payload = max(free, key=fitness)
+            free.remove(payload)
+        elif len(busy) < _MOST:
+            payload = self.make(kind)
         else:
             payload = busy[0]
             self.busy.remove((kind, payload))
@@ -58,14 +61,15 @@ class Payloads:
         self.entered = 0  #: instructions of the entry that have to stand first
         self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
         self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
+        self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
         """A further load before the next barrier has another one, so that none waits for the last to be read."""
-        return self._placed(self.loads.taken(_kind(s, elem_bytes)), s)
+        return self._placed(self._taken(self.loads, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
         """As for a load, but apart: no load has to wait for what nobody waits for."""
-        return self._placed(self.prefetches.taken(_kind(s, elem_bytes)), s)
+        return self._placed(self._taken(self.prefetches, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
         """One of its own for each store: many are under way at once, and only at the end."""
@@ -81,12 +85,26 @@ class Payloads:
         self.loads.release()
         self.prefetches.release()
 
+    def _taken(self, pool: _Pool, s: _Message, elem_bytes: int) -> Reg:
+        """A payload in which as much as can be stands already."""
+        return pool.taken(_kind(s, elem_bytes), lambda payload: -len(self._missing(payload, s)))
+
+    def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
+        """What of a message's place does not stand in a payload, by dwords."""
+        place = ({} if isinstance(s.shift, Const) else {_BASE: s.shift}) | {_X: s.x, _Y: s.y}
+        held = self.holds.get((self.out.block.label, payload), {})
+        return {dword: e for dword, e in place.items() if held.get(dword) is not e}
+
     def _placed(self, payload: Reg, s: _Message) -> Reg:
-        if not isinstance(s.shift, Const):
-            self._based(payload, s.plane, self.out.source(self.scalars.value(s.shift + s.plane.base), "d"))
-        for dword, value in ((_X, s.x), (_Y, s.y)):
-            source = self.out.source(self.scalars.value(value), "ud")
-            self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
+        missing = self._missing(payload, s)
+        for dword, e in missing.items():
+            if dword == _BASE:
+                further = self.scalars.value(e + s.plane.base if s.plane.base else e)
+                self._based(payload, s.plane, self.out.source(further, "d"))
+            else:
+                source = self.out.source(self.scalars.value(e), "ud")
+                self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
+        self.holds.setdefault((self.out.block.label, payload), {}).update(missing)
         return payload
 
     def _based(self, payload: Reg, plane: Plane, further: Operand) -> None:

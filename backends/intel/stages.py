@@ -8,10 +8,12 @@ import attrs
 
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
+from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
+from convgen.backends.intel.syncs import carry_waits
 from convgen.backends.intel.tables import GENERATIONS, Generation
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
@@ -49,6 +51,11 @@ def _select(made: MachineKernel) -> MachineKernel:
     return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
+def _coalesce(made: MachineKernel) -> MachineKernel:
+    """Scalars that are only moved into a payload are computed there."""
+    return attrs.evolve(made, function=coalesce(made.code))
+
+
 def _drop_fences(made: MachineKernel) -> MachineKernel:
     """Fences that publish nothing go: behind them nobody loads what was stored before."""
     return attrs.evolve(made, function=drop_fences(made.code))
@@ -83,6 +90,11 @@ def _score(made: MachineKernel) -> MachineKernel:
     """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
     g = _generation(made)
     return attrs.evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
+
+
+def _carry_waits(made: MachineKernel) -> MachineKernel:
+    """Waits that stand by themselves are carried by arithmetic before them, where it has room."""
+    return attrs.evolve(made, function=carry_waits(made.code, _generation(made)))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
@@ -141,9 +153,11 @@ def stages(g: Generation) -> tuple[Stage, ...]:
     """In order."""
     return (
         Stage("select", _select),
+        Stage("coalesce", _coalesce, optional=True),
         Stage("fences", _drop_fences, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("scoreboard", _score),
+        Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),
     )

@@ -97,7 +97,7 @@ class _Planes:
 def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
     """The plane, or one that moves, of a view whose unit axis lies along the rows, if it is such."""
     found = _planes(view, limits)
-    return found and found.plane
+    return found.plane if found else None
 
 
 def is_plane(view: LinearView, limits: Planes | None) -> bool:
@@ -167,10 +167,9 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     out = []
     for start in range(0, layout.registers, run):
         at = positions.of(start)
-        x, y, shift = at[planes.cols.name].value, planes.y(at), ZERO
-        if not planes.stays:
-            exists, shift = masks.mask(*masks.tests(at)), planes.shift(at)
-            y = y if exists is TRUE else select(exists, y, facts.planes.most)
+        x, y = at[planes.cols.name].value, planes.y(at)
+        exists, shift = (TRUE, ZERO) if planes.stays else (masks.mask(*masks.tests(at)), planes.shift(at))
+        y = y if exists is TRUE else select(exists, y, facts.planes.most)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import attrs
 import numpy as np
 import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from convgen.backends.intel.tables import FACTS
 from convgen.ir import stmt as s
@@ -13,14 +18,16 @@ from convgen.ir.expr import Cast, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Global, Plane, Rectangle, RectangleOrder
+from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, RectangleOrder, TensorDim, View
+from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import postorder
+from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
-from convgen.passes.messages.planes import plane_of, rectangle_of, whole_rectangles
+from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of, whole_rectangles
 
 XEHPC = FACTS["xehpc"]
 LANES = 16
@@ -163,6 +170,71 @@ def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
     wanted = Plane(_BUFFER, view.base, cols.size * 2, rows.size, rows.stride)
     assert plane_of(view, LIMITS) == (wanted if fits else None)
     assert plane_of(view, None) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ({"halos": (Halo(40, (("row", 1),), 0),)}, True),
+        ({"halos": (Halo(40, (("row", 2),), 0),)}, False),  # every other row of a plane
+        ({"halos": (Halo(60, (("col", 1),), 0),)}, False),
+        ({"halos": (Halo(40, (("row", 1),), 0), Halo(39, (("row", 1),), 0))}, False),
+        ({"axes": ((LinearDim("n", 2, 2, 8192), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, True),
+        ({"axes": ((LinearDim("n", 2, 2, 8192, True), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, True),
+        ({"axes": ((LinearDim("n", 2, 2, 8224), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, False),
+    ],
+)
+def test_which_views_are_planes_that_move(change: dict[str, Any], moves: bool) -> None:
+    small = attrs.evolve(_FITTING, memory=Global("x", f16, 1 << 20))
+    assert is_plane(small, LIMITS)
+    view = attrs.evolve(small, **change)
+    assert (plane_of(view, LIMITS) is not None) == moves
+    assert not is_plane(view, LIMITS)
+
+
+@st.composite
+def images(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
+    """Windows of an image of 32 channels, taps and channels along one axis and pixels along the other; a tile of it."""
+    sizes = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.sampled_from([4, 8, 12, 16, 20])), 32
+    kernel, left, dilation = draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2))
+    sign = draw(st.sampled_from([1, -1]))  # of what is against memory
+    down, across, lines = draw(st.integers(1, 2)), draw(st.sampled_from([4, 8, 16])), draw(st.integers(1, 5))
+    taps = Dim("kh", kernel, kernel), Dim("kw", kernel, kernel), Dim("c", 32, draw(st.sampled_from([32, 64])))
+    pixels = Dim("n", sizes[0], 3), Dim("y", lines, lines), Dim("x", across, across)
+    start = -left if sign > 0 else left
+    index = (
+        TensorDim(sizes[0], (("n", 1),)),
+        TensorDim(sizes[1], (("y", down), ("kh", sign)), start, masked=True),
+        TensorDim(sizes[2], (("x", 1), ("kw", sign * dilation)), start, masked=True),
+        TensorDim(32, (("c", 1),)),
+    )
+    k_along, high = draw(st.booleans()), draw(st.sampled_from([4, 8, 16]))
+    memory = Global("source", f16, 2 * math.prod(sizes))
+    axes = (pixels, taps) if k_along else (taps, pixels)
+    at = draw(st.integers(0, 8)) * 16, draw(st.integers(0, 8)) * 16
+    own = (("k", LANES, LANE, 1), ("i", high, REG, 1)) if k_along else (("i", LANES, LANE, 1), ("k", high, REG, 1))
+    return View(memory, Layout.dense(sizes, (0, 1, 2, 3)), axes, index), at, fragment(*own)
+
+
+@given(images())
+def test_planes_move_with_windows_and_images(case: tuple[View, tuple[int, int], Fragment]) -> None:
+    """Taps, left and right of images and above and below them, further images than there are."""
+    view, (i, k), layout = case
+    b = KernelBuilder("copies", width=LANES)
+    source = b.buffer("source", f16, view.memory.bytes // 2)
+    view = replace(view, memory=source)
+    sink = matrix(b.buffer("sink", f16, LANES * 16), *layout.shape)
+    b.store_view(sink, (const(0), const(0)), b.load_view("v", view, (const(i), const(k)), layout), layout)
+    before = b.done()
+    after = verify(lower_tiles(before, XEHPC), "message")
+    event(", ".join(sorted(kind.__name__ for kind in kinds(after))))
+    results = []
+    for kernel in (before, after):
+        data = np.arange(1, view.memory.bytes // 2 + 1).astype(np.uint16)
+        memory = {"source": data.view(np.uint8), "sink": np.zeros(2 * LANES * 16, np.uint8)}
+        interpret(kernel, memory)
+        results.append(memory["sink"])
+    assert np.array_equal(results[0], results[1])
 
 
 def test_a_plane_may_lie_on_its_side() -> None:

@@ -1,0 +1,74 @@
+"""Waits for tokens that stand by themselves are carried by arithmetic, which has room for one token each.
+
+A message sets a token and cannot wait for another, a matrix instruction neither; but what makes a message's payload
+stands directly before it, and waits as well. So hardly anything is waited for too early, and an instruction less is
+issued. Beside a token there is room for a distance in the own pipe only (IGA 1.1.0, by trial: facts of SWSB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from convgen.backends.intel.isa import Literal, XeInstruction
+from convgen.backends.intel.scoreboard import type_pipe
+from convgen.backends.intel.tables import Generation
+from convgen.backends.machine.instruction import Function, Instruction, Unit
+
+_REACH = 4  #: instructions that may wait for a token earlier than needed
+_MASKS = {"sync.allwr": "dst", "sync.allrd": "src"}  #: what syncs of many tokens wait for
+
+
+def carry_waits(function: Function, generation: Generation) -> Function:
+    """The function with fewer instructions that only wait; what they waited for still is waited for."""
+    return function.rewritten(lambda _, block: _carried(block.instructions, generation))
+
+
+def _carried(instructions: Iterable[Instruction], generation: Generation) -> list[XeInstruction]:
+    """A block's instructions, each behind those waits that neither it nor arithmetic before it carries."""
+    done: list[XeInstruction] = []
+    syncs: list[XeInstruction] = []  # that stand before the next instruction
+    for i in instructions:
+        assert isinstance(i, XeInstruction)
+        if _waits(i):
+            syncs.append(i)
+            continue
+        first = len(done)
+        done.append(i)
+        carriers = [n for n in (first, *_arithmetic_before(done, first)) if _has_room(done[n], generation)]
+        left = []
+        for sync in sorted(syncs, key=lambda sync: len(_waits(sync))):
+            waits = _waits(sync)
+            if len(waits) > len(carriers):
+                left.append(sync)
+                continue
+            for wait in waits:
+                n = carriers.pop(0)
+                done[n] = done[n].annotated(*(a.lstrip("FILM") for a in done[n].annotations), wait)
+        done[first:first] = left
+        syncs = []
+    return done + syncs
+
+
+def _waits(i: XeInstruction) -> list[str]:
+    """The tokens that an instruction does nothing but wait for, as annotations."""
+    if i.op.name == "sync.nop":
+        return [a for a in i.annotations if a.startswith("$")]
+    if i.op.name in _MASKS:
+        (mask,) = i.src
+        assert isinstance(mask, Literal) and isinstance(mask.value, int)
+        bits = mask.value
+        return [f"${n}.{_MASKS[i.op.name]}" for n in range(bits.bit_length()) if bits >> n & 1]
+    return []
+
+
+def _arithmetic_before(done: list[XeInstruction], end: int) -> Iterator[int]:
+    """The places of up to so many instructions of in-order pipes that end there, the last one first."""
+    for n in range(end - 1, max(end - 1 - _REACH, -1), -1):
+        if done[n].op.unit is not Unit.VALU:
+            return
+        yield n
+
+
+def _has_room(i: XeInstruction, generation: Generation) -> bool:
+    """Whether an instruction can wait for a token, too."""
+    return i.op.unit is Unit.VALU and all(a[0] in (type_pipe(i, generation), "@") for a in i.annotations)

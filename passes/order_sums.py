@@ -1,0 +1,67 @@
+"""Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
+
+Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant goes
+to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import reduce
+
+from convgen.ir.expr import Add, Const, Expr, Var
+from convgen.ir.mutate import Mutator, postorder
+from convgen.ir.node import Node, replace
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Stmt
+from convgen.ir.types import Type
+
+
+def order_sums(kernel: Kernel) -> Kernel:
+    """Integer sums whose terms become known in different blocks are added up outermost first; message level."""
+    return replace(kernel, body=_Orderer(kernel.body)(kernel.body))
+
+
+class _Orderer(Mutator):
+    def __init__(self, body: Stmt) -> None:
+        super().__init__()
+        self.uses = Counter(child for node in postorder(body) for child in node.children())
+        self.depths: dict[Node, int] = {}  # how deep the block is nested where an expression is known
+        self._note_binders(body, 0)
+
+    def Add(self, e: Add) -> Expr:
+        if not isinstance(e.type, Type) or not e.type.is_int:
+            return self.descend(e)
+        terms = list(self._terms(e))
+        depths = [self._depth(t) for t in terms if not isinstance(t, Const)]
+        if not depths or min(depths) == max(depths):
+            return self.descend(e)
+        first = [t for t in terms if not isinstance(t, Const) and self._depth(t) == min(depths)]
+        constants = [t for t in terms if isinstance(t, Const)]
+        others = sorted((t for t in terms if t not in first and t not in constants), key=self._depth)
+        ordered: list[Expr] = [self.mutate(t) for t in (*first, *constants, *others)]
+        return reduce(Add, ordered)
+
+    def _terms(self, e: Expr) -> Iterator[Expr]:
+        """The terms of a sum, in order, those of sums within it that are used once among them."""
+        assert isinstance(e, Add)
+        for part in (e.a, e.b):
+            if isinstance(part, Add) and self.uses[part] == 1:
+                yield from self._terms(part)
+            else:
+                yield part
+
+    def _note_binders(self, s: Stmt, depth: int) -> None:
+        self.depths.update(dict.fromkeys(s.binds, depth))
+        self.depths.update(dict.fromkeys(s.binds_within, depth + 1))
+        for inner in s.bodies:
+            self._note_binders(inner, depth + 1)
+
+    def _depth(self, e: Expr) -> int:
+        """The depth of the innermost block that binds a variable of `e`."""
+        known = self.depths.get(e)
+        if known is None:
+            inner = (self._depth(c) for c in e.children() if isinstance(c, Expr))
+            known = self.depths[e] = 0 if isinstance(e, Var) else max(inner, default=0)
+        return known
