@@ -1,7 +1,8 @@
 """Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
 
 Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant goes
-to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`.
+to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. Where messages have immediate
+offsets, constants are these, and the other terms of an address are few: all stays as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from functools import reduce
 
 from convgen.ir.expr import Add, Const, Expr, Var
+from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
@@ -18,9 +20,9 @@ from convgen.ir.stmt import Stmt
 from convgen.ir.types import Type
 
 
-def order_sums(kernel: Kernel) -> Kernel:
-    """Integer sums whose terms become known in different blocks are added up outermost first; message level."""
-    return replace(kernel, body=_Orderer(kernel.body)(kernel.body))
+def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Integer sums of terms that become known in different blocks are added up outermost first; message level."""
+    return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel.body)(kernel.body))
 
 
 class _Orderer(Mutator):

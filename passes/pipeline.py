@@ -73,7 +73,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
-    _pass("order_sums", "message", OPTIMISING, order_sums),
+    Pass("order_sums", "message", OPTIMISING, order_sums),
     Pass("place_lets", "message", OPTIMISING, place_lets),
     Pass("peephole", "message", OPTIMISING, peephole),
     Pass("split_barriers", "message", OPTIMISING, split_barriers),

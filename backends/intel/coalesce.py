@@ -10,6 +10,8 @@ import attrs
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
 from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
 
+_Place = tuple[VirtualRegister, int | None]  #: a dword of a register, or all of it
+
 
 def coalesce(function: Function) -> Function:
     """The function without moves of scalars that arithmetic of their block could have written where they go."""
@@ -24,21 +26,23 @@ def _coalesced(instructions: Sequence[Instruction], temporaries: set[VirtualRegi
     """The instructions of a block; `temporaries` are written once and read once, anywhere."""
     done: list[Instruction] = []
     made: dict[VirtualRegister, int] = {}  # which of the instructions wrote a temporary
-    touched: dict[VirtualRegister, int] = {}  # which of them was the last to touch a register
+    touched: dict[_Place, int] = {}  # which of them was the last to touch a register
     for i in instructions:
         assert isinstance(i, XeInstruction)
         place = _destination(i)
         if place is not None and isinstance(value := i.src[0], Region) and value.vreg in made:
             at = made[value.vreg]
-            if touched.get(place.vreg, -1) < at:
+            if max(touched.get((place.vreg, dword), -1) for dword in (place.sub, None)) < at:
                 maker = done[at]
                 assert isinstance(maker, XeInstruction) and isinstance(result := maker.dst[0], Region)
                 there = region(place, result.type, place.sub)
                 done[at] = attrs.evolve(maker, dst=(there,), partial=i.partial)
-                touched[place.vreg] = at
+                touched[place.vreg, place.sub] = at
                 continue
-        for r in (*i.defs(), *i.uses()):
-            touched[r.vreg] = len(done)
+        for r in i.touched():
+            touched[r.vreg, None] = len(done)
+        for r in i.defs():
+            touched[r.vreg, place.sub if place else None] = len(done)
         if (v := _result(i)) in temporaries and v is not None:
             made[v] = len(done)
         done.append(i)

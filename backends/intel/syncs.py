@@ -2,7 +2,7 @@
 
 A message sets a token and cannot wait for another, a matrix instruction neither; but what makes a message's payload
 stands directly before it, and waits as well. So hardly anything is waited for too early, and an instruction less is
-issued. Beside a token there is room for a distance in the own pipe only (IGA 1.1.0, by trial: facts of SWSB).
+issued. Beside a distance in the own pipe there is room for what the generation says (IGA 1.1.0, by trial).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
             continue
         first = len(done)
         done.append(i)
-        carriers = [n for n in (first, *_arithmetic_before(done, first)) if _has_room(done[n], generation)]
+        near = (first, *_arithmetic_before(done, first))
         left = []
         for sync in sorted(syncs, key=lambda sync: len(_waits(sync))):
             waits = _waits(sync)
+            carriers = [n for n in near if _has_room(done[n], waits[0], generation)]
             if len(waits) > len(carriers):
                 left.append(sync)
                 continue
-            for wait in waits:
-                n = carriers.pop(0)
+            for n, wait in zip(carriers, waits):
                 done[n] = done[n].annotated(*(a.lstrip("FILM") for a in done[n].annotations), wait)
         done[first:first] = left
         syncs = []
@@ -69,6 +69,9 @@ def _arithmetic_before(done: list[XeInstruction], end: int) -> Iterator[int]:
         yield n
 
 
-def _has_room(i: XeInstruction, generation: Generation) -> bool:
-    """Whether an instruction can wait for a token, too."""
-    return i.op.unit is Unit.VALU and all(a[0] in (type_pipe(i, generation), "@") for a in i.annotations)
+def _has_room(i: XeInstruction, wait: str, generation: Generation) -> bool:
+    """Whether an instruction can wait for a token like that, too."""
+    if i.op.unit is not Unit.VALU or not i.annotations:
+        return i.op.unit is Unit.VALU
+    own = all(a[0] == type_pipe(i, generation) for a in i.annotations)
+    return own and wait.partition(".")[2] in generation.carried

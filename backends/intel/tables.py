@@ -48,6 +48,7 @@ class Generation:
     carry_option: tuple[str, ...]  #: option with which an instruction writes the accumulator, too
     flags: int  #: flag registers of 16 bits
     distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
+    carried: frozenset[str]  #: waits for a token that arithmetic may state beside a distance in its own pipe (by IGA)
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
     dpas_clocks: int  #: clocks; one 8x8
@@ -66,6 +67,7 @@ _XEHPC = Generation(
     carry_option=(),
     flags=8,
     distance_pipes=frozenset("AFI"),
+    carried=frozenset(("dst", "src")),
     waits_for_writes=True,
     response_apart=True,
     dpas_clocks=8,
@@ -84,6 +86,7 @@ GENERATIONS: dict[str, Generation] = {
         carry_option=("AccWrEn",),
         flags=4,
         distance_pipes=frozenset("A"),
+        carried=frozenset(("dst",)),
         waits_for_writes=False,
         response_apart=False,
         dpas_clocks=16,

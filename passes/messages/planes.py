@@ -53,6 +53,8 @@ class _Planes:
     cols: LinearDim  #: that its rows go along
     rows: LinearDim  #: that goes down them
     halo: Halo | None  #: whose coordinate counts them, if the dim does not
+    every: int  #: positions of that coordinate from row to row
+    line: Extent  #: bytes from one of its positions to the next
     moving: tuple[LinearDim, ...]
     start: Extent  #: bytes; beyond the plane's base it begins where all that move it are 0
     steps: tuple[Extent, ...]  #: bytes; each of these moves it
@@ -72,19 +74,24 @@ class _Planes:
 
     def y(self, at: dict[str, Position]) -> Expr:
         """The row of a position."""
-        if self.halo is None:
-            return at[self.rows.name].value
-        total: Expr = const(self.halo.const)
-        for name, coef in self.halo.terms:
-            if name in at:
-                total = plus(total, scale(at[name].value, coef))
-        return total
+        row, first = at[self.rows.name].value, self._first(at)
+        return plus(row, first if self.every == 1 else first // self.every)
 
     def shift(self, at: dict[str, Position]) -> Expr:
         """Bytes from the plane's base to where it begins for a position."""
         total = lift(self.start, ZERO)
         for d, step in zip(self.moving, self.steps):
             total = plus(total, scale(at[d.name].value, step))
+        if self.every > 1:  # its rows are every second, say, of the lines, from one of the first on
+            total = plus(total, scale(self._first(at) % self.every, self.line))
+        return total
+
+    def _first(self, at: dict[str, Position]) -> Expr:
+        """The coordinate that counts the rows, where the dim down them is 0."""
+        total: Expr = const(self.halo.const if self.halo else 0)
+        for name, coef in self.halo.terms if self.halo else ():
+            if name in at and name != self.rows.name:
+                total = plus(total, scale(at[name].value, coef))
         return total
 
     def unchecked(self, view: LinearView) -> LinearView:
@@ -117,28 +124,30 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
         return None
     halo = counting[0] if counting else None
     coefs = dict(halo.terms) if halo else {}
-    if coefs.get(rows.name, 1) != 1:
+    every = coefs.get(rows.name, 1)
+    width, pitch = times(cols.extent, view.memory.elem.bytes), rows.stride
+    line = pitch if every == 1 else pitch // every if isinstance(pitch, int) and every > 1 else 0
+    if halo and (not line or halo.size % every):
         return None
     stays = halo is None and not moving
-    width, pitch = times(cols.extent, view.memory.elem.bytes), rows.stride
     start: Extent = view.base
     for d in moving:
         start = sum_of(start, times(d.stride, d.size - 1) if d.reversed else 0)
-    start = sum_of(start, times(pitch, -halo.const) if halo else 0)
+    start = sum_of(start, times(line, -halo.const) if halo else 0)
     signed = (times(d.stride, -1) if d.reversed else d.stride for d in moving)
-    steps = tuple(sum_of(step, times(pitch, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
-    height = halo.size if halo else rows.extent
+    steps = tuple(sum_of(step, times(line, -coefs.get(d.name, 0))) for d, step in zip(moving, signed))
+    height = halo.size // every if halo else rows.extent
     fits = (
         not rows.reversed,
         not stays or view.base >= 0,
         stays or view.memory.bytes < _MOST_BYTES,
-        all(is_multiple(n, limits.align) for n in (start, *steps)),
+        all(is_multiple(n, limits.align) for n in (start, *steps, line if every > 1 else 0)),
         is_multiple(width, DWORD) and is_multiple(pitch, limits.pitch),
         limits.least <= least(width) and never_less(pitch, width),
         most(pitch) < limits.most and max(rows.size, most(height)) < limits.most,
     )
     plane = Plane(view.memory, view.base if stays else 0, width, height, pitch)
-    return _Planes(plane, cols, rows, halo, moving, start, steps) if all(fits) else None
+    return _Planes(plane, cols, rows, halo, every, line, moving, start, steps) if all(fits) else None
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
