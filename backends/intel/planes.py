@@ -91,7 +91,7 @@ class Payloads:
 
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
         """What of a message's place does not stand in a payload, by dwords."""
-        place = ({} if isinstance(s.shift, Const) else {_BASE: s.shift}) | {_X: s.x, _Y: s.y}
+        place = {_X: s.x, _Y: s.y} | ({} if isinstance(s.shift, Const) else {_BASE: s.shift})
         held = self.holds.get((self.out.block.label, payload), {})
         return {dword: e for dword, e in place.items() if held.get(dword) is not e}
 

@@ -55,8 +55,7 @@ def _waits(i: XeInstruction) -> list[str]:
         return [a for a in i.annotations if a.startswith("$")]
     if i.op.name in _MASKS:
         (mask,) = i.src
-        assert isinstance(mask, Literal) and isinstance(mask.value, int)
-        bits = mask.value
+        bits = int(mask.value) if isinstance(mask, Literal) else 0
         return [f"${n}.{_MASKS[i.op.name]}" for n in range(bits.bit_length()) if bits >> n & 1]
     return []
 
