@@ -59,6 +59,7 @@ class Costs:
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     barrier: int = 40  #: clocks; a barrier beyond the instructions around it
+    block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads
     load_latency: int = 800  #: clocks; from a global load to its data
     shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is

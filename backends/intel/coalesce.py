@@ -1,4 +1,4 @@
-"""Scalars that are only moved into a payload are computed there."""
+"""What is only moved, a scalar into a payload or a register into a part of a tuple, is computed where it goes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import Counter
 import attrs
 
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
-from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
 
-#: A dword of a register, or all of it.
-_Part = tuple[VirtualRegister, int | None]
+#: A tuple, one of its registers, or a dword of that.
+_Part = tuple[VirtualRegister] | tuple[VirtualRegister, int] | tuple[VirtualRegister, int, int]
 
 
-def coalesce(function: Function) -> Function:
-    """The function without moves of scalars that arithmetic of their block can write where they go."""
+def coalesce(function: Function, lanes: int) -> Function:
+    """The function without moves of what arithmetic of their block can write where they go; `lanes` of a register."""
     instructions = list(function.instructions())
+    read = Counter(r.vreg for i in instructions if isinstance(i, XeInstruction) for r in i.touched())
     written = Counter(r.vreg for i in instructions for r in i.defs())
-    read = Counter(r.vreg for i in instructions for r in i.uses())
-    temporaries = {v for v in written if v.bank == "s" and v.size == 1 and written[v] == read[v] == 1}
+    writers = {v: n for v, n in written.items() if v.bank in ("s", "v") and v.size == 1 and read[v] == 1}
 
     def body(index: int, block: object) -> list[Instruction]:
-        here = _Block(temporaries)
+        here = _Block(writers, lanes)
         for i in function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
             here.take(i)
@@ -31,54 +31,83 @@ def coalesce(function: Function) -> Function:
 
 
 class _Block:
-    """The instructions of a block so far. What is written once and read once, anywhere, may be a temporary."""
+    """The instructions of a block so far."""
 
-    def __init__(self, temporaries: set[VirtualRegister]) -> None:
-        self.temporaries = temporaries
+    def __init__(self, writers: dict[VirtualRegister, int], lanes: int) -> None:
+        self.writers, self.lanes = writers, lanes  # how many instructions write what one reads
         self.done: list[XeInstruction] = []
-        self.makers: dict[VirtualRegister, int] = {}  # which of them wrote a temporary
-        self.touched: dict[_Part, int] = {}  # which of them was the last to read or write a part
+        self.makers: dict[VirtualRegister, list[int]] = {}  # which of them wrote such
+        self.touched: dict[_Part, int] = {}  # which of them was the last to read or write all of a part
+        self.begun: dict[_Part, int] = {}  # which of them was the last to read or write a dword of a register alone
 
     def take(self, i: XeInstruction) -> None:
-        """An instruction more, or another destination for the one that made what it only moves."""
-        place = _moved_to(i)
-        value = i.src[0] if place is not None else None
-        if place is not None and isinstance(value, Region) and value.vreg in self.makers:
-            at = self.makers[value.vreg]
-            if max(self.touched.get((place.vreg, dword), -1) for dword in (place.sub, None)) < at:
-                self.done[at] = _written_to(self.done[at], place, partial=i.partial)
-                self.touched[place.vreg, place.sub] = at
+        """An instruction more, or another destination for those that made what it only moves."""
+        place = self._moved_to(i)
+        if place is not None and isinstance(value := i.src[0], Region):
+            makers, dword = self.makers.get(value.vreg, []), place.sub if value.bank == "s" else None
+            if len(makers) == self.writers[value.vreg] and self._last(place, dword) < makers[0]:
+                for n in makers:
+                    self.done[n] = _written_to(self.done[n], place, partial=i.partial)
+                self._touch(place, makers[-1], dword)
                 return
         here = len(self.done)
-        self.touched.update(((r.vreg, None), here) for r in i.touched())
-        self.touched.update(((r.vreg, place.sub if place else None), here) for r in i.defs())
-        if (result := _result(i)) in self.temporaries and result is not None:
-            self.makers[result] = here
+        for r in i.touched():
+            self._touch(r, here)
+        for r in i.defs():
+            self._touch(r, here, r.sub if isinstance(r, Region) and i.lanes == 1 and _is_dword(r) else None)
+        if (result := _result(i)) is not None and result in self.writers:
+            self.makers.setdefault(result, []).append(here)
         self.done.append(i)
 
+    def _touch(self, r: Reg, at: int, dword: int | None = None) -> None:
+        """Note an access to a tuple, to a register of it, or to a dword of that alone."""
+        if r.count > 1:
+            self.touched[r.vreg,] = at
+        elif dword is None:
+            self.touched[r.vreg, r.first] = at
+        else:
+            self.touched[r.vreg, r.first, dword] = self.begun[r.vreg, r.first] = at
 
-def _moved_to(i: XeInstruction) -> Region | None:
-    """Where an instruction moves a dword of a scalar, if that is all it does."""
-    if i.op.name != "mov" or i.op.fence or i.lanes != 1 or i.predicate or i.condition or len(i.dst) != 1:
-        return None
-    to, value = i.dst[0], i.src[0]
-    if not isinstance(to, Region) or not isinstance(value, Region) or value.bank != "s":
-        return None
-    plain = not (value.signs or value.sub or to.saturated)
-    return to if plain and TYPE_BYTES[to.type] == TYPE_BYTES[value.type] == 4 else None
+    def _last(self, place: Region, dword: int | None) -> int:
+        """Which instruction was the last to access a register, or one of its dwords."""
+        v, n, before = place.vreg, place.first, -1
+        own = self.begun.get((v, n), before) if dword is None else self.touched.get((v, n, dword), before)
+        return max(own, self.touched.get((v, n), before), self.touched.get((v,), before))
+
+    def _moved_to(self, i: XeInstruction) -> Region | None:
+        """Where an instruction moves a scalar or a register, if that is all it does."""
+        if i.op.name != "mov" or i.op.fence or i.predicate or i.condition or len(i.dst) != 1:
+            return None
+        to, value = i.dst[0], i.src[0]
+        if not isinstance(to, Region) or not isinstance(value, Region) or value.vreg not in self.writers:
+            return None
+        plain = not (value.signs or value.sub or to.saturated) and _is_dword(to) and _is_dword(value)
+        if value.bank == "s":
+            return to if plain and i.lanes == 1 else None
+        whole = to.bank == "v" and to.count == 1 and to.sub == 0 and to.stride == value.stride == 1
+        return to if plain and whole and i.lanes == self.lanes else None
+
+
+def _is_dword(r: Region) -> bool:
+    return TYPE_BYTES[r.type] == 4
 
 
 def _result(i: XeInstruction) -> VirtualRegister | None:
-    """The scalar that simple arithmetic of one lane makes, whose result may as well stand elsewhere."""
+    """What simple arithmetic makes, a scalar or part of a register, that may as well stand elsewhere."""
     simple = i.op.unit is Unit.VALU and not (i.op.port or i.op.reads or i.op.writes or i.early_clobber)
-    if not simple or i.lanes != 1 or len(i.dst) != 1 or (i.predicate and not isinstance(i.op, Select)):
+    if not simple or len(i.dst) != 1 or (i.predicate and not isinstance(i.op, Select)):
         return None
     to = i.dst[0]
-    return to.vreg if isinstance(to, Region) and TYPE_BYTES[to.type] == 4 and not to.saturated else None
+    if not isinstance(to, Region):
+        return None
+    scalar = i.lanes == 1 and _is_dword(to) and not to.saturated
+    return to.vreg if scalar or to.bank == "v" else None
 
 
 def _written_to(maker: XeInstruction, place: Region, *, partial: bool) -> XeInstruction:
-    """The arithmetic with its result in another dword; `partial` where the register's others are kept."""
+    """Arithmetic with its result elsewhere; of a scalar `partial` says whether the register's other dwords are kept."""
     (result,) = maker.dst
     assert isinstance(result, Region)
-    return attrs.evolve(maker, dst=(region(place, result.type, place.sub),), partial=partial)
+    if result.bank == "s":
+        return attrs.evolve(maker, dst=(region(place, result.type, place.sub),), partial=partial)
+    return attrs.evolve(maker, dst=(region(place, result.type, result.sub, result.stride, saturated=result.saturated),))

@@ -55,6 +55,7 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
+        self.loaded: tuple[tuple[str, x.Var], Reg] | None = None  # the last bool put into flags, and its block
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
@@ -300,7 +301,7 @@ class XeScalars(Scalars):
             case x.Const():
                 return self._flags("mov", Imm(-e.bits & 0xFFFF))
             case x.Var():
-                return self._flags("mov", self.env[e])
+                return self._loaded(e)
             case x.Comparison():
                 return self._compare(e, out.lanes)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
@@ -312,6 +313,13 @@ class XeScalars(Scalars):
             case AllLanes(a):
                 return self._agreed(a, out.lanes)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+
+    def _loaded(self, v: x.Var) -> Reg:
+        """A bool that has a name, in the flag register of last time if no other flags were made since."""
+        here = self.out.block.label, v
+        if self.loaded is None or self.loaded[0] != here or self.loaded[1] is not self.out.newest_flags:
+            self.loaded = here, self._flags("mov", self.env[v])
+        return self.loaded[1]
 
     def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""

@@ -52,8 +52,8 @@ def _select(made: MachineKernel) -> MachineKernel:
 
 
 def _coalesce(made: MachineKernel) -> MachineKernel:
-    """Scalars that are only moved into a payload are computed there."""
-    return attrs.evolve(made, function=coalesce(made.code))
+    """What is only moved into a payload or into a part of a tuple is computed there."""
+    return attrs.evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
 def _drop_fences(made: MachineKernel) -> MachineKernel:

@@ -11,7 +11,7 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.facts import Caches, Core, Planes, SharedPhases, TargetFacts
+from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
@@ -285,6 +285,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             fragment_sets=1,  # nothing moves loads among products
         ),
         caches=caches,
+        costs=Costs(block=60),  # counted in loops of convgen's: digits of K, addresses in local memory, barriers, fences
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,

@@ -53,7 +53,7 @@ class Clocks:
     matrix: float  #: clocks; matrix pipe, of one block
     shared: float  #: clocks; shared memory
     moved: float  #: clocks; from global memory
-    issue: float  #: clocks; loads and the search for their places
+    issue: float  #: clocks; loads and the search for their places, and what a block of K takes besides
     serial: float  #: clocks; barriers and what waits at them
     blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
     block: float  #: clocks; one block of a workgroup that has a unit to itself
@@ -244,7 +244,7 @@ class _Work:
     matrix: Numbers  #: clocks; matrix pipe
     shared: Numbers  #: clocks; shared memory
     moved: Numbers  #: clocks; from global memory
-    issue: Numbers  #: clocks; loads and the search for their places
+    issue: Numbers  #: clocks; loads and the search for their places, and what a block of K takes besides
     slot_bytes: Numbers  #: bytes; shared memory of one slot
     met: Numbers  #: clocks; of a tile, in which they do
     accumulators: Numbers  #: registers; of a lane
@@ -322,7 +322,7 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=read / facts.core.shared_read_rate + np.where(is_shared, written / facts.core.shared_rate, 0),
         moved=copied / facts.core.global_rate,
-        issue=messages * facts.costs.message * count / simds,
+        issue=(messages * facts.costs.message + facts.costs.block) * count / simds,
         slot_bytes=copied + gaps,
         met=np.where(meets, met, 0.0),
         accumulators=accumulators,

@@ -329,10 +329,10 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     if config.taps != RUNS:
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
-    if not config.slots or any(config.direct) or facts.flat:
-        raise DoesNotFit("taps=runs: wanted copies through registers, from surfaces")
+    if not config.slots or any(config.direct):
+        raise DoesNotFit("taps=runs: wanted copies through registers")
     found = views.products(problem, 1, config.reorder, config.phases)
-    return tuple(in_runs(p, tile_k, facts.chunk_bytes) for p in found)
+    return tuple(in_runs(p, tile_k, facts) for p in found)
 
 
 def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:

@@ -15,6 +15,7 @@ from math import prod
 import attrs
 
 from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.passes.messages.linear import WORD, linearize
@@ -25,17 +26,19 @@ _ROWS, _K = 0, 1  #: axes of a factor
 _RUN = "run"
 
 
-def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
+def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
     """The product with its taps along rows and channels as runs; DoesNotFit where memory has none.
 
-    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks.
+    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks. Messages of runs that begin
+    within a word bring one word more, which may be past the end of a buffer: with flat addresses windows have no such
+    runs, and of other views all that exists is loaded as it is.
     """
     side, axis, dims = _found(product)
     views = product.of_n, product.of_m
     elem = views[side].memory.elem
     if elem.bytes > WORD:
         raise DoesNotFit(f"taps=runs: wanted elements of {WORD} bytes at most, {views[side].memory.name} has {elem}")
-    chunk = max(1, chunk_bytes // elem.bytes)
+    chunk = max(1, facts.chunk_bytes // elem.bytes)
     best, widest = product, (1, True)
     for lead in range(max(1, WORD // elem.bytes)):
         size = lead + prod(d.size for d in dims)
@@ -48,12 +51,20 @@ def in_runs(product: Product, tile_k: int, chunk_bytes: int) -> Product:
         linear = linearize(found)
         message = max(n for n in _runs(chunk) if linear.makes_messages(n))
         score = message, not linear.is_skewed
-        if score > widest:
+        if score > widest and not (facts.flat and linear.is_skewed):
+            if facts.flat:
+                of_n, of_m, result = map(_unskewed, (of_n, of_m, result))
             joined = Joined(_RUN, dims, lead, product.result.index)
             best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
     if widest[0] == 1:
-        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} are too narrow for messages of {WORD} bytes")
+        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} have no messages of {WORD} bytes and more")
     return best
+
+
+def _unskewed(view: View) -> View:
+    """The view, without messages of runs where these may begin within a word."""
+    skewed = isinstance(view, RunView) and linearize(view).is_skewed
+    return View(view.memory, view.layout, view.axes, view.index) if skewed else view
 
 
 def _runs(most: int) -> Iterator[int]:

@@ -191,7 +191,7 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         sizes = sorted(((part.m, part.n, part.k // apart.inner) for part in parts), key=lambda size: -size[2])
         yield attrs.evolve(apart, parts=1, grids=MERGED, merged=tuple(sizes))
-    if len(parts) == 1 and not problem.runtime and not facts.flat:
+    if len(parts) == 1 and not problem.runtime:
         yield from _as_runs(apart, largest, facts)
 
 
@@ -211,7 +211,7 @@ def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Sha
     longest = TILE_K[-1] * max(1, chunk // 8)
     for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
         try:
-            found = in_runs(product, tile_k, facts.chunk_bytes)
+            found = in_runs(product, tile_k, facts)
         except DoesNotFit:
             return
         inner = found.k_inner
