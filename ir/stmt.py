@@ -512,7 +512,7 @@ class PlaneLoad(Load):
     The plane begins `shift` bytes further on than it says. All three are uniform. What lies outside the plane is zero.
     """
 
-    form, level, needs = "{var} = plane {plane} at {shift} [{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "{var} = plane {plane}{shift: at } [{x}, {y}] as {shape}", "message", "planes"
     plane: Plane = role(Effect.READS)
     shift: Expr = role("shift")
     shape: Rectangle
@@ -525,7 +525,7 @@ class PlaneLoad(Load):
 class PlanePrefetch(Stmt):
     """Bring nearer what `PlaneLoad` would load."""
 
-    form, level, needs = "prefetch plane {plane} at {shift} [{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "prefetch plane {plane}{shift: at } [{x}, {y}] as {shape}", "message", "planes"
     plane: Plane = role(Effect.NEARS)
     shift: Expr = role("shift")
     shape: Rectangle
@@ -538,7 +538,7 @@ class PlanePrefetch(Stmt):
 class PlaneStore(Store):
     """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
 
-    form, level, needs = "plane {plane} at {shift} [{x}, {y}] as {shape} = {value}", "message", "planes"
+    form, level, needs = "plane {plane}{shift: at } [{x}, {y}] as {shape} = {value}", "message", "planes"
     plane: Plane = role(Effect.WRITES)
     shift: Expr = role("shift")
     shape: Rectangle

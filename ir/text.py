@@ -41,6 +41,7 @@ from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import bool_
 
 TRUE = x.const(True, bool_)
+ZERO = x.const(0)
 SMALL = 3  #: operators; a repeated subtree of fewer is written out again
 
 # Binding strength, as in Python.
@@ -198,7 +199,7 @@ class _Printer:
     def field(self, node: Stmt, name: str, prefix: str) -> str:
         """A field behind its prefix; one that has a prefix and says nothing is left out."""
         value: Any = getattr(node, name)
-        if prefix and (value in ((), 0, TRUE) or value == getattr(node, "layout", None)):
+        if prefix and (value in ((), 0, TRUE, ZERO) or value == getattr(node, "layout", None)):
             return ""
         if node.child_fields.get(name) == "Var":
             return prefix + self.binder(value)

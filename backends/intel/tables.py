@@ -285,7 +285,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             fragment_sets=1,  # nothing moves loads among products
         ),
         caches=caches,
-        costs=Costs(block=60),  # counted in loops of convgen's: digits of K, addresses in local memory, barriers, fences
+        costs=Costs(block=60),  # of convgen's loops: digits of K, addresses in local memory, barriers, fences
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,

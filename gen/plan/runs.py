@@ -29,9 +29,9 @@ _RUN = "run"
 def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
     """The product with its taps along rows and channels as runs; DoesNotFit where memory has none.
 
-    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks. Messages of runs that begin
-    within a word bring one word more, which may be past the end of a buffer: with flat addresses windows have no such
-    runs, and of other views all that exists is loaded as it is.
+    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks. Messages of runs that
+    begin within a word bring one word more, which may be past the end of a buffer: with flat addresses windows have no
+    such runs, and of other views all that exists is loaded as it is.
     """
     side, axis, dims = _found(product)
     views = product.of_n, product.of_m
