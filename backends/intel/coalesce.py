@@ -12,6 +12,8 @@ from convgen.backends.machine.instruction import Function, Instruction, Reg, Uni
 #: A tuple, one of its registers, or a dword of that.
 _Part = tuple[VirtualRegister] | tuple[VirtualRegister, int] | tuple[VirtualRegister, int, int]
 
+_BITS = {"d", "ud"}  #: types of dwords between which a move converts nothing
+
 
 def coalesce(function: Function, lanes: int) -> Function:
     """The function without moves of what arithmetic of their block can write where they go; `lanes` of a register."""
@@ -81,7 +83,7 @@ class _Block:
         to, value = i.dst[0], i.src[0]
         if not isinstance(to, Region) or not isinstance(value, Region) or value.vreg not in self.writers:
             return None
-        plain = not (value.signs or value.sub or to.saturated) and _is_dword(to) and _is_dword(value)
+        plain = not (value.signs or value.sub or to.saturated) and {to.type, value.type} <= _BITS
         if value.bank == "s":
             return to if plain and i.lanes == 1 else None
         whole = to.bank == "v" and to.count == 1 and to.sub == 0 and to.stride == value.stride == 1

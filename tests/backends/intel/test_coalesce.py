@@ -102,6 +102,14 @@ def test_not_where_the_move_takes_part_of_it() -> None:
     assert c.left() == ["add v[0].0", "mov t[1].0"]
 
 
+@pytest.mark.parametrize("types", [("d", "f"), ("f", "d"), ("f", "ud")])
+def test_not_where_the_move_converts(types: tuple[str, str]) -> None:
+    c = Code()
+    c.add("add", region(c.r["v"], types[1]), region(c.r["p"], types[1]), Literal(1, types[1]), lanes=LANES)
+    c.add("mov", region(c.r["t"].words(1, 1), types[0]), region(c.r["v"], types[1]), lanes=LANES)
+    assert c.left() == ["add v[0].0", "mov t[1].0"]
+
+
 def test_not_what_a_message_brings() -> None:
     c = Code()
     row = message("load", "ugm", 4)
