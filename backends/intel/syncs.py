@@ -61,9 +61,12 @@ def _waits(i: XeInstruction) -> list[str]:
 
 
 def _arithmetic_before(done: list[XeInstruction], end: int) -> Iterator[int]:
-    """The places of up to so many instructions of in-order pipes that end there, the last one first."""
+    """The places of up to so many instructions of in-order pipes that end there, the last one first.
+
+    They set no token: before one that does, it is not to be waited for yet.
+    """
     for n in range(end - 1, max(end - 1 - _REACH, -1), -1):
-        if done[n].op.unit is not Unit.VALU:
+        if done[n].op.unit is not Unit.VALU or any(a[0] == "$" and "." not in a for a in done[n].annotations):
             return
         yield n
 

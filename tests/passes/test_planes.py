@@ -176,7 +176,9 @@ def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
     ("change", "moves"),
     [
         ({"halos": (Halo(40, (("row", 1),), 0),)}, True),
-        ({"halos": (Halo(40, (("row", 2),), 0),)}, False),  # every other row of a plane
+        ({"halos": (Halo(80, (("row", 2),), 0),)}, True),  # every other row
+        ({"halos": (Halo(81, (("row", 2),), 0),)}, False),  # of which there are more from one than from the other on
+        ({"halos": (Halo(120, (("row", 3),), 0),)}, False),  # rows would begin anywhere
         ({"halos": (Halo(60, (("col", 1),), 0),)}, False),
         ({"halos": (Halo(40, (("row", 1),), 0), Halo(39, (("row", 1),), 0))}, False),
         ({"axes": ((LinearDim("n", 2, 2, 8192), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, True),
@@ -198,14 +200,15 @@ def images(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
     sizes = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.sampled_from([4, 8, 12, 16, 20])), 32
     kernel, left, dilation = draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2))
     sign = draw(st.sampled_from([1, -1]))  # of what is against memory
-    down, across, lines = draw(st.integers(1, 2)), draw(st.sampled_from([4, 8, 16])), draw(st.integers(1, 5))
+    down, along = draw(st.integers(1, 2)), draw(st.integers(1, 2))  # strides
+    across, lines = draw(st.sampled_from([4, 8, 16])), draw(st.integers(1, 5))
     taps = Dim("kh", kernel, kernel), Dim("kw", kernel, kernel), Dim("c", 32, draw(st.sampled_from([32, 64])))
     pixels = Dim("n", sizes[0], 3), Dim("y", lines, lines), Dim("x", across, across)
     start = -left if sign > 0 else left
     index = (
         TensorDim(sizes[0], (("n", 1),)),
         TensorDim(sizes[1], (("y", down), ("kh", sign)), start, masked=True),
-        TensorDim(sizes[2], (("x", 1), ("kw", sign * dilation)), start, masked=True),
+        TensorDim(sizes[2], (("x", along), ("kw", sign * dilation)), start, masked=True),
         TensorDim(32, (("c", 1),)),
     )
     k_along, high = draw(st.booleans()), draw(st.sampled_from([4, 8, 16]))
