@@ -19,13 +19,13 @@ from tests import samples
 _LONG = 100  #: characters; what is longer is told by its digest
 
 
-def constants(package: str) -> str:
-    """One a line; words, and what prints as an address, are left out."""
+def constants(package: str, modules: str = "") -> str:
+    """One a line; words, and what prints as an address, are left out. `modules` is a pattern of their names."""
     root = importlib.import_module(package)
     assert root.__file__ is not None
     lines: list[str] = []
     for path in sorted(Path(root.__file__).parent.glob("*.py")):
-        if path.stem not in ("__init__", "__main__"):
+        if path.stem not in ("__init__", "__main__") and re.match(modules, path.stem):
             module = importlib.import_module(f"{package}.{path.stem}")
             named = dict(_named(module))
             lines += [f"{path.stem}.{name} = {text}" for name, value in named.items() if (text := _shown(value))]

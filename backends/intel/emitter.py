@@ -28,15 +28,6 @@ class XeEmitter(Emitter):
     def __init__(self, name: str, generation: Generation) -> None:
         super().__init__(name)
         self.generation, self.lanes = generation, generation.lanes
-        self.newest_flags: Reg | None = None
-
-    def new(
-        self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
-    ) -> Reg:
-        made = super().new(bank, size, name, fixed=fixed, residue=residue)
-        if bank == "f":
-            self.newest_flags = made
-        return made
 
     # ------------------------------------------------------------ operands
 

@@ -317,7 +317,7 @@ class XeScalars(Scalars):
     def _loaded(self, v: x.Var) -> Reg:
         """A bool that has a name, in the flag register of last time if no other flags were made since."""
         here = self.out.block.label, v
-        if self.loaded is None or self.loaded[0] != here or self.loaded[1] is not self.out.newest_flags:
+        if self.loaded is None or self.loaded[0] != here or self.loaded[1] is not self.out.newest["f"]:
             self.loaded = here, self._flags("mov", self.env[v])
         return self.loaded[1]
 

@@ -14,6 +14,7 @@ class Emitter(ABC):
         self.function = Function(name)
         self.line = 0  # of the IR listing, noted on each instruction
         self._count = 0
+        self.newest: dict[str, Reg] = {}  # the last tuple that was made in each bank
         self.block = self.start_block("entry")
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
@@ -31,7 +32,8 @@ class Emitter(ABC):
     ) -> Reg:
         """A fresh tuple of `size` words."""
         self._count += 1
-        return Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
+        self.newest[bank] = Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
+        return self.newest[bank]
 
     @abstractmethod
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:

@@ -11,11 +11,14 @@ from convgen.backends import target as targets
 from tests.constants import constants
 
 
-@pytest.mark.parametrize(
-    "package", ["convgen.backends", "convgen.backends.machine", "convgen.backends.amdgpu", "convgen.backends.intel"]
-)
+@pytest.mark.parametrize("package", ["convgen.backends", "convgen.backends.machine", "convgen.backends.amdgpu"])
 def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
     golden(f"constants/{package}.txt", constants(package))
+
+
+@pytest.mark.parametrize("modules", ["[a-o]", "[p-z]"])
+def test_constants_of_xe(modules: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"constants/convgen.backends.intel.{modules[1:-1]}.txt", constants("convgen.backends.intel", modules))
 
 
 @pytest.mark.parametrize("target", targets.names())

@@ -41,14 +41,14 @@
 (W)     mul (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     8:uw      {I@1}                  // n0
         shl (8|M0)               r4.0<1>:d         r3.0<1;1,0>:d     7:d
 (W)     mul (1|M0)               r2.0<1>:d         r1.0<0;1,0>:d     128:uw    {I@2}
-        add (8|M0)               r5.0<1>:d         r2.0<0;1,0>:d     r4.0<1;1,0>:d {I@1}
+        add (8|M0)               r5.0<1>:d         r4.0<1;1,0>:d     r2.0<0;1,0>:d {I@1}
         addc (8|M0)              r5.0<1>:ud        r1.4<0;1,0>:ud    r5.0<1;1,0>:ud {AccWrEn,I@1}
         add (8|M0)               r6.0<1>:ud        r1.5<0;1,0>:ud    acc0.0<1;1,0>:ud
         mov (8|M0)               r7.0<2>:ud        r5.0<1;1,0>:ud              {I@2}
         mov (8|M0)               r7.1<2>:ud        r6.0<1;1,0>:ud              {I@2}                  // wei_address
         load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r7:2]             {A@1,$5}               // wei load
 (W)     mul (1|M0)               r1.4<1>:d         r1.1<0;1,0>:d     128:uw
-        add (8|M0)               r4.0<1>:d         r1.4<0;1,0>:d     r4.0<1;1,0>:d {I@1}
+        add (8|M0)               r4.0<1>:d         r4.0<1;1,0>:d     r1.4<0;1,0>:d {I@1}
         addc (8|M0)              r4.0<1>:ud        r1.2<0;1,0>:ud    r4.0<1;1,0>:ud {AccWrEn,I@1}
         add (8|M0)               r5.0<1>:ud        r1.3<0;1,0>:ud    acc0.0<1;1,0>:ud
         mov (8|M0)               r17.0<2>:ud       r4.0<1;1,0>:ud              {I@2}
@@ -68,25 +68,21 @@ k_loop:  // for kb in [0, 3)
 (W)     sync.allwr               0x50
         store.slm.d32x8.a32 (8|M0)                    [r6:1]  r19:8            {A@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     32:uw
-(W)     add (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     32:d      {I@1}
-(W)     mov (1|M0)               r1.4<1>:ud        r1.3<0;1,0>:ud              {I@1}
+(W)     add (1|M0)               r1.4<1>:d         r1.3<0;1,0>:d     32:d      {I@1}
 (W)     mov (1|M0)               r1.5<1>:ud        0:ud
-        add (8|M0)               r27.0<1>:ud       r1.5<0;1,0>:ud    r7.1<2;1,0>:ud {I@1}
-        addc (8|M0)              r36.0<1>:ud       r1.4<0;1,0>:ud    r7.0<2;1,0>:ud {AccWrEn}
+        add (8|M0)               r27.0<1>:ud       r7.1<2;1,0>:ud    r1.5<0;1,0>:ud {I@1}
+        addc (8|M0)              r36.0<1>:ud       r7.0<2;1,0>:ud    r1.4<0;1,0>:ud {AccWrEn,$8.src}
         add (8|M0)               r27.0<1>:ud       r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
         mov (8|M0)               r37.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
         mov (8|M0)               r37.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
-(W)     sync.nop                 null                                          {$8.src}
         load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r37:2]            {A@1,$7}               // wei load
-        add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    r17.1<2;1,0>:ud
-        addc (8|M0)              r27.0<1>:ud       r1.4<0;1,0>:ud    r17.0<2;1,0>:ud {AccWrEn}
-        add (8|M0)               r5.0<1>:ud        r5.0<1;1,0>:ud    acc0.0<1;1,0>:ud {I@2}
-        mov (8|M0)               r39.0<2>:ud       r27.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r39.1<2>:ud       r5.0<1;1,0>:ud              {I@2}
-(W)     sync.nop                 null                                          {$9.src}
+        add (8|M0)               r27.0<1>:ud       r17.1<2;1,0>:ud   r1.5<0;1,0>:ud
+        addc (8|M0)              r5.0<1>:ud        r17.0<2;1,0>:ud   r1.4<0;1,0>:ud {AccWrEn,$9.src}
+        add (8|M0)               r6.0<1>:ud        r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
+        mov (8|M0)               r39.0<2>:ud       r5.0<1;1,0>:ud              {I@2}
+        mov (8|M0)               r39.1<2>:ud       r6.0<1;1,0>:ud              {I@2}
         load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r39:2]           {A@1,$4}               // src load
-(W)     mov (1|M0)               r5.0<1>:ud        0:ud
-(W)     sync.nop                 null                                          {$0.src}
+(W)     mov (1|M0)               r5.0<1>:ud        0:ud                        {$0.src}
 (W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {A@1,$10}              // wei fragment
 (W)     mov (1|M0)               r6.0<1>:ud        256:ud
 (W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r6:1]            {A@1,$11}              // src fragment

@@ -14,7 +14,7 @@
 // config:  tile=16x16x16 waves=1x1 mma=16x8x16 slots=1 taps=split acc=v padding=zeros
 // registers:
 //   wei_next  r[7:14]
-//   src_next  r[16:23]
+//   src_next  r[15:22]
 //   acc       r[24:39]
 //   wei_frag  r[43:50]
 //   src_frag  r[51:58]
@@ -33,44 +33,36 @@
 (W)     mov (8|M0)               r2.0<1>:uw        0x76543210:uv
 (W)     add (8|M0)               r2.8<1>:uw        r2.0<1;1,0>:uw    8:uw      {I@1}
         mov (16|M0)              r2.0<1>:ud        r2.0<1;1,0>:uw              {I@1}                  // lane
+        mov (16|M0)              r2.0<1>:ud        0:ud
+(W)     mov (1|M0)               r2.0<1>:q         r1.1<0;1,0>:q
+(W)     mov (1|M0)               r2.2<1>:ud        191:ud
+(W)     mov (1|M0)               r2.3<1>:ud        15:ud
+(W)     mov (1|M0)               r2.4<1>:ud        191:ud
+(W)     mov (1|M0)               r2.7<1>:ud        3847:ud
         mov (16|M0)              r3.0<1>:ud        0:ud
-(W)     mov (1|M0)               r3.0<1>:q         r1.1<0;1,0>:q
-(W)     mov (1|M0)               r3.2<1>:ud        191:ud
+(W)     mov (1|M0)               r3.0<1>:q         r1.0<0;1,0>:q
+(W)     mov (1|M0)               r3.2<1>:ud        63:ud
 (W)     mov (1|M0)               r3.3<1>:ud        15:ud
-(W)     mov (1|M0)               r3.4<1>:ud        191:ud
-(W)     mov (1|M0)               r3.7<1>:ud        3847:ud
+(W)     mov (1|M0)               r3.4<1>:ud        63:ud
+(W)     mov (1|M0)               r3.7<1>:ud        3855:ud
         mov (16|M0)              r4.0<1>:ud        0:ud
 (W)     mov (1|M0)               r4.0<1>:q         r1.1<0;1,0>:q
 (W)     mov (1|M0)               r4.2<1>:ud        191:ud
 (W)     mov (1|M0)               r4.3<1>:ud        15:ud
 (W)     mov (1|M0)               r4.4<1>:ud        191:ud
 (W)     mov (1|M0)               r4.7<1>:ud        3847:ud
+        mov (16|M0)              r5.0<1>:ud        0:ud
+(W)     mov (1|M0)               r5.0<1>:q         r1.0<0;1,0>:q
+(W)     mov (1|M0)               r5.2<1>:ud        63:ud
+(W)     mov (1|M0)               r5.3<1>:ud        15:ud
+(W)     mov (1|M0)               r5.4<1>:ud        63:ud
+(W)     mov (1|M0)               r5.7<1>:ud        3855:ud
+(W)     mov (1|M0)               r2.5<1>:ud        0:ud
+(W)     mov (1|M0)               r2.6<1>:ud        0:ud
+(W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r2:1]             {I@1,$5}               // wei load
 (W)     mov (1|M0)               r3.5<1>:ud        0:ud
-(W)     mov (1|M0)               r3.6<1>:ud        0:ud
-(W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r3:1]             {I@1,$5}               // wei load
-        shl (16|M0)              r5.0<1>:d         r2.0<1;1,0>:d     6:d
-        add (16|M0)              r5.0<1>:d         r5.0<1;1,0>:d     -64:d     {I@1}
-        asr (16|M0)              r6.0<1>:d         r5.0<1;1,0>:d     31:d      {I@1}
-        mov (16|M0)              r15.0<2>:ud       r5.0<1;1,0>:ud
-        mov (16|M0)              r15.1<2>:ud       r6.0<1;1,0>:ud              {I@2}
-        add (16|M0)              r5.0<1>:q         r1.0<0;1,0>:q     r15.0<1;1,0>:q {I@1}             // src_address
-        add (16|M0)              r15.0<1>:d        -r2.0<1;1,0>:d    1:d
-        sel (16|M0) (ge)f0.0     r15.0<1>:d        r15.0<1;1,0>:d    0:d       {I@1}
-(W)     mov (1|M0)               r1.0<1>:ud        0xffffffff:ud
-        shr (16|M0)              r15.0<1>:ud       r1.0<0;1,0>:ud    r15.0<1;1,0>:ud {I@1}
-        not (16|M0)              r15.0<1>:ud       r15.0<1;1,0>:ud             {I@1}
-        add (16|M0)              r16.0<1>:d        -r2.0<1;1,0>:d    17:d
-        sel (16|M0) (lt)f0.0     r16.0<1>:d        r16.0<1;1,0>:d    3:d       {I@1}
-(W)     mov (1|M0)               r1.0<1>:ud        0xffffffff:ud
-        shr (16|M0)              r16.0<1>:ud       r1.0<0;1,0>:ud    r16.0<1;1,0>:ud {I@1}
-        or (16|M0)               r15.0<1>:ud       r15.0<1;1,0>:ud   r16.0<1;1,0>:ud {I@1}
-        cmp (16|M0) (ge)f0.0     null<1>:d         r15.0<1;1,0>:d    0:d       {I@1}
-(W)     mov (32|M0)              r16.0<1>:ud       0:ud
-(W)     mov (32|M0)              r18.0<1>:ud       0:ud
-(W)     mov (32|M0)              r20.0<1>:ud       0:ud
-(W)     mov (32|M0)              r22.0<1>:ud       0:ud
-(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r16:8  [r5:2]            {I@1,$6}               // src load
-        shl (16|M0)              r2.0<1>:d         r2.0<1;1,0>:d     5:d
+(W)     mov (1|M0)               r3.6<1>:ud        0xffffffff:ud
+(W)     load_block2d.ugm.d16.a64.ca.ca (1|M0)         r15:8  [r3:1]            {I@1,$6}               // src load
 (W)     mov (32|M0)              r24.0<1>:ud       0:ud
 (W)     mov (32|M0)              r26.0<1>:ud       0:ud
 (W)     mov (32|M0)              r28.0<1>:ud       0:ud
@@ -83,38 +75,28 @@
 (W)     mov (1|M0)               r1.1<1>:ud        1:ud
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 k_loop:  // for kb in [0, 5)
-(W)     mov (1|M0)               r3.0<1>:ud        0:ud                        {$5.dst}
+(W)     mov (1|M0)               r2.0<1>:ud        0:ud                        {$5.dst}
 (W)     sync.nop                 null                                          {$7.dst}
-(W)     store.slm.d64x64t.a32 (1|M0)                  [r3:1]  r7:8             {I@1,$8}               // wei store
-        add (16|M0)              r40.0<1>:ud       r2.0<1;1,0>:ud    512:ud
-(W)     sync.allwr               0x50
-        store.slm.d32x8.a32 (16|M0)                   [r40:1]  r16:8           {I@1,$9}               // src store
+(W)     store.slm.d64x64t.a32 (1|M0)                  [r2:1]  r7:8             {I@1,$8}               // wei store
+(W)     mov (1|M0)               r3.0<1>:ud        512:ud                      {$6.dst}
+(W)     sync.nop                 null                                          {$4.dst}
+(W)     store.slm.d64x64t.a32 (1|M0)                  [r3:1]  r15:8            {I@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
-(W)     add (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
-(W)     mov (1|M0)               r4.5<1>:ud        r1.3<0;1,0>:ud              {I@1}
-(W)     mov (1|M0)               r4.6<1>:ud        0:ud
-(W)     sync.nop                 null                                          {$8.dst}
+(W)     add (1|M0)               r4.5<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
+(W)     mov (1|M0)               r4.6<1>:ud        0:ud                        {$8.dst}
 (W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r4:1]             {I@1,$7}               // wei load
-(W)     add (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     1:d
-(W)     mul (1|M0)               r1.3<1>:d         r1.3<0;1,0>:d     32:uw     {I@1}
-(W)     mov (1|M0)               r1.3<1>:q         r1.3<0;1,0>:d               {I@1}
-        add (16|M0)              r41.0<1>:q        r1.3<0;1,0>:q     r5.0<1;1,0>:q {I@1}
-        shl (16|M0) (ge)f0.0     null<1>:d         r15.0<1;1,0>:d    r1.0<0;1,0>:d
-(W)     mov (32|M0)              r16.0<1>:ud       0:ud                        {$9.dst}
-(W)     mov (32|M0)              r18.0<1>:ud       0:ud
-(W)     mov (32|M0)              r20.0<1>:ud       0:ud
-(W)     mov (32|M0)              r22.0<1>:ud       0:ud
-(f0.0)  load.ugm.d32x8.a64.ca.ca (16|M0)              r16:8  [r41:2]           {I@1,$4}               // src load
-(W)     mov (1|M0)               r3.0<1>:ud        0:ud
+(W)     mul (1|M0)               r5.5<1>:d         r1.1<0;1,0>:d     16:uw
+(W)     add (1|M0)               r5.6<1>:d         r1.0<0;1,0>:d     -1:d      {$9.dst}
+(W)     load_block2d.ugm.d16.a64.ca.ca (1|M0)         r15:8  [r5:1]            {I@1,$4}               // src load
+(W)     mov (1|M0)               r6.0<1>:ud        0:ud
 (W)     sync.allrd               0x3
-(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r3:1]            {I@1,$10}              // wei fragment
-(W)     mov (1|M0)               r40.0<1>:ud       512:ud
-(W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r40:1]           {I@1,$11}              // src fragment
+(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r6:1]            {I@1,$10}              // wei fragment
+(W)     mov (1|M0)               r2.0<1>:ud        512:ud
+(W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r2:1]            {I@1,$11}              // src fragment
 (W)     sync.allwr               0xc00
         dpas.8x8 (16|M0)         r24:f             r24:f             r43:hf            r51.0:hf {$0}  // 1 steps of 1 x 2 tiles
         dpas.8x8 (16|M0)         r32:f             r32:f             r43:hf            r55.0:hf {$1}
 (W)     add (1|M0)               r1.1<1>:d         r1.1<0;1,0>:d     1:d
-(W)     sync.nop                 null                                          {$4.src}
 (W)     cmp (1|M0) (ge)f0.0      r1.3<1>:d         r1.1<0;1,0>:d     2:d       {I@1}
 (W)     add (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     -r1.3<0;1,0>:d {I@1}
         cmp (16|M0) (ge)f0.0     null<1>:d         r1.1<0;1,0>:d     2:d
