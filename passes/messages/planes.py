@@ -126,9 +126,9 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     coefs = dict(halo.terms) if halo else {}
     every = coefs.get(rows.name, 1)
     width, pitch = times(cols.extent, view.memory.elem.bytes), rows.stride
-    line = pitch if every == 1 else pitch // every if isinstance(pitch, int) and every > 1 else 0
-    if halo and (not line or halo.size % every):
+    if every != 1 and not (halo and every > 1 and halo.size % every == 0 and isinstance(pitch, int)):
         return None
+    line = pitch // every if isinstance(pitch, int) else pitch
     stays = halo is None and not moving
     start: Extent = view.base
     for d in moving:
