@@ -55,7 +55,7 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
-        self.loaded: tuple[tuple[str, x.Var], Reg] | None = None  # the last bool put into flags, and its block
+        self.in_flags: tuple[str, Operand, Reg] | None = None  # the last bool that flags had, too, and its block
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
@@ -315,11 +315,11 @@ class XeScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
 
     def _loaded(self, v: x.Var) -> Reg:
-        """A bool that has a name, in the flag register of last time if no other flags were made since."""
-        here = self.out.block.label, v
-        if self.loaded is None or self.loaded[0] != here or self.loaded[1] is not self.out.newest["f"]:
-            self.loaded = here, self._flags("mov", self.env[v])
-        return self.loaded[1]
+        """A bool that has a name: in the flag register that has it still if no other flags were made since."""
+        held, flags = self.env[v], self.out.newest.get("f")
+        if self.in_flags is None or self.in_flags[:2] != (self.out.block.label, held) or self.in_flags[2] is not flags:
+            self.in_flags = self.out.block.label, held, self._flags("mov", held)
+        return self.in_flags[2]
 
     def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""
@@ -331,6 +331,7 @@ class XeScalars(Scalars):
         bits = self.mask(e)
         dst = self.out.new("s")
         self.out.emit("mov", (region(dst, "ud"),), (region(bits, "uw", 0, 0),))
+        self.in_flags = self.out.block.label, dst, bits
         return dst
 
     def condition(self, e: x.Expr) -> Reg:
