@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache, reduce
+from operator import or_
 
 import attrs
 
 from convgen.backends.amdgpu.isa import DPP, M0, OPCODES, READS_LANE, TRANS, WIDE_STORE
-from convgen.backends.amdgpu.physical import Physical, Word, Words
+from convgen.backends.amdgpu.physical import BEHIND_BANKS, Physical, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit
@@ -142,74 +144,130 @@ CDNA4: Rows = {
 }
 HAZARDS: dict[str, Rows] = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx950": CDNA4}
 
-_M0: Words = (Word(M0, 0),)
-_LONGEST = 20  #: states after which no row applies
+_M0: Words = 1 << BEHIND_BANKS
+_NONE: Words = 0
 
 
-@attrs.frozen
+@cache
+def _asks(target: str, event: Event, passes: int) -> Mapping[Use, int]:
+    """The states that each use of a register waits for behind an event, but for uses that need not."""
+    states = {use: row.states(passes) for (of, use), row in HAZARDS[target].items() if of is event}
+    return {use: n for use, n in states.items() if n > 0}
+
+
+@attrs.define(eq=False)
 class _Mark:
-    """What was done to a register: the event, the passes of a matrix producer, and the tuple it was part of."""
+    """What one instruction did to registers."""
 
     event: Event
-    passes: int = 0
-    whole: Words = ()
+    words: Words
+    asks: Mapping[Use, int]  #: states
+    lasts: int  #: states after which it asks for nothing any more
+
+    def states(self, use: Use, words: Words, own: Event | None) -> int:
+        """The states behind it for which a use of registers asks; `own` results may be added to sooner."""
+        if not self.words & words:
+            return 0
+        chained = use is Use.MFMA_C and words == self.words and self.event is own
+        return self.asks.get(Use.MFMA_CHAIN if chained else use, 0)
 
 
-#: register -> mark -> state in which it was made
-History = dict[Word, dict[_Mark, int]]
+@attrs.define(eq=False)
+class _Conduct:
+    """What an instruction does to registers: which uses it makes of them, and what it leaves for later ones."""
+
+    uses: tuple[tuple[Use, Words], ...]
+    touched: Words  #: those of all uses
+    marks: tuple[_Mark, ...]
+    own: Event | None  #: of a matrix instruction, what the result of one of its class is
+    f64: bool  #: whether it is a matrix instruction on f64
+
+
+class _Conducts:
+    """The conduct of each instruction of a function on a target, found once."""
+
+    def __init__(self, function: Function, physical: Physical, target: str) -> None:
+        self.physical, self.target = physical, target
+        self.curves = any(i.op.hazard == TRANS for i in function.instructions())
+        self._known: dict[Instruction, _Conduct] = {}
+        self._before_f64: dict[_Mark, _Mark] = {}
+
+    def __call__(self, i: Instruction) -> _Conduct:
+        known = self._known.get(i)
+        if known is None:
+            known = self._known[i] = self._find(i)
+        return known
+
+    def _find(self, i: Instruction) -> _Conduct:
+        uses = tuple((use, words) for use, words in _uses(i, self.physical, self.curves) if words)
+        touched = reduce(or_, (words for _, words in uses), _NONE)
+        marks = (self._mark(event, words, passes) for event, words, passes in _events(i, self.physical))
+        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
+        return _Conduct(uses, touched, tuple(mark for mark in marks if mark.lasts), own, i.op.hazard == DGEMM)
+
+    def _mark(self, event: Event, words: Words, passes: int) -> _Mark:
+        asks = _asks(self.target, event, passes)
+        becomes = _asks(self.target, Event.VALU_BEFORE_F64, 0) if event is Event.VALU_VECTOR else {}
+        return _Mark(event, words, asks, max((*asks.values(), *becomes.values()), default=0))
+
+    def before_f64(self, mark: _Mark) -> _Mark:
+        """What becomes of the mark of a vector instruction where a matrix instruction on f64 comes behind it."""
+        known = self._before_f64.get(mark)
+        if known is None:
+            known = self._before_f64[mark] = self._mark(Event.VALU_BEFORE_F64, mark.words, 0)
+        return known
+
+
+#: mark -> state in which it was last made
+History = dict[_Mark, int]
 
 
 class _Clock:
-    """Walks a block: counts states, remembers marks."""
+    """Walks a block: counts states, remembers the marks that still ask for some."""
 
-    def __init__(self, physical: Physical, target: str, history: History, *, curves: bool) -> None:
-        """`curves` tells whether there are transcendental instructions at all."""
-        self.physical, self.rows, self.curves = physical, HAZARDS[target], curves
+    def __init__(self, conducts: _Conducts, history: History) -> None:
+        self.conducts = conducts
         self.now = 0
-        self.history = {w: dict(marks) for w, marks in history.items()}
+        self.history = dict(history)
 
     def step(self, i: Instruction) -> int:
         """Pass one instruction; returns the states of padding it needs before it."""
-        missing = max(0, self._missing(i))
+        conduct = self.conducts(i)
+        missing = self._missing(conduct)
         self.now += missing + 1
-        if i.op.hazard == DGEMM:
-            for marks in self.history.values():
-                if (made := marks.get(_Mark(Event.VALU_VECTOR))) is not None:
-                    marks[_Mark(Event.VALU_BEFORE_F64)] = made
-        for word, mark in _marks(i, self.physical):
-            self.history.setdefault(word, {})[mark] = self.now
+        if conduct.f64:
+            for mark, made in tuple(self.history.items()):
+                if mark.event is Event.VALU_VECTOR:
+                    self.history[self.conducts.before_f64(mark)] = made
+        for mark in conduct.marks:
+            self.history[mark] = self.now
         return missing
 
-    def _missing(self, i: Instruction) -> int:
-        need, (own, _) = 0, _MATRIX_EVENTS.get(i.op.hazard, (None, None))
-        for use, words in _uses(i, self.physical, self.curves):
-            for w in words:
-                for mark, made in self.history.get(w, {}).items():
-                    passed = self.now - made
-                    if passed >= _LONGEST:
-                        continue
-                    chained = use is Use.MFMA_C and words == mark.whole and mark.event is own
-                    if row := self.rows.get((mark.event, Use.MFMA_CHAIN if chained else use)):
-                        need = max(need, row.states(mark.passes) - passed)
+    def _missing(self, conduct: _Conduct) -> int:
+        need, past = 0, []
+        for mark, made in self.history.items():
+            passed = self.now - made
+            if mark.lasts <= passed:
+                past.append(mark)
+            elif mark.words & conduct.touched:
+                for use, words in conduct.uses:
+                    need = max(need, mark.states(use, words, conduct.own) - passed)
+        for mark in past:
+            del self.history[mark]
         return need
 
     def leave(self) -> History:
-        """The marks that still matter, relative to the end of the block."""
-        out: History = {}
-        for w, marks in self.history.items():
-            recent = {m: made - self.now for m, made in marks.items() if self.now - made < _LONGEST}
-            if recent:
-                out[w] = recent
-        return out
+        """The marks that still ask for states, relative to the end of the block."""
+        left = {mark: made - self.now for mark, made in self.history.items()}
+        return {mark: made for mark, made in left.items() if mark.lasts > -made}
 
 
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
     """The function, waits in place, with the no-ops that it needs on `target`."""
-
-    curves = any(i.op.hazard == TRANS for i in function.instructions())
+    conducts = _Conducts(function, physical, target)
 
     def transfer(index: int, history: History) -> History:
-        clock = _Clock(physical, target, history, curves=curves)
+        clock = _Clock(conducts, history)
         for i in function.blocks[index].instructions:
             clock.step(i)
         return clock.leave()
@@ -217,20 +275,13 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
     nothing: History = {}
     entry = solve(function, nothing, transfer, _latest)
     return function.rewritten(
-        lambda index, block: _with_nops(
-            block.instructions, _Clock(physical, target, entry.get(index, nothing), curves=curves)
-        )
+        lambda index, block: _with_nops(block.instructions, _Clock(conducts, entry.get(index, nothing)))
     )
 
 
 def _latest(a: History, b: History) -> History:
     """What either path has left; the later of two marks asks for more."""
-    out = {w: dict(marks) for w, marks in a.items()}
-    for w, marks in b.items():
-        held = out.setdefault(w, {})
-        for mark, made in marks.items():
-            held[mark] = max(made, held.get(mark, made))
-    return out
+    return {mark: max(made, a.get(mark, made)) for mark, made in (a | b).items()}
 
 
 def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instruction]:
@@ -248,7 +299,7 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Us
     unit = i.op.unit
     if unit is Unit.MATRIX:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
-        yield Use.MFMA_AB, physical.operand(i.source("a")) + physical.operand(i.source("b"))
+        yield Use.MFMA_AB, physical.operand(i.source("a")) | physical.operand(i.source("b"))
         yield Use.MFMA_C, physical.operand(i.source("c"))
     elif unit is Unit.VALU:
         for r in i.uses():
@@ -268,31 +319,24 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Us
             yield Use.DIRECT_M0, _M0
 
 
-def _marks(i: Instruction, physical: Physical) -> Iterator[tuple[Word, _Mark]]:
-    """What an instruction leaves for later ones to respect."""
+def _events(i: Instruction, physical: Physical) -> Iterator[tuple[Event, Words, int]]:
+    """What an instruction leaves for later ones to respect: events, their registers, passes of a matrix instruction."""
     unit = i.op.unit
     if unit is Unit.MATRIX:
-        written, addend, (made, taken) = (
-            physical.written(i),
-            physical.operand(i.source("c")),
-            _MATRIX_EVENTS[i.op.hazard],
-        )
-        result = _Mark(made, i.op.busy, written)
-        yield from ((w, result) for w in written)
+        written, addend = physical.written(i), physical.operand(i.source("c"))
+        made, taken = _MATRIX_EVENTS[i.op.hazard]
+        yield made, written, i.op.busy
         if taken and addend != written:
-            read = _Mark(taken, i.op.busy)
-            yield from ((w, read) for w in addend)
+            yield taken, addend, i.op.busy
     elif unit is Unit.VALU:
-        scalar, vector = _Mark(Event.VALU_SCALAR), _Mark(Event.VALU_VECTOR)
-        yield from ((w, scalar if w.bank == "s" else vector) for w in physical.written(i))
+        for r in i.defs():
+            yield (Event.VALU_SCALAR if r.bank == "s" else Event.VALU_VECTOR), physical.words(r), 0
         if i.op.merges and i.modifiers:  # op_sel: the upper half
-            part = _Mark(Event.VALU_PART)
-            yield from ((w, part) for w in physical.written(i))
+            yield Event.VALU_PART, physical.written(i), 0
         if i.op.hazard == TRANS:
-            late = _Mark(Event.TRANSCENDENTAL)
-            yield from ((w, late) for w in physical.written(i))
+            yield Event.TRANSCENDENTAL, physical.written(i), 0
     elif unit is Unit.SALU and M0 in i.flag_defs():
-        yield from ((w, _Mark(Event.SCALAR_M0)) for w in _M0)
+        yield Event.SCALAR_M0, _M0, 0
     elif i.op.hazard == WIDE_STORE:
-        stored = _Mark(Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE)
-        yield from ((w, stored) for w in physical.operand(i.source("data")))
+        event = Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE
+        yield event, physical.operand(i.source("data")), 0

@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import Flag, Imm, Instruction, Operand, Reg
 
+#: A set of registers, one bit each: those of the vector bank first, then accumulation and scalar registers.
+Words = int
 
-class Word(NamedTuple):
-    """One 32-bit register."""
-
-    bank: str
-    number: int
-
-
-Words = tuple[Word, ...]
+_FIRST = {"v": 0, "a": 256, "s": 512}  #: bit of the first register of each bank
+BEHIND_BANKS = 768  #: the first bit that no register of a bank has
 
 
 class Physical:
-    """The view of instructions through an allocation. Instructions must not change once they were asked about."""
+    """The view of instructions through an allocation."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
-        self._read: dict[Instruction, Words] = {}
-        self._written: dict[Instruction, Words] = {}
 
     def words(self, r: Reg) -> Words:
-        """The registers of an operand, lowest first."""
-        first = self.base[r.vreg] + r.first
-        bank = r.vreg.bank
-        return tuple([Word(bank, n) for n in range(first, first + r.count)])
+        """The registers of an operand."""
+        return ((1 << r.count) - 1) << _FIRST[r.vreg.bank] + self.base[r.vreg] + r.first
 
     def operand(self, o: Operand) -> Words:
         """The registers of an operand that may be an immediate, which has none."""
-        return self.words(o) if isinstance(o, Reg) else ()
+        return self.words(o) if isinstance(o, Reg) else 0
 
     def read(self, i: Instruction) -> Words:
         """The registers of all source operands."""
-        known = self._read.get(i)
-        if known is None:
-            known = self._read[i] = tuple([w for r in i.uses() for w in self.words(r)])
-        return known
+        return self._all(i.uses())
 
     def written(self, i: Instruction) -> Words:
         """The registers of all results."""
-        known = self._written.get(i)
-        if known is None:
-            known = self._written[i] = tuple([w for r in i.defs() for w in self.words(r)])
-        return known
+        return self._all(i.defs())
+
+    def _all(self, registers: Iterable[Reg]) -> Words:
+        found = 0
+        for r in registers:
+            found |= self.words(r)
+        return found
 
     def text(self, o: Operand) -> str:
         """An operand as the assembler reads it."""

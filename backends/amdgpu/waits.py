@@ -8,11 +8,13 @@ ones issued since, is done once the count is at most n (CDNA3 ISA 4.4).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 
 import attrs
 
-from convgen.backends.amdgpu.isa import DIRECT, OPCODES
-from convgen.backends.amdgpu.physical import Physical, Word
+from convgen.backends.amdgpu.isa import OPCODES
+from convgen.backends.amdgpu.physical import Physical, Words
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
@@ -23,41 +25,108 @@ LARGEST = {"vmcnt": 62, "lgkmcnt": 14}
 
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
-#: Marks a scalar load, which may return before older operations of its counter.
-_OUT_OF_ORDER = Word("out of order", 0)
 
-Ages = Mapping[Word, int]
+@attrs.define(eq=False)
+class _Operation:
+    """An instruction as counters see it. One of memory owns its results, and what it does in shared memory."""
+
+    instruction: Instruction
+    counter: str  #: empty if none counts it
+    touched: Words  #: registers read or written
+    results: Words
+    deed: Access | None  #: in shared memory
+    is_out_of_order: bool  #: a scalar load, which may return before older operations of its counter
+
+    @property
+    def owns(self) -> bool:
+        """Whether anything has to wait for it."""
+        return bool(self.results) or self.deed is not None or self.is_out_of_order
+
+
+class _Operations:
+    """The instructions of a function as operations, each made once."""
+
+    def __init__(self, physical: Physical) -> None:
+        self.physical = physical
+        self._known: dict[Instruction, _Operation] = {}
+
+    def __call__(self, i: Instruction) -> _Operation:
+        known = self._known.get(i)
+        if known is None:
+            known = self._known[i] = self._find(i)
+        return known
+
+    def _find(self, i: Instruction) -> _Operation:
+        results = self.physical.written(i)
+        deed = i.access if i.access is not None and i.access.space == "shared" else None
+        return _Operation(
+            i,
+            _COUNTER_OF.get(i.op.unit, ""),
+            self.physical.read(i) | results,
+            results,
+            deed,
+            i.op.unit is Unit.SCALAR_MEMORY,
+        )
+
+
+#: outstanding operation -> how many of its counter were issued behind it
+Ages = Mapping[_Operation, int]
 
 
 @attrs.define
 class _Counter:
-    """The outstanding operations of one counter: for each register, when the youngest that owns it was issued."""
+    """The outstanding operations of one counter that own something, with the number under which each was issued."""
 
-    issued: int = 0
-    done: int = 0  # operations up to this one have completed
-    last: dict[Word, int] = attrs.field(factory=dict)
+    issued: int
+    outstanding: dict[_Operation, int]
+    owned: Words  #: registers that they own
 
-    def required(self, words: Iterable[Word]) -> int | None:
-        """The count to wait for before `words` may be touched; None if they are not outstanding."""
-        youngest = max((self.last.get(w, 0) for w in words), default=0)
-        if youngest <= self.done:
+    def owner(self, words: Words) -> int:
+        """The youngest operation that owns one of these registers, by its number; 0 if none does."""
+        if not words & self.owned:
+            return 0
+        return max(n for o, n in self.outstanding.items() if o.results & words)
+
+    def meeting(self, accesses: Iterable[Access]) -> int:
+        """The youngest operation whose deed an access to the same place must see done; 0 if there is none."""
+        deeds = [(o.deed, n) for o, n in self.outstanding.items() if o.deed is not None]
+        return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
+
+    def required(self, number: int) -> int | None:
+        """The count that tells that an operation is done; None for 0."""
+        if not number:
             return None
-        return 0 if self.last.get(_OUT_OF_ORDER, 0) > self.done else self.issued - youngest
+        return 0 if any(o.is_out_of_order for o in self.outstanding) else self.issued - number
 
     def wait(self, count: int) -> None:
-        self.done = max(self.done, self.issued - count)
+        done = self.issued - count
+        self.outstanding = {o: n for o, n in self.outstanding.items() if n > done}
+        self.owned = _owned(self.outstanding)
 
-    def issue(self, words: Iterable[Word]) -> None:
+    def issue(self, operation: _Operation) -> None:
         self.issued += 1
-        self.last.update(dict.fromkeys(words, self.issued))
+        if operation.owns:
+            self.outstanding[operation] = self.issued
+            self.owned |= operation.results
 
     def ages(self) -> Ages:
-        return {w: self.issued - n for w, n in self.last.items() if n > self.done}
+        return {o: self.issued - n for o, n in self.outstanding.items()}
 
     @classmethod
     def of(cls, ages: Ages) -> _Counter:
         issued = 1 + max(ages.values(), default=-1)
-        return cls(issued, 0, {w: issued - age for w, age in ages.items()})
+        return cls(issued, {o: issued - age for o, age in ages.items()}, _owned(ages))
+
+
+def _owned(operations: Iterable[_Operation]) -> Words:
+    return reduce(or_, (o.results for o in operations), 0)
+
+
+def _meet(deed: Access, other: Access) -> bool:
+    """Whether another access, maybe of another wave, may touch what a deed wrote, or write what it read."""
+    if deed.region != other.region or not (deed.slot == other.slot or min(deed.slot, other.slot) < 0):
+        return False
+    return not deed.dealt or deed.dealt != other.dealt if deed.write else other.write
 
 
 State = Mapping[str, Ages]
@@ -66,17 +135,20 @@ State = Mapping[str, Ages]
 def insert_waits(function: Function, physical: Physical) -> Function:
     """The function, its registers placed, with the waits that it needs."""
     ahead = accesses_ahead(function)
+    operations = _Operations(physical)
 
     def transfer(index: int, state: State) -> State:
         counters = _counters(state)
         for i in function.blocks[index].instructions:
-            _step(counters, i, physical, ahead)
+            _step(counters, operations(i), ahead)
         return {name: counter.ages() for name, counter in counters.items()}
 
     nothing: State = {name: {} for name in LARGEST}
     entry = solve(function, nothing, transfer, _merge)
     return function.rewritten(
-        lambda index, block: _with_waits(block.instructions, _counters(entry.get(index, nothing)), physical, ahead)
+        lambda index, block: _with_waits(
+            map(operations, block.instructions), _counters(entry.get(index, nothing)), ahead
+        )
     )
 
 
@@ -86,68 +158,41 @@ def _counters(state: State) -> dict[str, _Counter]:
 
 def _merge(a: State, b: State) -> State:
     """What is outstanding on either path; the younger age asks for the stricter wait."""
-    return {name: {w: min(a[name].get(w, age), age) for w, age in {**a[name], **b[name]}.items()} for name in a}
+    return {name: {o: min(a[name].get(o, age), age) for o, age in {**a[name], **b[name]}.items()} for name in a}
 
 
-# ---------------------------------------------------------------- barriers
-
-
-def _order_words(i: Instruction) -> tuple[Word, ...]:
-    """What an operation leaves outstanding besides its registers: its deed in shared memory, or its disorder."""
-    if i.op.unit is Unit.SCALAR_MEMORY:
-        return (_OUT_OF_ORDER,)
-    return (_deed(i.access),) if i.access is not None and i.access.space == "shared" else ()
-
-
-def _deed(access: Access) -> Word:
-    return Word(_write(access.region, access.dealt) if access.write else f"read {access.region}", access.slot)
-
-
-def _write(region: str, dealt: int) -> str:
-    return f"write {region}, {dealt} bytes a lane" if dealt else f"write {region}"
-
-
-def _published(counter: _Counter, ahead: Mapping[Access, None]) -> Iterator[Word]:
-    """The outstanding deeds that a barrier must see done, for an access ahead may touch the same place."""
-    for access in ahead:
-        deeds = [_write(access.region, n) for n in (0, *DIRECT) if not n or n != access.dealt]
-        deeds += [f"read {access.region}"] if access.write else []
-        for w in counter.last:
-            if w.bank in deeds and (w.number == access.slot or min(w.number, access.slot) < 0):
-                yield w
-
-
-def _crossed(i: Instruction, name: str, counter: _Counter) -> Iterator[Word]:
-    """The outstanding deeds of another counter, which are in no order with this wave's own access to the same place."""
-    if i.access is not None and i.access.space == "shared" and _COUNTER_OF[i.op.unit] != name:
-        yield from _published(counter, {i.access: None})
-
-
-def _with_waits(
-    body: Iterable[Instruction], counters: dict[str, _Counter], physical: Physical, ahead: Ahead
-) -> Iterator[Instruction]:
-    for i in body:
-        required = _step(counters, i, physical, ahead)
+def _with_waits(body: Iterable[_Operation], counters: dict[str, _Counter], ahead: Ahead) -> Iterator[Instruction]:
+    for operation in body:
+        required = _step(counters, operation, ahead)
         if required:
             fields = tuple(f"{name}({min(n, LARGEST[name])})" for name, n in required.items())
             clamped = [name for name, n in required.items() if n > LARGEST[name]]
             yield Instruction(
                 OPCODES["s_waitcnt"], modifiers=fields, comment=f"{', '.join(clamped)} clamped" if clamped else ""
             )
-        yield i
+        yield operation.instruction
 
 
-def _step(counters: dict[str, _Counter], i: Instruction, physical: Physical, ahead: Ahead) -> dict[str, int]:
-    """Pass one instruction; returns the counts that must be waited for before it."""
+def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) -> dict[str, int]:
+    """Pass one instruction; returns the counts that must be waited for before it.
+
+    A barrier must see done whatever an access ahead may touch; an access to shared memory the deeds of another counter
+    at its place, with which it is in no order.
+    """
     required: dict[str, int] = {}
+    i = operation.instruction
     for name, counter in counters.items():
-        touched = (*physical.read(i), *physical.written(i), *_crossed(i, name, counter))
-        count = counter.required(_published(counter, ahead[i]) if i.barrier else touched)
+        awaited = counter.owner(operation.touched)
+        if i.op.barrier:
+            awaited = counter.meeting(ahead[i])
+        elif operation.deed is not None and operation.counter != name:
+            awaited = max(awaited, counter.meeting((operation.deed,)))
+        count = counter.required(awaited)
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:
             required[name] = count
             counter.wait(min(count, LARGEST[name]))
-    if i.op.unit in _COUNTER_OF:
-        counters[_COUNTER_OF[i.op.unit]].issue((*physical.written(i), *_order_words(i)))
+    if operation.counter:
+        counters[operation.counter].issue(operation)
     return required

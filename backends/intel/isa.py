@@ -8,7 +8,6 @@ the Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import attrs
@@ -136,20 +135,23 @@ class XeInstruction(Instruction):
     def remarks(self) -> tuple[str, ...]:
         return (*self.modifiers, *self.annotations)
 
-    def defs(self) -> Iterator[Reg]:
-        yield from super().defs()
+    def defs(self) -> list[Reg]:
+        defined = super().defs()
         if self.flag is not None and not isinstance(self.op, Select):
-            yield self.flag
+            defined.append(self.flag)
+        return defined
 
-    def uses(self) -> Iterator[Reg]:
-        yield from self.touched()
+    def uses(self) -> list[Reg]:
+        used = self.touched()
         if self.partial or (self.predicate is not None and not isinstance(self.op, Select)):
-            yield from (r for r in self.dst if isinstance(r, Reg))
+            used += (r for r in self.dst if isinstance(r, Reg))
+        return used
 
-    def touched(self) -> Iterator[Reg]:
-        yield from super().uses()
+    def touched(self) -> list[Reg]:
+        touched = super().uses()
         if self.predicate is not None:
-            yield self.predicate
+            touched.append(self.predicate)
+        return touched
 
     def annotated(self, *annotations: str) -> XeInstruction:
         """The same with what the scoreboard says."""

@@ -204,13 +204,15 @@ class Instruction:
         """The words behind the operands in listings."""
         return self.modifiers
 
-    def defs(self) -> Iterator[Reg]:
-        return (r for r in self.dst if isinstance(r, Reg))
+    def defs(self) -> list[Reg]:
+        """The registers written."""
+        return [r for r in self.dst if isinstance(r, Reg)]
 
-    def uses(self) -> Iterator[Reg]:
-        return (r for r in self.src if isinstance(r, Reg))
+    def uses(self) -> list[Reg]:
+        """The registers read."""
+        return [r for r in self.src if isinstance(r, Reg)]
 
-    def touched(self) -> Iterator[Reg]:
+    def touched(self) -> list[Reg]:
         """The registers whose words are read; of a destination that is kept in part nothing is."""
         return self.uses()
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -147,7 +147,7 @@ class _Checker:
         pinned = (v for v in dict.fromkeys(r.vreg for r in read) if v.fixed is not None and v not in written)
         return dict(self._words(Reg(v, 0, v.size) for v in pinned))
 
-    def _words(self, registers: Iterator[Reg]) -> Iterator[tuple[Word, Word]]:
+    def _words(self, registers: Iterable[Reg]) -> Iterator[tuple[Word, Word]]:
         """Each word with its place."""
         for r in registers:
             bank, number = r.bank, r.vreg.number

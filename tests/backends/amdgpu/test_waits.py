@@ -200,8 +200,8 @@ def holds(path: list[Instruction], view: Physical, weaker: tuple[Instruction, st
                 more = weaker is not None and i is weaker[0] and name == weaker[1]
                 del flight[name][: max(0, len(flight[name]) - count - more)]
             continue
-        touched = {*view.read(i), *view.written(i)}
-        if any(touched & set(view.written(o)) for queue in flight.values() for o in queue):
+        touched = view.read(i) | view.written(i)
+        if any(touched & view.written(o) for queue in flight.values() for o in queue):
             return False
         if i.barrier:
             unpublished = [o.access for o in flight["lgkmcnt"] if o.access]
