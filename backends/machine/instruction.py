@@ -23,6 +23,8 @@ class Unit(Enum):
     SCALAR_MEMORY = "scalar memory"
     CONTROL = "control"  #: waits, barriers, branches, nops
 
+    __hash__ = object.__hash__  # of a key in inner loops; that of `Enum` is of the name, in Python
+
 
 @attrs.frozen
 class Role:

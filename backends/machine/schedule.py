@@ -69,10 +69,8 @@ class _Scheduler:
     # ------------------------------------------------------------ dependences
 
     def _edge(self, before: int, after: int, latency: int) -> None:
-        known = self.nodes[before].successors.get(after)
-        if known is None:
-            self.nodes[after].waiting += 1
-        self.nodes[before].successors[after] = max(latency, known or 0)
+        self.nodes[after].waiting += 1
+        self.nodes[before].successors[after] = latency
 
     def _heights(self) -> None:
         for node in reversed(self.nodes):

@@ -34,24 +34,35 @@ def steady(body: Sequence[Instruction], published: Ahead, busy: Busy) -> list[In
 
 @attrs.define(eq=False)
 class _Node:
-    instruction: Instruction
-    busy: int
-    before: dict[int, int] = attrs.field(factory=dict)  #: node that it depends on -> latency
-    after: dict[int, int] = attrs.field(factory=dict)  #: node that depends on it -> latency
-    earlier: dict[int, int] = attrs.field(factory=dict)  #: the same, of the turn before
-    later: dict[int, int] = attrs.field(factory=dict)  #: and of the next
-    soonest: int = 0  #: slot; the first in which all is there that it needs
-    slot: int = -1  #: the wish; -1 for none yet
+    """An instruction with what it depends on and what depends on it: nodes by number, and latencies."""
 
-    @property
-    def unit(self) -> Unit:
-        return self.instruction.op.unit
+    instruction: Instruction
+    unit: Unit
+    busy: int
+    before: dict[int, int] = attrs.field(factory=dict)
+    after: dict[int, int] = attrs.field(factory=dict)
+    earlier: dict[int, int] = attrs.field(factory=dict)  #: `before` in the turn before
+    later: dict[int, int] = attrs.field(factory=dict)  #: `after` in the next turn
+    gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `after`, with the slots that it goes ahead of them
+    later_gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `later` likewise
+
+    @classmethod
+    def of(cls, i: Instruction, busy: Busy) -> _Node:
+        return cls(i, i.op.unit, busy(i))
 
     @property
     def loads(self) -> bool:
         """Whether it brings something from global memory, to registers or to shared memory."""
         i = self.instruction
-        return self.unit is Unit.GLOBAL and (i.origin is not None or any(True for _ in i.defs()))
+        return self.unit is Unit.GLOBAL and (i.origin is not None or bool(i.defs()))
+
+    def find_gaps(self) -> None:
+        """Set the gaps: latencies, and where these are waited for the slots until the pipe has done its work."""
+        queue = self.busy if self.unit in _PIPES else 0
+        self.gaps, self.later_gaps = (
+            [(n, latency + queue if latency > 1 else latency) for n, latency in users.items()]
+            for users in (self.after, self.later)
+        )
 
 
 class _Table:
@@ -83,20 +94,24 @@ class _Table:
 
 class _Turn:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy) -> None:
-        self.nodes = [_Node(i, busy(i)) for i in body]
+        self.nodes = [_Node.of(i, busy) for i in body]
         for e in dependences(body, published, turns=2):
             before, after = self.nodes[e.before], self.nodes[e.after]
-            for of, n in (
-                (before.later if e.carried else before.after, e.after),
-                (after.earlier if e.carried else after.before, e.before),
-            ):
-                of[n] = max(of.get(n, 0), e.latency)
+            if e.carried:
+                before.later[e.after] = after.earlier[e.before] = e.latency
+            else:
+                before.after[e.after] = after.before[e.before] = e.latency
+        for node in self.nodes:
+            node.find_gaps()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is Unit.MATRIX]
         self.loads = [n for n, node in enumerate(self.nodes) if node.loads]
+        self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}
         self.others = [n for n in range(len(self.nodes)) if n not in kept]
         self.length = 0
+        self.soonest = [0] * len(self.nodes)  #: the first slot in which all is there that a node needs
+        self.slot = [-1] * len(self.nodes)  #: the wish; -1 for none yet
 
     def _feeding(self) -> list[int]:
         """What is computed for loads from global memory only."""
@@ -140,24 +155,26 @@ class _Turn:
         """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
         issued, done = ([0] * len(self.nodes) for _ in range(2))
         clock, begun = 0, 0
-        free = dict.fromkeys(Unit, 0)
+        free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0)
         for turn in range(_TURNS):
             begun = clock
             for n in order:
                 node = self.nodes[n]
                 clock += 1
-                for before in (node.before, node.earlier if turn else {}):
+                for before in (node.before, node.earlier) if turn else (node.before,):
                     for b, latency in before.items():
-                        clock = max(clock, done[b] if latency > 1 else issued[b])
-                pipe = node.unit in _PIPES
-                if pipe:
+                        there = done[b] if latency > 1 else issued[b]
+                        if clock < there:
+                            clock = there
+                leaves = clock
+                if node.unit is Unit.MATRIX:
+                    leaves = clock = max(clock, free[Unit.MATRIX])
+                    free[Unit.MATRIX] = clock + node.busy
+                elif node.unit in _PIPES:
                     clock = max(clock, free[node.unit] - _QUEUE)
-                    free[node.unit] = max(free[node.unit], clock) + node.busy
-                elif node.unit is Unit.MATRIX:
-                    clock = max(clock, free[node.unit])
-                    free[node.unit] = clock + node.busy
+                    leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
                 issued[n] = clock
-                done[n] = (free[node.unit] if pipe else clock) + node.instruction.op.latency
+                done[n] = leaves + node.instruction.op.latency
         return clock - begun
 
     # ------------------------------------------------------------ matrix instructions
@@ -169,29 +186,25 @@ class _Turn:
         waits = sum(node.unit in _PIPES for node in self.nodes)
         length = max(self.length, matrix, *pipes, len(self.nodes) + waits)
         free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0.0)
-        for node in self.nodes:
-            start = max((self.nodes[b].soonest + latency for b, latency in node.before.items()), default=0.0)
+        for n, node in enumerate(self.nodes):
+            start: float = max((self.soonest[b] + latency for b, latency in node.before.items()), default=0)
             if node.unit in free:
                 start = max(start, free[node.unit])
                 free[node.unit] = start + node.busy * (length / matrix if node.unit is Unit.MATRIX else 1)
-            node.soonest = int(start)
+            self.soonest[n] = int(start)
         for n in self.products:
-            self.nodes[n].slot = self.nodes[n].soonest
+            self.slot[n] = self.soonest[n]
         self.length = max(length, int(free[Unit.MATRIX]))
 
     def _shortage(self) -> int:
         """By how many slots the worst of those wait that wait for memory."""
         short = 0
-        for node in self.nodes:
-            for user, latency, turn in self._users(node) if node.unit in _PIPES else ():
-                if latency > 1:
-                    short = max(short, node.slot + latency - user.slot - turn)
+        for node, slot in zip(self.nodes, self.slot):
+            if node.unit in _PIPES:
+                for users, turn in ((node.after, 0), (node.later, self.length)):
+                    waits = (slot + latency - self.slot[n] - turn for n, latency in users.items() if latency > 1)
+                    short = max(short, *waits, 0)
         return short
-
-    def _users(self, node: _Node) -> Iterator[tuple[_Node, int, int]]:
-        """What depends on a node, with the latency and the slots by which the turn of it begins later."""
-        for users, turn in ((node.after, 0), (node.later, self.length)):
-            yield from ((self.nodes[n], latency, turn) for n, latency in users.items())
 
     # ------------------------------------------------------------ all others
 
@@ -200,56 +213,62 @@ class _Turn:
         self._arrive()
         table = _Table(self.length)
         for n in self.products:
-            table.take(self.nodes[n], self.nodes[n].slot)
+            table.take(self.nodes[n], self.slot[n])
         self._late(self.others, table)
         self._early(table)
         self._late(self.feeding, table)
 
     def _arrive(self) -> None:
         """When all is there that an instruction needs, if loads go as soon as they can."""
+        all_soonest, length, loads = self.soonest, self.length, set(self.loads)
         for _ in range(2):
             free = 0
-            for node in self.nodes:
-                if node.unit is not Unit.MATRIX:
-                    soonest = free if node.loads else 0
-                    for n, latency in node.before.items():
-                        soonest = max(soonest, self.nodes[n].soonest + latency)
-                    for n, latency in node.earlier.items():
-                        soonest = max(soonest, self.nodes[n].soonest + latency - self.length)
-                    node.soonest = soonest
-                    free = soonest + node.busy if node.loads else free
+            for n, node in enumerate(self.nodes):
+                if node.unit is Unit.MATRIX:
+                    continue
+                soonest = free if n in loads else 0
+                for before, latency in node.before.items():
+                    if soonest < all_soonest[before] + latency:
+                        soonest = all_soonest[before] + latency
+                for before, latency in node.earlier.items():
+                    if soonest < all_soonest[before] + latency - length:
+                        soonest = all_soonest[before] + latency - length
+                all_soonest[n] = soonest
+                if n in loads:
+                    free = soonest + node.busy
 
     def _late(self, chosen: Collection[int], table: _Table) -> None:
         """As late as nobody waits; what has the least choice first, behind what follows from it."""
         left = set(chosen)
         for n in left:
-            self.nodes[n].slot = -1
-        waiting = {n: sum(a in left for a in self.nodes[n].after) for n in left}
+            self.slot[n] = -1
+        waiting = {n: len(left.intersection(self.nodes[n].after)) for n in left}
         ready = [self._choice(n) for n in left if not waiting[n]]
         heapify(ready)
         while ready:
             _, latest, number = heappop(ready)
             node = self.nodes[-number]
             wish = max(0, -latest)
-            lowest = max((self.nodes[n].slot + 1 for n in node.before), default=0)
+            lowest = max((self.slot[n] + 1 for n in node.before), default=0)
             free = table.starts(node) & ((1 << wish + 1) - 1)
-            node.slot = free.bit_length() - 1 if free >> min(lowest, wish) else wish
-            table.take(node, node.slot)
-            for n in node.before:
-                if n in left:
-                    waiting[n] -= 1
-                    if not waiting[n]:
-                        heappush(ready, self._choice(n))
+            slot = self.slot[-number] = free.bit_length() - 1 if free >> min(lowest, wish) else wish
+            table.take(node, slot)
+            for n in left.intersection(node.before):
+                waiting[n] -= 1
+                if not waiting[n]:
+                    heappush(ready, self._choice(n))
 
     def _choice(self, n: int) -> tuple[int, int, int]:
         """How many slots an instruction has the choice of; the last of these and its number, negated."""
-        node = self.nodes[n]
-        latest = self.length - 1
-        for user, latency, turn in self._users(node):
-            if user.slot >= 0:
-                queue = node.busy if latency > 1 and node.unit in _PIPES else 0
-                latest = min(latest, user.slot + turn - latency - queue)
-        return latest - node.soonest, -latest, -n
+        node, slots, length = self.nodes[n], self.slot, self.length
+        latest = length - 1
+        for user, gap in node.gaps:
+            if 0 <= slots[user] < latest + gap:
+                latest = slots[user] - gap
+        for user, gap in node.later_gaps:
+            if 0 <= slots[user] < latest + gap - length:
+                latest = slots[user] - gap + length
+        return latest - self.soonest[n], -latest, -n
 
     def _early(self, table: _Table) -> None:
         """Loads from global memory, in their order: so far ahead of their use that they are there."""
@@ -257,24 +276,25 @@ class _Turn:
         latest = self.length
         for n in reversed(self.loads):
             node = self.nodes[n]
-            uses = [self.nodes[u].slot + self.length * (u not in node.after) for u in self._results(n)]
+            uses = [self.slot[u] + self.length * (u not in node.after) for u in self.results[n]]
             latest = min(latest - node.busy, min(uses, default=0) - _AHEAD)
             wishes[n] = latest
         for n in self.loads:
             node = self.nodes[n]
-            wish = max(0, wishes[n], *(self.nodes[b].slot for b in node.before), -1)
+            wish = max(0, wishes[n], *(self.slot[b] for b in node.before), -1)
             free = table.starts(node) & (table.all >> wish << wish)
-            node.slot = (free & -free).bit_length() - 1 if free else wish
-            table.take(node, node.slot)
+            self.slot[n] = (free & -free).bit_length() - 1 if free else wish
+            table.take(node, self.slot[n])
 
     # ------------------------------------------------------------ the order
 
     def _sorted(self) -> list[int]:
         """By slots, under the dependences: what must stand before another has no later slot."""
-        for node in reversed(self.nodes):
-            node.slot = min([node.slot, *(self.nodes[n].slot for n in node.after)])
+        slots = self.slot
+        for n in reversed(range(len(self.nodes))):
+            slots[n] = min([slots[n], *(slots[user] for user in self.nodes[n].after)])
         waiting = [len(node.before) for node in self.nodes]
-        ready = [(node.slot, n) for n, node in enumerate(self.nodes) if not waiting[n]]
+        ready = [(slots[n], n) for n, count in enumerate(waiting) if not count]
         heapify(ready)
         out: list[int] = []
         while ready:
@@ -283,5 +303,5 @@ class _Turn:
             for after in self.nodes[n].after:
                 waiting[after] -= 1
                 if not waiting[after]:
-                    heappush(ready, (self.nodes[after].slot, after))
+                    heappush(ready, (slots[after], after))
         return out
