@@ -140,7 +140,7 @@ class AmdEmitter(Emitter):
         fresh = isinstance(made, Reg) and made.whole and made.count == to.count and made.bank == to.bank
         if last is None or not fresh or len(last.dst) != 1 or last.dst[0] is not made:
             return False
-        last.dst = (to,)
+        last.retarget(to)
         return True
 
     def move_to_vector(self, o: Operand) -> Reg:

@@ -148,7 +148,7 @@ class XeEmitter(Emitter):
         if not fresh or made.count != to.count or getattr(last, "partial", False) or old.stride != 1:  # type: ignore[union-attr]
             return False
         assert isinstance(old, Region)
-        last.dst = (region(to, old.type, old.sub, old.stride, saturated=old.saturated),)
+        last.retarget(region(to, old.type, old.sub, old.stride, saturated=old.saturated))
         return True
 
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:

@@ -135,23 +135,23 @@ class XeInstruction(Instruction):
     def remarks(self) -> tuple[str, ...]:
         return (*self.modifiers, *self.annotations)
 
-    def defs(self) -> list[Reg]:
-        defined = super().defs()
-        if self.flag is not None and not isinstance(self.op, Select):
-            defined.append(self.flag)
-        return defined
-
-    def uses(self) -> list[Reg]:
-        used = self.touched()
-        if self.partial or (self.predicate is not None and not isinstance(self.op, Select)):
-            used += (r for r in self.dst if isinstance(r, Reg))
-        return used
-
     def touched(self) -> list[Reg]:
-        touched = super().uses()
+        touched = super().touched()
         if self.predicate is not None:
             touched.append(self.predicate)
         return touched
+
+    def _written(self) -> list[Reg]:
+        written = super()._written()
+        if self.flag is not None and not isinstance(self.op, Select):
+            written.append(self.flag)
+        return written
+
+    def _read(self) -> list[Reg]:
+        read = super()._read()
+        if self.partial or (self.predicate is not None and not isinstance(self.op, Select)):
+            read += (r for r in self.dst if isinstance(r, Reg))
+        return read
 
     def annotated(self, *annotations: str) -> XeInstruction:
         """The same with what the scoreboard says."""

@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -92,27 +93,25 @@ class Liveness:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self._kills = _kills(function)
+        self._steps = _steps(function)
         self._live_out = self._solve()
         self._ranges: dict[int, dict[VirtualRegister, int]] = {}  # by how long sources are held
 
-    def _solve(self) -> list[set[VirtualRegister]]:
-        """Words that are needed behind each block: a fixed point over loops."""
+    def _solve(self) -> list[dict[VirtualRegister, None]]:
+        """Registers that are needed behind each block: a fixed point over loops."""
         blocks = self.function.blocks
         successors = [self.function.successors(index) for index in range(len(blocks))]
-        live_in: list[set[VirtualRegister]] = [set() for _ in blocks]
+        needed, begun = zip(*map(_summary, self._steps))  # of a block: ahead of it whatever follows, and not ahead of it
+        live_in: list[dict[VirtualRegister, None]] = [{} for _ in blocks]
         changed = True
         while changed:
             changed = False
             for index in reversed(range(len(blocks))):
-                now = set().union(*(live_in[s] for s in successors[index]))
-                for i in reversed(blocks[index].instructions):
-                    now -= self._kills[i]
-                    now |= {r.vreg for r in i.uses()}
-                    now |= {r.vreg for r in i.defs()} - self._kills[i]
-                if now != live_in[index]:
+                now = {v: None for s in successors[index] for v in live_in[s] if v not in begun[index]}
+                now.update(needed[index])
+                if now.keys() != live_in[index].keys():
                     live_in[index], changed = now, True
-        return [set().union(*(live_in[s] for s in then)) for then in successors]
+        return [{v: None for s in then for v in live_in[s]} for then in successors]
 
     def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:
         """The positions at which each register is needed, as bits.
@@ -126,20 +125,20 @@ class Liveness:
     def _find(self, hold: int) -> dict[VirtualRegister, int]:
         ranges: dict[VirtualRegister, int] = {}
         start = 0
-        for b, live_out in zip(self.function.blocks, self._live_out):
-            end = start + 2 * len(b.instructions)
+        for b, steps, live_out in zip(self.function.blocks, self._steps, self._live_out):
+            end = start + 2 * len(steps)
             opened = dict.fromkeys(live_out, end)
-            for at, i in zip(reversed(range(start, end, 2)), reversed(b.instructions)):
-                killed = self._kills[i]
-                for r in i.defs():
-                    opened.setdefault(r.vreg, at + 2)
-                for v in dict.fromkeys(r.vreg for r in i.defs()):
-                    if v in killed and v in opened:
-                        begin = at if i.early_clobber else at + 1
-                        ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
+            at = end
+            for i, step in zip(reversed(b.instructions), reversed(steps)):
+                at -= 2
+                for v in step.written:
+                    opened.setdefault(v, at + 2)
+                for v in step.begun:
+                    begin = at if i.early_clobber else at + 1
+                    ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
                 last = min(end, at + 1 + 2 * min(i.op.holds, hold))
-                for r in i.uses():
-                    opened.setdefault(r.vreg, last)
+                for v in step.read:
+                    opened.setdefault(v, last)
             for v, until in opened.items():
                 ranges[v] = ranges.get(v, 0) | _span(start, until)
             start = end
@@ -150,13 +149,45 @@ def _span(begin: int, end: int) -> int:
     return ((1 << (end - begin)) - 1) << begin
 
 
-def _kills(function: Function) -> dict[Instruction, frozenset[VirtualRegister]]:
-    """Which definitions start a value anew: those of the whole tuple, and the first of a tuple built in parts."""
+class _Step(NamedTuple):
+    """The registers of one instruction."""
+
+    read: list[VirtualRegister]
+    written: list[VirtualRegister]
+    begun: list[VirtualRegister]  #: those in which it starts a value anew
+
+
+def _steps(function: Function) -> list[list[_Step]]:
+    """The registers of each block's instructions.
+
+    A value starts with a definition of the whole tuple, or with the first of a tuple built in parts.
+    """
     seen: set[VirtualRegister] = set()
-    out: dict[Instruction, frozenset[VirtualRegister]] = {}
-    for i in function.instructions():
-        read = {r.vreg for r in i.uses()}
-        begun = [r.vreg for r in i.defs() if (r.whole and r.vreg not in read) or r.vreg not in seen]
-        out[i] = frozenset(v for v in begun if v not in read)
-        seen.update(r.vreg for r in i.defs())
-    return out
+    steps = []
+    for block in function.blocks:
+        steps.append([_step(i, seen) for i in block.instructions])
+    return steps
+
+
+def _step(i: Instruction, seen: set[VirtualRegister]) -> _Step:
+    """The registers of an instruction behind those that have defined what was `seen`."""
+    read = [r.vreg for r in i.uses()]
+    written = [r.vreg for r in i.defs()]
+    begun = [r.vreg for r in i.defs() if (r.whole or r.vreg not in seen) and r.vreg not in read]
+    seen.update(written)
+    return _Step(read, written, begun if len(begun) < 2 else list(dict.fromkeys(begun)))
+
+
+def _summary(steps: Sequence[_Step]) -> tuple[dict[VirtualRegister, None], set[VirtualRegister]]:
+    """The registers that a block needs ahead of it whatever follows, and those in which it starts values anew."""
+    needed: dict[VirtualRegister, None] = {}
+    all_begun: set[VirtualRegister] = set()
+    for read, written, begun in reversed(steps):
+        for v in written:
+            needed[v] = None
+        for v in begun:
+            del needed[v]
+        all_begun.update(begun)
+        for v in read:
+            needed[v] = None
+    return needed, all_begun

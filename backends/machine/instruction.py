@@ -6,8 +6,9 @@ bank; operands view a run of words of a tuple. Flags are single physical registe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 import attrs
 
@@ -161,6 +162,15 @@ class Access:
         return self.slot == other.slot or min(self.slot, other.slot) < 0
 
 
+class _Registers(NamedTuple):
+    """The registers and flags among the operands of an instruction."""
+
+    written: list[Reg]
+    read: list[Reg]
+    flags_written: list[str]
+    flags_read: list[str]
+
+
 @attrs.define(eq=False)
 class Instruction:
     """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label.
@@ -178,6 +188,7 @@ class Instruction:
     line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
     #: what it reads beside, where it brings that from one memory to another
     origin: Access | None = attrs.field(default=None, kw_only=True)
+    _registers: _Registers | None = attrs.field(default=None, init=False, repr=False)
 
     @property
     def barrier(self) -> bool:
@@ -206,25 +217,45 @@ class Instruction:
         """The words behind the operands in listings."""
         return self.modifiers
 
-    def defs(self) -> list[Reg]:
-        """The registers written."""
-        return [r for r in self.dst if isinstance(r, Reg)]
+    def retarget(self, dst: Operand) -> None:
+        """Let it write its one result elsewhere."""
+        self.dst, self._registers = (dst,), None
 
-    def uses(self) -> list[Reg]:
-        """The registers read."""
-        return [r for r in self.src if isinstance(r, Reg)]
+    def defs(self) -> Sequence[Reg]:
+        """The registers written."""
+        return (self._registers or self._found()).written
+
+    def uses(self) -> Sequence[Reg]:
+        """The registers read, of destinations that are kept in part too."""
+        return (self._registers or self._found()).read
 
     def touched(self) -> list[Reg]:
         """The registers whose words are read; of a destination that is kept in part nothing is."""
-        return self.uses()
+        return [r for r in self.src if isinstance(r, Reg)]
 
-    def flag_defs(self) -> Iterator[str]:
-        yield from self.op.writes
-        yield from (f.name for f in self.dst if isinstance(f, Flag))
+    def flag_defs(self) -> Sequence[str]:
+        """The flags written."""
+        return (self._registers or self._found()).flags_written
 
-    def flag_uses(self) -> Iterator[str]:
-        yield from self.op.reads
-        yield from (f.name for f in self.src if isinstance(f, Flag))
+    def flag_uses(self) -> Sequence[str]:
+        """The flags read."""
+        return (self._registers or self._found()).flags_read
+
+    def _written(self) -> list[Reg]:
+        return [r for r in self.dst if isinstance(r, Reg)]
+
+    def _read(self) -> list[Reg]:
+        return self.touched()
+
+    def _found(self) -> _Registers:
+        """The registers and flags, found when somebody first asks."""
+        self._registers = _Registers(
+            self._written(),
+            self._read(),
+            [*self.op.writes, *[f.name for f in self.dst if isinstance(f, Flag)]],
+            [*self.op.reads, *[f.name for f in self.src if isinstance(f, Flag)]],
+        )
+        return self._registers
 
 
 @attrs.define(eq=False)
