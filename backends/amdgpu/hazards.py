@@ -7,15 +7,14 @@ obeyed. Any instruction counts one state, `s_nop n` counts n + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 
 import attrs
 
 from convgen.backends.amdgpu.isa import DPP, M0, OPCODES, READS_LANE, TRANS, WIDE_STORE
-from convgen.backends.amdgpu.physical import BEHIND_BANKS, Physical, Words
+from convgen.backends.amdgpu.physical import BEHIND_BANKS, SCALARS, Physical, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit
@@ -38,6 +37,8 @@ class Event(Enum):
     WIDE_STORE_SOFFSET = "the same with a scalar offset"
     SCALAR_M0 = "a scalar instruction writes M0"
 
+    __hash__ = object.__hash__  # of a key in inner loops
+
 
 class Use(Enum):
     """What a consumer does to a register."""
@@ -55,6 +56,8 @@ class Use(Enum):
     SCALAR_TO_VALU = "a vector instruction reads a scalar register"
     SCALAR_TO_MEMORY = "a memory instruction reads a scalar register"
     DIRECT_M0 = "a load into shared memory reads M0"
+
+    __hash__ = object.__hash__  # of a key in inner loops
 
 
 @attrs.frozen
@@ -76,6 +79,8 @@ _MATRIX_EVENTS: dict[str, tuple[Event, Event | None]] = {
     SGEMM: (Event.MFMA_F32_RESULT, Event.MFMA_F32_ADDEND),
     DGEMM: (Event.MFMA_F64_RESULT, None),
 }
+
+_NO_EVENTS = None, None
 
 #: Sources: the rows on instructions in general, those on matrix instructions, and what only the recognizer asks for.
 _ISA = "CDNA3 and CDNA4 ISA 4.5, Table 11"
@@ -145,42 +150,52 @@ CDNA4: Rows = {
 HAZARDS: dict[str, Rows] = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx950": CDNA4}
 
 _M0: Words = 1 << BEHIND_BANKS
-_NONE: Words = 0
+
+
+@attrs.frozen(eq=False)
+class _Asks:
+    """What an event asks of later uses of its registers."""
+
+    event: Event
+    states: Mapping[Use, int]  #: by use, but for those that need not wait
+    lasts: int  #: states after which it asks for nothing any more
 
 
 @cache
-def _asks(target: str, event: Event, passes: int) -> Mapping[Use, int]:
-    """The states that each use of a register waits for behind an event, but for uses that need not."""
-    states = {use: row.states(passes) for (of, use), row in HAZARDS[target].items() if of is event}
-    return {use: n for use, n in states.items() if n > 0}
+def _asks(target: str, event: Event, passes: int) -> _Asks:
+    """What an event asks for on a target; `passes` are those of the matrix instruction that it is of."""
+    rows = {use: row.states(passes) for (of, use), row in HAZARDS[target].items() if of is event}
+    states = {use: n for use, n in rows.items() if n > 0}
+    becomes = _asks(target, Event.VALU_BEFORE_F64, 0).lasts if event is Event.VALU_VECTOR else 0
+    return _Asks(event, states, max((becomes, *states.values())))
 
 
 @attrs.define(eq=False)
 class _Mark:
     """What one instruction did to registers."""
 
-    event: Event
+    asks: _Asks
     words: Words
-    asks: Mapping[Use, int]  #: states
-    lasts: int  #: states after which it asks for nothing any more
 
     def states(self, use: Use, words: Words, own: Event | None) -> int:
         """The states behind it for which a use of registers asks; `own` results may be added to sooner."""
         if not self.words & words:
             return 0
-        chained = use is Use.MFMA_C and words == self.words and self.event is own
-        return self.asks.get(Use.MFMA_CHAIN if chained else use, 0)
+        chained = use is Use.MFMA_C and words == self.words and self.asks.event is own
+        return self.asks.states.get(Use.MFMA_CHAIN if chained else use, 0)
 
 
 @attrs.define(eq=False)
 class _Conduct:
     """What an instruction does to registers: which uses it makes of them, and what it leaves for later ones."""
 
-    uses: tuple[tuple[Use, Words], ...]
-    touched: Words  #: those of all uses
-    marks: tuple[_Mark, ...]
-    own: Event | None  #: of a matrix instruction, what the result of one of its class is
-    f64: bool  #: whether it is a matrix instruction on f64
+    uses: Sequence[tuple[Use, Words]] = ()
+    touched: Words = 0  #: those of all uses
+    marks: Sequence[_Mark] = ()
+    own: Event | None = None  #: of a matrix instruction, what the result of one of its class is
+
+
+_NOTHING = _Conduct()
 
 
 class _Conducts:
@@ -199,22 +214,25 @@ class _Conducts:
         return known
 
     def _find(self, i: Instruction) -> _Conduct:
-        uses = tuple((use, words) for use, words in _uses(i, self.physical, self.curves) if words)
-        touched = reduce(or_, (words for _, words in uses), _NONE)
-        marks = (self._mark(event, words, passes) for event, words, passes in _events(i, self.physical))
-        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
-        return _Conduct(uses, touched, tuple(mark for mark in marks if mark.lasts), own, i.op.hazard == DGEMM)
-
-    def _mark(self, event: Event, words: Words, passes: int) -> _Mark:
-        asks = _asks(self.target, event, passes)
-        becomes = _asks(self.target, Event.VALU_BEFORE_F64, 0) if event is Event.VALU_VECTOR else {}
-        return _Mark(event, words, asks, max((*asks.values(), *becomes.values()), default=0))
+        if i.op.unit in (Unit.CONTROL, Unit.SCALAR_MEMORY):
+            return _NOTHING
+        uses = [(use, words) for use, words in _uses(i, self.physical, self.curves) if words]
+        touched = 0
+        for _, words in uses:
+            touched |= words
+        marks = []
+        for event, words, passes in _events(i, self.physical):
+            asks = _asks(self.target, event, passes)
+            if words and asks.lasts:
+                marks.append(_Mark(asks, words))
+        return _Conduct(uses, touched, marks, _MATRIX_EVENTS.get(i.op.hazard, _NO_EVENTS)[0])
 
     def before_f64(self, mark: _Mark) -> _Mark:
         """What becomes of the mark of a vector instruction where a matrix instruction on f64 comes behind it."""
         known = self._before_f64.get(mark)
         if known is None:
-            known = self._before_f64[mark] = self._mark(Event.VALU_BEFORE_F64, mark.words, 0)
+            asks = _asks(self.target, Event.VALU_BEFORE_F64, 0)
+            known = self._before_f64[mark] = _Mark(asks, mark.words)
         return known
 
 
@@ -223,43 +241,49 @@ History = dict[_Mark, int]
 
 
 class _Clock:
-    """Walks a block: counts states, remembers the marks that still ask for some."""
+    """Walks a block: counts states, remembers marks."""
 
     def __init__(self, conducts: _Conducts, history: History) -> None:
         self.conducts = conducts
         self.now = 0
-        self.history = dict(history)
+        self._remember(dict(history))
+
+    def _remember(self, history: History) -> None:
+        self.history = history
+        self.marked = 0  # the words of all marks
+        for mark in history:
+            self.marked |= mark.words
 
     def step(self, i: Instruction) -> int:
         """Pass one instruction; returns the states of padding it needs before it."""
         conduct = self.conducts(i)
-        missing = self._missing(conduct)
+        missing = self._missing(conduct) if self.marked & conduct.touched else 0
         self.now += missing + 1
-        if conduct.f64:
+        if i.op.hazard == DGEMM:
             for mark, made in tuple(self.history.items()):
-                if mark.event is Event.VALU_VECTOR:
+                if mark.asks.event is Event.VALU_VECTOR:
                     self.history[self.conducts.before_f64(mark)] = made
         for mark in conduct.marks:
             self.history[mark] = self.now
+            self.marked |= mark.words
         return missing
 
     def _missing(self, conduct: _Conduct) -> int:
-        need, past = 0, []
+        self._remember(self._lasting())
+        need = 0
         for mark, made in self.history.items():
-            passed = self.now - made
-            if mark.lasts <= passed:
-                past.append(mark)
-            elif mark.words & conduct.touched:
+            if mark.words & conduct.touched:
                 for use, words in conduct.uses:
-                    need = max(need, mark.states(use, words, conduct.own) - passed)
-        for mark in past:
-            del self.history[mark]
+                    need = max(need, mark.states(use, words, conduct.own) - self.now + made)
         return need
 
+    def _lasting(self) -> History:
+        """The marks that still ask for something."""
+        return {mark: made for mark, made in self.history.items() if mark.asks.lasts > self.now - made}
+
     def leave(self) -> History:
-        """The marks that still ask for states, relative to the end of the block."""
-        left = {mark: made - self.now for mark, made in self.history.items()}
-        return {mark: made for mark, made in left.items() if mark.lasts > -made}
+        """The marks that still ask for something, relative to the end of the block."""
+        return {mark: made - self.now for mark, made in self._lasting().items()}
 
 
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
@@ -302,18 +326,20 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Us
         yield Use.MFMA_AB, physical.operand(i.source("a")) | physical.operand(i.source("b"))
         yield Use.MFMA_C, physical.operand(i.source("c"))
     elif unit is Unit.VALU:
-        for r in i.uses():
-            yield (Use.SCALAR_TO_VALU if r.bank == "s" else Use.VALU_READ), physical.words(r)
-            if i.op.hazard == READS_LANE:
-                yield Use.LANE_READ, physical.words(r)
-            if i.op.hazard == DPP:
-                yield Use.DPP_READ, physical.words(r)
-            if curves and i.op.hazard != TRANS:
-                yield Use.PLAIN_READ, physical.words(r)
+        read = physical.read(i)
+        yield Use.SCALAR_TO_VALU, read & SCALARS
+        yield Use.VALU_READ, read & ~SCALARS
+        if i.op.hazard == READS_LANE:
+            yield Use.LANE_READ, read
+        if i.op.hazard == DPP:
+            yield Use.DPP_READ, read
+        if curves and i.op.hazard != TRANS:
+            yield Use.PLAIN_READ, read
         yield Use.VALU_WRITE, physical.written(i)
     elif unit in (Unit.GLOBAL, Unit.SHARED):
-        for r in i.uses():
-            yield (Use.SCALAR_TO_MEMORY if r.bank == "s" else Use.MEMORY_READ), physical.words(r)
+        read = physical.read(i)
+        yield Use.SCALAR_TO_MEMORY, read & SCALARS
+        yield Use.MEMORY_READ, read & ~SCALARS
         yield Use.MEMORY_WRITE, physical.written(i)
         if M0 in i.flag_uses():
             yield Use.DIRECT_M0, _M0
@@ -329,12 +355,13 @@ def _events(i: Instruction, physical: Physical) -> Iterator[tuple[Event, Words, 
         if taken and addend != written:
             yield taken, addend, i.op.busy
     elif unit is Unit.VALU:
-        for r in i.defs():
-            yield (Event.VALU_SCALAR if r.bank == "s" else Event.VALU_VECTOR), physical.words(r), 0
+        written = physical.written(i)
+        yield Event.VALU_SCALAR, written & SCALARS, 0
+        yield Event.VALU_VECTOR, written & ~SCALARS, 0
         if i.op.merges and i.modifiers:  # op_sel: the upper half
-            yield Event.VALU_PART, physical.written(i), 0
+            yield Event.VALU_PART, written, 0
         if i.op.hazard == TRANS:
-            yield Event.TRANSCENDENTAL, physical.written(i), 0
+            yield Event.TRANSCENDENTAL, written, 0
     elif unit is Unit.SALU and M0 in i.flag_defs():
         yield Event.SCALAR_M0, _M0, 0
     elif i.op.hazard == WIDE_STORE:

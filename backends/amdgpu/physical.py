@@ -12,6 +12,7 @@ Words = int
 
 _FIRST = {"v": 0, "a": 256, "s": 512}  #: bit of the first register of each bank
 BEHIND_BANKS = 768  #: the first bit that no register of a bank has
+SCALARS: Words = (1 << BEHIND_BANKS) - (1 << _FIRST["s"])  #: all scalar registers
 
 
 class Physical:

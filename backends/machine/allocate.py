@@ -101,7 +101,7 @@ class Liveness:
         """Registers that are needed behind each block: a fixed point over loops."""
         blocks = self.function.blocks
         successors = [self.function.successors(index) for index in range(len(blocks))]
-        needed, begun = zip(*map(_summary, self._steps))  # of a block: ahead of it whatever follows, and not ahead of it
+        needed, begun = zip(*map(_summary, self._steps))
         live_in: list[dict[VirtualRegister, None]] = [{} for _ in blocks]
         changed = True
         while changed:
