@@ -1,4 +1,8 @@
-"""From text to code object with whichever assembler is installed (`toolchain` says where it is looked for)."""
+"""From text to code object with whichever assembler is installed (`toolchain` says where it is looked for).
+
+Modules of our own are assembled in this process where LLVM's library is installed and no variable names a program.
+Programs do the rest: modules with debug information, text of others, and what the library refuses, for they say why.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from convgen.backends.amdgpu.hsaco import linked
+from convgen.backends.amdgpu.llvm import TRIPLE, Llvm, library
 from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, identity, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
 _PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
-_TRIPLE = "amdgcn-amd-amdhsa"
 Steps = Callable[[str, str, str, str], list[list[str]]]  #: target, source, object between, output -> command lines
 
 
 def _clang(driver: Sequence[str]) -> Steps:
     """One driver call that assembles and links (clang runs lld itself)."""
     return lambda target, source, _, out: [
-        [*driver, f"--target={_TRIPLE}", f"-mcpu={target}", "-x", "assembler", source, "-o", out]
+        [*driver, f"--target={TRIPLE}", f"-mcpu={target}", "-x", "assembler", source, "-o", out]
     ]
 
 
 def _mc_and_lld(mc: str, lld: str) -> Steps:
     return lambda target, source, middle, out: [
-        [mc, f"-triple={_TRIPLE}", f"-mcpu={target}", "-filetype=obj", source, "-o", middle],
+        [mc, f"-triple={TRIPLE}", f"-mcpu={target}", "-filetype=obj", source, "-o", middle],
         [lld, "-shared", middle, "-o", out],
     ]
 
@@ -68,9 +73,23 @@ def available() -> Mapping[str, Steps]:
 
 
 def assembled_by() -> str:
-    """Tells the assembler that `assemble` takes, and its version, from others; empty if there is none."""
+    """Tells the assembler that `assemble_module` takes, and its version, from others; empty if there is none."""
+    if (llvm := _in_process()) is not None:
+        return llvm.version
     steps = next(iter(available().values()), None)
     return "" if steps is None else identity(steps("", "", "", "")[0][0])
+
+
+def _in_process() -> Llvm | None:
+    return None if CLANG.is_given else library()
+
+
+def assemble_module(text: str, target: str) -> bytes | None:
+    """The code object of a module as our printer writes it; else as `assemble`."""
+    llvm = _in_process()
+    relocatable = None if llvm is None else llvm.relocatable(text, target)
+    made = None if relocatable is None else linked(relocatable)
+    return assemble(text, target) if made is None else made
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:

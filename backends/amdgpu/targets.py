@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.amdgpu import printer
-from convgen.backends.amdgpu.assemble import WANTED, assemble, assembled_by
+from convgen.backends.amdgpu.assemble import WANTED, assemble_module, assembled_by
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.stages import Emitted
@@ -33,7 +33,7 @@ class AmdTarget(Target):
 
     def assemble(self, text: str) -> bytes | None:
         """The code object; None without an assembler."""
-        return assemble(text, self.name)
+        return assemble_module(text, self.name)
 
     def assembled_by(self) -> str:
         """Name, size and time of the assembler."""

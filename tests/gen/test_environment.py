@@ -77,6 +77,7 @@ def test_no_place_for_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONVGEN_CLANG", "clang-22")  # a program: LLVM's library needs no files
     lack = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/a', '/b']")
     with patch("tempfile.gettempdir", side_effect=lack), patch("tempfile._get_default_tempdir", side_effect=lack):
         assert cli.main([*CONV, "-o", "k"]) == 2

@@ -1,0 +1,344 @@
+"""The code object that HSA loads, from the relocatable object that the assembler makes of a module.
+
+Little is left to link: sections get addresses, kernel descriptors their distance from the code, kernels an entry in
+two hash tables. All that is loaded is the same, byte for byte, as `ld.lld -shared` makes it; what is not of the few
+sections of such a module is left to that. Formats: System V ABI, chapters 4 and 5; LLVM's AMDGPUUsage; `DT_GNU_HASH`
+as lld's SyntheticSections.cpp has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from struct import Struct
+from typing import NamedTuple
+
+import attrs
+
+_HEADER = Struct("<4s12sHHIQQQIHHHHHH")
+_SECTION = Struct("<IIQQQQIIQQ")
+_SEGMENT = Struct("<IIQQQQQQ")
+_SYMBOL = Struct("<IBBHQQ")
+_RELOCATION = Struct("<QQq")
+_NOTE = Struct("<III")
+_ENTRY = Struct("<QQ")  #: of the dynamic section
+_DISTANCE = Struct("<q")
+
+_PAGE = 0x1000
+_SHARED_OBJECT = 3
+_PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOTES, _DYNSYM, _GNU_HASH = 1, 2, 3, 5, 6, 7, 11, 0x6FFFFFF6
+_WRITE, _ALLOC, _EXECUTE = 1, 2, 4  #: flags of sections
+_LOAD, _DYNAMIC_SEGMENT, _NOTE_SEGMENT, _HEADERS, _STACK, _RELRO = 1, 2, 4, 6, 0x6474E551, 0x6474E552
+_RELATIVE_64 = 5  #: R_AMDGPU_REL64
+_GLOBAL, _OBJECT, _FUNCTION, _HIDDEN = 1, 1, 2, 2
+_PADDING = {bytes.fromhex("000080bf"), bytes.fromhex("00009fbf")}  #: s_nop, s_code_end
+_SYMBOLS = {(_GLOBAL << 4 | _FUNCTION, ".text"), (_GLOBAL << 4 | _OBJECT, ".rodata")}
+_KNOWN = {"", ".strtab", ".text", ".rodata", ".rela.rodata", ".note", ".symtab"}
+
+
+class _Section(NamedTuple):
+    kind: int
+    flags: int
+    content: bytes
+    alignment: int
+
+
+@attrs.frozen
+class _Symbol:
+    name: str
+    info: int  #: binding and type
+    visibility: int
+    section: str
+    value: int  #: bytes from the start of its section
+    size: int  #: bytes
+
+
+@attrs.frozen
+class _Module:
+    """What the relocatable object has of a module."""
+
+    identity: bytes  #: class, machine's ABI and its version
+    machine: int
+    flags: int
+    sections: Mapping[str, _Section]
+    symbols: Sequence[_Symbol]
+    distances: Sequence[tuple[int, _Symbol, int]]  #: of .rodata: where a distance to a symbol stands, what is added
+
+
+def linked(relocatable: bytes) -> bytes | None:
+    """The code object of a module's relocatable; None where more is to be done than is done here."""
+    module = _read(relocatable)
+    return None if module is None else _written(module)
+
+
+# ---------------------------------------------------------------- the relocatable
+
+
+def _read(data: bytes) -> _Module | None:
+    """The parts of a module without debug information; None if there is anything else."""
+    _, identity, _, machine, _, _, _, at, flags, _, _, _, _, count, names = _HEADER.unpack_from(data)
+    rows = [_SECTION.unpack_from(data, at + n * _SECTION.size) for n in range(count)]
+    texts = data[rows[names][4] :]
+    sections: dict[str, _Section] = {}
+    order = []
+    for name, kind, section_flags, _, start, size, _, _, alignment, _ in rows:
+        key = _text(texts, name)
+        if key in sections or (key not in _KNOWN and size):
+            return None
+        sections[key] = _Section(kind, section_flags, data[start : start + size], alignment)
+        order.append(key)
+    if any(name not in sections or not sections[name].content for name in (".text", ".rodata", ".note")):
+        return None
+    table = [
+        _Symbol(_text(texts, name), info, visibility, order[section] if section < count else "", value, size)
+        for name, info, visibility, section, value, size in _SYMBOL.iter_unpack(sections[".symtab"].content)
+    ]
+    if any((s.info, s.section) not in _SYMBOLS for s in table[1:]):
+        return None
+    relocations = _RELOCATION.iter_unpack(sections[".rela.rodata"].content if ".rela.rodata" in sections else b"")
+    distances = []
+    for place, info, addend in relocations:
+        if info & 0xFFFFFFFF != _RELATIVE_64:
+            return None
+        distances.append((place, table[info >> 32], addend))
+    code = _code(sections[".text"].content, table[1:])
+    if code is None:
+        return None
+    sections[".text"] = sections[".text"]._replace(content=code)
+    sections[".note"] = sections[".note"]._replace(content=_first_note(sections[".note"].content))
+    return _Module(identity, machine, flags, sections, table[1:], distances)
+
+
+def _text(data: bytes, start: int) -> str:
+    return data[start : data.index(0, start)].decode()
+
+
+def _code(content: bytes, symbols: Sequence[_Symbol]) -> bytes | None:
+    """The code of all kernels, without what pads a module of LLVM's own; None if something else is behind them."""
+    end = max((s.value + s.size for s in symbols if s.section == ".text"), default=0)
+    words = {content[at : at + 4] for at in range(end, len(content), 4)}
+    return content[:end] if words <= _PADDING else None
+
+
+def _first_note(content: bytes) -> bytes:
+    """The note of the module; one behind it is LLVM's own, of a module without kernels."""
+    owner, described, _ = _NOTE.unpack_from(content)
+    return content[: _NOTE.size + -(-owner // 4) * 4 + -(-described // 4) * 4]
+
+
+# ---------------------------------------------------------------- the code object
+
+
+@attrs.frozen
+class _Placed:
+    """A section of the code object with its place in the file and in memory (0: it is not loaded)."""
+
+    name: str
+    section: _Section
+    offset: int
+    address: int
+    link: str = ""  #: the section that it refers to
+    info: int = 0
+    entry_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.section.content)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+_SEGMENTS = 8
+_LINKS = {".dynsym": ".dynstr", ".gnu.hash": ".dynsym", ".hash": ".dynsym", ".dynamic": ".dynstr", ".symtab": ".strtab"}
+_ENTRY_BYTES = {".dynsym": _SYMBOL.size, ".hash": 4, ".dynamic": _ENTRY.size, ".symtab": _SYMBOL.size}
+
+
+class _File:
+    """The code object while its sections get their places, one behind the other."""
+
+    def __init__(self) -> None:
+        self.placed: dict[str, _Placed] = {}
+        self.end = _HEADER.size + _SEGMENTS * _SEGMENT.size
+        self._ahead = 0  # of addresses over offsets
+
+    def place(self, name: str, section: _Section, info: int = 0) -> None:
+        offset = -(-self.end // section.alignment) * section.alignment
+        address = offset + self._ahead if section.flags & _ALLOC else 0
+        self.placed[name] = _Placed(
+            name, section, offset, address, _LINKS.get(name, ""), info, _ENTRY_BYTES.get(name, 0)
+        )
+        self.end = self.placed[name].end
+
+    def next_page(self) -> None:
+        """What follows is loaded with other rights, and so in another page."""
+        address = self.end + self._ahead
+        self._ahead += -(-address // _PAGE) * _PAGE + address % _PAGE - address
+
+
+def _written(module: _Module) -> bytes:
+    """The file: what is loaded, then what debuggers and listings ask for."""
+    symbols = _by_bucket(module.symbols)
+    names = _Names(s.name for s in module.symbols)
+    empty = bytes((1 + len(symbols)) * _SYMBOL.size)
+    file = _File()
+    file.place(".note", module.sections[".note"])
+    file.place(".dynsym", _Section(_DYNSYM, _ALLOC, empty, 8), 1)
+    file.place(".gnu.hash", _Section(_GNU_HASH, _ALLOC, _gnu_hash(symbols), 8))
+    file.place(".hash", _Section(_HASH, _ALLOC, _system_v_hash(symbols), 4))
+    file.place(".dynstr", _Section(_STRTAB, _ALLOC, names.table, 1))
+    file.place(".rodata", module.sections[".rodata"])
+    file.next_page()
+    file.place(".text", module.sections[".text"])
+    file.next_page()
+    file.place(".dynamic", _Section(_DYNAMIC, _WRITE | _ALLOC, _dynamic(file.placed), 8))
+    all_names = _Names([*(s.name for s in module.symbols), "_DYNAMIC"])
+    file.place(".symtab", _Section(_SYMTAB, 0, empty + bytes(_SYMBOL.size), 8), 2)
+    file.place(".strtab", _Section(_STRTAB, 0, all_names.table, 1))
+    section_names = _Names([*file.placed, ".shstrtab"])
+    file.place(".shstrtab", _Section(_STRTAB, 0, section_names.table, 1))
+    return _filled(module, file, symbols, names, all_names, section_names)
+
+
+def _filled(
+    module: _Module, file: _File, symbols: Sequence[_Symbol], names: _Names, all_names: _Names, section_names: _Names
+) -> bytes:
+    """The bytes of the file, now that everything has its place."""
+    placed = file.placed
+    index = {name: n for n, name in enumerate(placed, 1)}
+
+    def address(symbol: _Symbol) -> int:
+        return placed[symbol.section].address + symbol.value
+
+    def entries(of: Sequence[_Symbol], names: _Names) -> bytes:
+        rows = ((names.at[s.name], s.info, s.visibility, index[s.section], address(s), s.size) for s in of)
+        return b"".join(_SYMBOL.pack(*row) for row in rows)
+
+    content = {name: p.section.content for name, p in placed.items()}
+    content[".dynsym"] = bytes(_SYMBOL.size) + entries(symbols, names)
+    own = _Symbol("_DYNAMIC", 0, _HIDDEN, ".dynamic", 0, 0)
+    content[".symtab"] = bytes(_SYMBOL.size) + entries([own, *module.symbols], all_names)
+    descriptors = bytearray(content[".rodata"])
+    for place, to, addend in module.distances:
+        _DISTANCE.pack_into(descriptors, place, address(to) + addend - placed[".rodata"].address - place)
+    content[".rodata"] = bytes(descriptors)
+    sections_at = -(-file.end // 8) * 8
+    made = bytearray(sections_at)
+    segments = b"".join(_SEGMENT.pack(*row) for row in _segments(placed))
+    made[_HEADER.size : _HEADER.size + len(segments)] = segments
+    for name, p in placed.items():
+        made[p.offset : p.end] = content[name]
+    made[: _HEADER.size] = _HEADER.pack(
+        *(b"\x7fELF", module.identity, _SHARED_OBJECT, module.machine, 1, 0, _HEADER.size, sections_at, module.flags),
+        *(_HEADER.size, _SEGMENT.size, _SEGMENTS, _SECTION.size, 1 + len(placed), index[".shstrtab"]),
+    )
+    rows = [
+        (section_names.at[n], p.section.kind, p.section.flags, p.address, p.offset, p.size,
+         index.get(p.link, 0), p.info, p.section.alignment, p.entry_bytes)
+        for n, p in placed.items()
+    ]  # fmt: skip
+    return bytes(made) + bytes(_SECTION.size) + b"".join(_SECTION.pack(*row) for row in rows)
+
+
+def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
+    """The program headers: kind, rights, offset, address twice, bytes in the file and in memory, alignment."""
+    read, write, execute = 4, 2, 1
+    note, constants, code, dynamic = (placed[name] for name in (".note", ".rodata", ".text", ".dynamic"))
+    headers = _SEGMENTS * _SEGMENT.size
+    protected = -(-(dynamic.address + dynamic.size) // _PAGE) * _PAGE - dynamic.address
+    yield (_HEADERS, read, _HEADER.size, _HEADER.size, _HEADER.size, headers, headers, 8)
+    yield (_LOAD, read, 0, 0, 0, constants.end, constants.end, _PAGE)
+    yield (_LOAD, read | execute, code.offset, code.address, code.address, code.size, code.size, _PAGE)
+    at = dynamic.offset, dynamic.address, dynamic.address, dynamic.size
+    yield (_LOAD, read | write, *at, protected, _PAGE)
+    yield (_DYNAMIC_SEGMENT, read | write, *at, dynamic.size, 8)
+    yield (_RELRO, read, *at, protected, 1)
+    yield (_STACK, read | write, 0, 0, 0, 0, 0, 0)
+    yield (_NOTE_SEGMENT, read, note.offset, note.address, note.address, note.size, note.size, 4)
+
+
+def _dynamic(placed: Mapping[str, _Placed]) -> bytes:
+    """What a loader looks for first: the symbols, their names and hashes."""
+    entries = (
+        (6, placed[".dynsym"].address),  # DT_SYMTAB
+        (11, _SYMBOL.size),  # DT_SYMENT
+        (5, placed[".dynstr"].address),  # DT_STRTAB
+        (10, placed[".dynstr"].size),  # DT_STRSZ
+        (0x6FFFFEF5, placed[".gnu.hash"].address),  # DT_GNU_HASH
+        (4, placed[".hash"].address),  # DT_HASH
+        (0, 0),  # DT_NULL
+    )
+    return b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+class _Names:
+    """A table of names, and where each begins in it."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = list(names)
+        starts = accumulate((len(name.encode()) + 1 for name in names), initial=1)
+        self.at = dict(zip(names, starts))
+        self.table = b"\0" + b"".join(name.encode() + b"\0" for name in names)
+
+
+# ---------------------------------------------------------------- hash tables
+
+
+def _buckets(count: int) -> int:
+    return max(count // 4, 1)
+
+
+def _by_bucket(symbols: Sequence[_Symbol]) -> list[_Symbol]:
+    """The symbols in the order of `DT_GNU_HASH`."""
+    return sorted(symbols, key=lambda s: _gnu(s.name) % _buckets(len(symbols)))
+
+
+def _gnu(name: str) -> int:
+    found = 5381
+    for byte in name.encode():
+        found = found * 33 + byte & 0xFFFFFFFF
+    return found
+
+
+def _gnu_hash(symbols: Sequence[_Symbol]) -> bytes:
+    """`DT_GNU_HASH`: a filter of two bits a symbol, the first symbol of each bucket, and all hashes."""
+    words, shift = 1 << (len(symbols) * 12 // 64).bit_length(), 26
+    hashes = [_gnu(s.name) for s in symbols]
+    buckets = [h % _buckets(len(symbols)) for h in hashes]
+    bits = [0] * words
+    for h in hashes:
+        bits[h // 64 % words] |= 1 << h % 64 | 1 << (h >> shift) % 64
+    firsts = [1 + buckets.index(b) if b in buckets else 0 for b in range(_buckets(len(symbols)))]
+    last = [n + 1 == len(buckets) or buckets[n + 1] != b for n, b in enumerate(buckets)]
+    chain = [h & ~1 | ends for h, ends in zip(hashes, last)]
+    return b"".join(
+        (
+            _words(len(firsts), 1, words, shift),
+            b"".join(word.to_bytes(8, "little") for word in bits),
+            _words(*firsts, *chain),
+        )
+    )
+
+
+def _system_v_hash(symbols: Sequence[_Symbol]) -> bytes:
+    """`DT_HASH`: as many buckets as symbols, each a chain."""
+    count = 1 + len(symbols)
+    buckets, chains = [0] * count, [0] * count
+    for n, s in enumerate(symbols, 1):
+        bucket = _system_v(s.name) % count
+        chains[n], buckets[bucket] = buckets[bucket], n
+    return _words(count, count, *buckets, *chains)
+
+
+def _system_v(name: str) -> int:
+    found = 0
+    for byte in name.encode():
+        found = (found << 4) + byte
+        found ^= (found & 0xF0000000) >> 24
+        found &= 0x0FFFFFFF
+    return found
+
+
+def _words(*numbers: int) -> bytes:
+    return b"".join(n.to_bytes(4, "little") for n in numbers)

@@ -1,0 +1,87 @@
+"""Modules assembled and linked in this process: the same as what the programs make, in all that is loaded."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from convgen import driver
+from convgen.backends.amdgpu.assemble import assemble, assemble_module
+from convgen.backends.amdgpu.hsaco import linked
+from convgen.backends.amdgpu.llvm import library
+from convgen.backends.target import get
+from convgen.ir.error import AssemblerError
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+
+MODULES: dict[str, tuple[Problem, str]] = {
+    "one kernel": (Matmul.parse("64x96:96x64", dt="f16"), "gfx942"),
+    "two kernels": (Conv.parse("mb1ic32ih14oc32oh14kh3ph1", dir="BWD_WB", dt="bf16"), "gfx90a"),
+    "four kernels, so that symbols have two buckets": (
+        Conv.parse("mb2ic64ih14oc64oh14kh3ph1", dir="FWD_D", dt="u8"),
+        "gfx950",
+    ),
+}
+
+REFUSED = {
+    "an instruction": "v_nothing v0\n",
+    "a register": "v_add_f32 v999, v1, v2\n",
+    "a label": "s_branch nowhere\n",
+    "a distance": "s_branch far\n.fill 70000,4,0\nfar:\n",
+    "a directive": ".nothing\n",
+    "the target": '.amdgcn_target "amdgcn-amd-amdhsa--gfx90a"\n',
+}
+
+
+def loaded(code_object: bytes) -> list[bytes]:
+    """The bytes that reach memory, with the headers but for where sections are listed."""
+    header, (first,), (count,) = (
+        code_object[:64],
+        *(struct.unpack_from(form, code_object, at) for form, at in (("<Q", 32), ("<H", 56))),
+    )
+    segments = [struct.unpack_from("<IIQQQQQQ", code_object, first + 56 * n) for n in range(count)]
+    parts = [code_object[max(64, start) : start + size] for kind, _, start, _, _, size, _, _ in segments if kind == 1]
+    return [header[:40], header[48:60], *parts]
+
+
+def in_process(text: str, target: str) -> bytes | None:
+    llvm = library()
+    assert llvm is not None
+    relocatable = llvm.relocatable(text, target)
+    return None if relocatable is None else linked(relocatable)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_that_is_loaded_is_as_lld_has_it(name: str) -> None:
+    problem, target = MODULES[name]
+    text = driver.compile(driver.build(problem, target)).asm
+    made, wanted = in_process(text, target), assemble(text, target)
+    assert made is not None
+    assert wanted is not None
+    assert loaded(made) == loaded(wanted)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
+    assert in_process(REFUSED[name] + "s_endpgm\n", "gfx942") is None
+
+
+def test_a_refused_line_is_told_by_the_program() -> None:
+    with pytest.raises(AssemblerError, match=r"kernel\.s:1:1: error: invalid instruction"):
+        assemble_module("v_nothing v0\n", "gfx942")
+
+
+def test_debug_information_is_left_to_the_linker() -> None:
+    build = driver.build(Matmul.parse("64x96:96x64", dt="f16"), debug=True)
+    code = driver.compile(build)
+    assert in_process(code.asm, "gfx942") is None
+    assert code.object is not None
+    assert b".debug_line" in code.object
+
+
+def test_a_variable_names_another_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = get("gfx942").assembled_by()
+    monkeypatch.setenv("CONVGEN_CLANG", "clang-22")
+    assert "libLLVM" in ours
+    assert "libLLVM" not in get("gfx942").assembled_by()
