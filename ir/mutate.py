@@ -95,15 +95,17 @@ def substitute(root: N, values: Mapping[Any, Node]) -> N:
 
     Binders are not renamed, so the values must not be captured.
     """
-    memo: dict[Node, Node] = {**values}
-    get = memo.get
+    memo: dict[Node, Node] = {}
+    get, value = memo.get, values.get
 
     def go(node: Node) -> Node:
-        out = memo[node] = node.map(go, get)
+        out = value(node)
+        if out is None:
+            out = node.map(go, get)
+        memo[node] = out
         return out
 
-    found = get(root)
-    return go(root) if found is None else found  # type: ignore[return-value]
+    return go(root)  # type: ignore[return-value]
 
 
 def rewrite(root: Stmt, handlers: Mapping[type[Stmt], Callable[[Any], Stmt]]) -> Stmt:
@@ -124,26 +126,37 @@ def _unknown(node: Node) -> None:
     """That nothing is known of a node yet."""
 
 
-def statements(root: Stmt) -> Iterator[Stmt]:
+def statements(root: Stmt) -> list[Stmt]:
     """Every statement under `root` at each of its places, in order; what is in a block or loop before it."""
-    for inner in root.bodies:
-        yield from statements(inner)
-    yield root
+    out: list[Stmt] = []
+
+    def visit(s: Stmt) -> None:
+        for inner in s.bodies:
+            visit(inner)
+        out.append(s)
+
+    visit(root)
+    return out
 
 
 def postorder(root: Node) -> list[Node]:
     """Every unique node under `root` once, children before parents."""
     out: list[Node] = []
-    _visit(root, set(), out)
+    seen = {root}
+    append, see = out.append, seen.add
+
+    def visit(node: Node) -> None:
+        for child in node.children():
+            if child not in seen:
+                see(child)
+                if child.child_fields:
+                    visit(child)
+                else:
+                    append(child)
+        append(node)
+
+    visit(root)
     return out
-
-
-def _visit(node: Node, seen: set[Node], out: list[Node]) -> None:
-    seen.add(node)
-    for child in node.children():
-        if child not in seen:
-            _visit(child, seen, out)
-    out.append(node)
 
 
 def greatest_id(*roots: Node) -> int:

@@ -75,7 +75,7 @@ class Stmt(Node):
     @property
     def operands(self) -> tuple[Expr, ...]:
         """What it evaluates where it begins."""
-        return self.of_kind("Expr")
+        return self.kinds["Expr"](self)
 
     @property
     def yields(self) -> tuple[Expr, ...]:
@@ -85,7 +85,7 @@ class Stmt(Node):
     @property
     def bodies(self) -> tuple[Stmt, ...]:
         """The statements that it consists of."""
-        return self.of_kind("Stmt")
+        return self.kinds["Stmt"](self)
 
     def memory(self, *ways: Effect) -> tuple[Global | Shared, ...]:
         """The buffers and shared tiles that it accesses in one of these ways; in any if none is given."""

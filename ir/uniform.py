@@ -7,7 +7,7 @@ change a meaning through it.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
@@ -31,19 +31,25 @@ class Uniformity:
         return known
 
     def _decide(self, e: Expr) -> bool:
-        match e:
-            case Uniform() | AllLanes():
-                return True
-            case Lane() | Mma() | BlockMma():
-                return False
-            case Var():
-                return e not in self.varying
-        return all(self(c) for c in e.children() if isinstance(c, Expr))
+        if isinstance(e, Var):
+            return e not in self.varying
+        always = _ALWAYS.get(type(e))
+        if always is not None:
+            return always
+        return all(not (isinstance(c, Expr) and not self(c)) for c in e.children())
+
+
+#: Expressions that are uniform, or varying, whatever they are made of.
+_ALWAYS: dict[type[Node], bool] = {Uniform: True, AllLanes: True, Lane: False, Mma: False, BlockMma: False}
 
 
 def is_uniform(e: Expr, varying: Container[Var]) -> bool:
     """Whether all lanes of a subgroup have the same value of `e`."""
     return Uniformity(varying)(e)
+
+
+#: A variable and all that it may get its value from.
+_Origin = tuple[Var, Sequence[Expr]]
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
@@ -52,34 +58,35 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
     Variables bound outside (arguments, group ids, the subgroup number) are uniform.
     """
     found: set[Var] = set()
+    origins: list[_Origin] = []
+    _collect(root.body if isinstance(root, Kernel) else root, None, found, origins)
     before = -1
     while len(found) != before:  # a loop carries divergence back to its start
-        before = len(found)
-        _mark(root.body if isinstance(root, Kernel) else root, None, Uniformity(found), found)
+        before, uniform = len(found), Uniformity(found)
+        uncertain = []
+        for var, values in origins:
+            if all(map(uniform, values)):
+                uncertain.append((var, values))
+            else:
+                found.add(var)
+        origins = uncertain
     return frozenset(found)
 
 
-def _mark(s: Stmt, loop: For | None, uniform: Uniformity, found: set[Var]) -> None:
-    """Add to `found` what one pass over `s`, inside `loop`, shows to vary."""
-
-    def take(var: Var, *values: Expr) -> None:
-        if not all(map(uniform, values)):
-            found.add(var)
-
-    match s:
-        case Let():
-            take(s.var, s.value)
-        case Load() if not s.is_uniform:
+def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin]) -> None:
+    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds."""
+    if isinstance(s, Let):
+        origins.append((s.var, (s.value,)))
+    elif isinstance(s, Load):
+        if not s.is_uniform:
             found.add(s.var)
-        case For():
-            for var, init, value in zip(s.carried, s.inits, s.yields):
-                take(var, init, value)
-        case ExitIf() if loop:
+    elif isinstance(s, For):
+        origins += zip(s.carried, zip(s.inits, s.yields))
+        _collect(s.body, s, found, origins)
+        origins += zip(s.results, zip(s.inits, s.yields))
+    else:
+        if isinstance(s, ExitIf) and loop:
             for carried, result, value in zip(loop.carried, loop.results, s.values):  # one register holds both
-                take(carried, value)
-                take(result, value)
-    for inner in s.bodies:
-        _mark(inner, s if isinstance(s, For) else loop, uniform, found)
-    if isinstance(s, For):
-        for var, init, value in zip(s.results, s.inits, s.yields):
-            take(var, init, value)
+                origins += [(carried, (value,)), (result, (value,))]
+        for inner in s.bodies:
+            _collect(inner, loop, found, origins)

@@ -100,6 +100,7 @@ class _Placer:
         self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
         self.names: dict[Node, Var] = {}  # expressions that are bound by now
+        self.settled: dict[int, set[Node]] = {}  # depth -> nodes of which all parts with their home there are bound
         self.held: dict[Node, Var] = {}  # those of them that a loop holds in which we are
         self.hoisted: set[Expr] = set()  # those to bind that are used in a block below their home
         self._note_binders(body, 0)
@@ -185,19 +186,28 @@ class _Placer:
     def _bind_parts(self, roots: tuple[Node, ...], user: Stmt, depth: int) -> list[Stmt]:
         """Lets for the wanted expressions under `roots` whose home is here and that are not bound yet."""
         out: list[Stmt] = []
+        settled = self.settled.setdefault(depth, set())
+
+        def visit(n: Node) -> None:
+            settled.add(n)
+            for c in n.children():
+                if c not in settled:
+                    visit(c)
+            if n in self.wanted and n not in self.names and self.home(n) == depth:
+                value = self._named(n)
+                self.names[n] = name = _variable(n, user)
+                out.append(Let(name, value))
+
         for root in roots:
-            for e in postorder(root):
-                if isinstance(e, Expr) and e in self.wanted and e not in self.names and self.home(e) == depth:
-                    value = self._named(e)
-                    self.names[e] = name = _variable(e, user)
-                    out.append(Let(name, value))
+            if root not in settled:
+                visit(root)
         return out
 
     def _voted(self, s: If, depth: int) -> Stmt:
         """What nearly always runs is placed as if it stood here; what seldom does, by itself."""
-        before = dict(self.names)
+        before, settled = dict(self.names), {at: set(nodes) for at, nodes in self.settled.items()}
         then = self.place(s.then, depth)
-        self.names = before
+        self.names, self.settled = before, settled
         other = _Placer(substitute(s.other, self.held), self.uniform, self.budget, self.flat, seldom=True)
         return If(self._named(s.cond), then, other.placed())
 

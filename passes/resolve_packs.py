@@ -6,11 +6,12 @@ instruction takes at once is one part, though several messages bring it. Ensures
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import Mutator, mutate, postorder, rewrite, statements
-from convgen.ir.node import replace
+from convgen.ir.node import Node, replace
 from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import exits_of
@@ -127,10 +128,23 @@ def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
 
 
 def _drop_unused(body: Stmt) -> Stmt:
-    used = {v for node in postorder(body) for v in node.of_kind("Expr") if isinstance(v, Var)}
+    """The body without lets that nothing needs but others of these."""
+    users = Counter(e for node in postorder(body) for e in node.of_kind("Expr"))
+    lets: dict[Node, list[Let]] = {}
+    for s in dict.fromkeys(statements(body)):
+        if isinstance(s, Let):
+            lets.setdefault(s.var, []).append(s)
+    dropped = {let: None for v, bound in lets.items() if not users[v] for let in bound}
+    todo: list[Node] = list(dropped)
+    while todo:
+        for e in todo.pop().of_kind("Expr"):
+            users[e] -= 1
+            if not users[e]:
+                unused = lets.get(e, [])
+                dropped.update(dict.fromkeys(unused))
+                todo += unused if isinstance(e, Var) else [e]
 
     def keep(b: Block) -> Stmt:
-        return block(*(s for s in b.stmts if not (isinstance(s, Let) and s.var not in used)))
+        return block(*(s for s in b.stmts if s not in dropped))
 
-    smaller = rewrite(body, {Block: keep})
-    return smaller if smaller is body else _drop_unused(smaller)
+    return rewrite(body, {Block: keep})

@@ -157,8 +157,10 @@ class Selector(ABC):
 
     def _for(self, s: st.For) -> None:
         out = self.out
+        products = [n for n in postorder(s.body) if isinstance(n, Mma)] if s.carried else []
+        first = {n.acc: n for n in reversed(products)}
         for c, init in zip(s.carried, s.inits):
-            self._carry_in(c, init, s.body)
+            self._carry_in(c, init, first.get(c))
         begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
         self.labels += 1
         label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
@@ -207,8 +209,8 @@ class Selector(ABC):
         self.scalars.lane = lane
         self.out.start_block(end)
 
-    def _carry_in(self, c: Var, init: Expr, body: st.Stmt) -> None:
-        """Registers for a carried value, with its first value in them."""
+    def _carry_in(self, c: Var, init: Expr, user: Mma | None) -> None:
+        """Registers for a carried value, with its first value in them; `user` is the first product added to it."""
         if not held_as_vector(c.type):
             value = self.scalars.value(init)
             bank = "s" if self.scalars.uniform(c) else "v"
@@ -216,7 +218,6 @@ class Selector(ABC):
             self.out.move(dst, value)
             return
         self.vectors.owned[c] = True
-        user = next((n for n in postorder(body) if isinstance(n, Mma) and n.acc is c), None)
         self.vectors.env[c] = self.vectors.carried(c, init, user)
 
     def _write_into_carried(self, s: st.For) -> None:
