@@ -36,7 +36,7 @@ class Uniformity:
         always = _ALWAYS.get(type(e))
         if always is not None:
             return always
-        return all(not (isinstance(c, Expr) and not self(c)) for c in e.children())
+        return all(self(c) for c in e.children() if isinstance(c, Expr))
 
 
 #: Expressions that are uniform, or varying, whatever they are made of.

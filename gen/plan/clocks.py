@@ -8,8 +8,8 @@ Arrays have the axes (tile, parts of M, order of K, way); those that do not diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from typing import Any
 
@@ -102,7 +102,8 @@ class Configs:
     def dims(self) -> tuple[int, ...]:
         return len(self.tiles), len(self.subtiles), len(self.k_orders), len(self.ways)
 
-    def sizes(self) -> list[Numbers]:
+    @cached_property
+    def sizes(self) -> Sequence[Numbers]:
         """M, N and K of the tiles, and subgroups along each."""
         return [_along(_TILE, sizes) for sizes in zip(*self.tiles)]
 
@@ -174,7 +175,7 @@ def ranked(
     """
     offered = choices(shape, atom, facts)
     configs = Configs(
-        [*_even_tiles(shape, offered, atom, facts)],
+        _even_tiles(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts),
         facts.core.subtiles,
         offered.k_orders,
         offered.ways,
@@ -182,7 +183,7 @@ def ranked(
     )
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
-    m, _, k, subgroups_m, *_ = configs.sizes()
+    m, _, k, subgroups_m, *_ = configs.sizes
     work = _work(configs, shape, atom, facts)
     few = work.accumulators <= _MOST_IN_VECTORS
     in_registers = work.registers <= facts.registers
@@ -205,21 +206,27 @@ def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -
     return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
+@lru_cache(maxsize=256)
 def _even_tiles(
-    shape: Shape, offered: Choices, atom: MmaAtom, facts: TargetFacts
-) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly."""
+    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts
+) -> Sequence[tuple[int, int, int, int, int, int]]:
+    """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly.
+
+    Of windows that are resident with so many taps, if any, copies are made even. All problems of one type choose among
+    the same tiles.
+    """
     elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
-    taps = len(shape.windows.taps) if shape.windows else 1
+    found = []
     for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
         if wk > 1 and not _has_shares(
-            m // (wm * atom.m), n // (wn // spans * atom.n), k // taps // wk, wk, atom, facts
+            m // (wm * atom.m), n // (wn // spans * atom.n), k // max(1, resident) // wk, wk, atom, facts
         ):
             continue
-        if shape.windows or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
-            yield m, n, k, wm, wn, wk
+        if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
+            found.append((m, n, k, wm, wn, wk))
+    return found
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -276,18 +283,18 @@ def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
     """What a function of integers makes of each tile's; many tiles have the same."""
     given = list(zip(*(column.ravel().tolist() for column in columns)))
     made = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
-    return _along(_TILE, (made[numbers] for numbers in given))
+    return _along(_TILE, map(made.__getitem__, given))
 
 
 def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Work:
-    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes()
+    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     elem, spans, lanes, windows = atom.elem_bytes, atom.spans, facts.subgroup_size, shape.windows
     count = subgroups_m * subgroups_n * subgroups_k
     simds = np.minimum(count, facts.core.simds)
     taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
     depth = k // taps
     sides = (m + reach, depth), (n, k)
-    gaps = (m + n) * (_along(_TILE, (pitch_of(tile[2], elem, facts)[0] for tile in configs.tiles)) - k) * elem
+    gaps = (m + n) * (_by_tile(lambda cols: pitch_of(cols, elem, facts)[0], k) - k) * elem
     if windows:
         even = partial(even_rows, elem_bytes=elem, facts=facts)
         even_sides = [(_by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, count), side[1]) for side in sides]
@@ -336,11 +343,11 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
 
 def _blocks(configs: Configs, shape: Shape, elem_bytes: int, facts: TargetFacts) -> Numbers:
     """K blocks, padding included."""
-    tile_k = configs.sizes()[2]
-    orders = (
-        [k_block(order, tile[2], elem_bytes, facts.chunk_bytes) for order in configs.k_orders] for tile in configs.tiles
-    )
-    block = np.array([*orders])[:, None, :, None]
+    tile_k = configs.sizes[2]
+    of_orders = [
+        _by_tile(lambda k, o=order: k_block(o, k, elem_bytes, facts.chunk_bytes), tile_k) for order in configs.k_orders
+    ]
+    block = np.concatenate(of_orders, _ORDER)
     blocks: Numbers = -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
     return blocks
 
@@ -361,8 +368,8 @@ class _Grid:
     m: Numbers  #: of tiles
     n: Numbers
 
-    def counts(self, m: int, n: int) -> list[tuple[int, float]]:
-        """Workgroups of each product, and their depth beside that of the deepest."""
+    def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
+        """Workgroups of each product with tiles of that size, and their depth beside that of the deepest."""
         products = self.shape.merged or ((self.shape.m, self.shape.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
@@ -370,12 +377,13 @@ class _Grid:
     @property
     def tiles(self) -> Numbers:
         """Of one of the batch."""
-        return _by_tile(lambda m, n: sum(count for count, _ in self.counts(m, n)), self.m, self.n)
+        all_tiles: Numbers = sum(count for count, _ in self.counts(self.m, self.n))
+        return all_tiles
 
     @property
     def mean(self) -> Numbers:
         """The depth of a workgroup on average, beside that of the deepest."""
-        all_depth = _by_tile(lambda m, n: sum(count * depth for count, depth in self.counts(m, n)), self.m, self.n)
+        all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
         return all_depth / self.tiles
 
     def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
@@ -400,7 +408,7 @@ def _meeting(
     All units leave sums; then they, or the last to arrive at each tile, add them up. Those that share K leave a part of
     each tile of theirs, and add up about as many tiles as they have.
     """
-    (m, n, *_), costs = configs.sizes(), facts.costs
+    (m, n, *_), costs = configs.sizes, facts.costs
     tile, at_a_time = m * n * elem.bytes, np.full_like(slices, configs.at_a_time)
     if turns and turns.shared:
         at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
@@ -451,7 +459,7 @@ def _clocks(
     Workgroups run in rounds of as many as a unit holds.
     """
     slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
-    grid = _Grid(shape, *configs.sizes()[:2])
+    grid = _Grid(shape, *configs.sizes[:2])
     tiles = grid.tiles
     k_blocks = _blocks(configs, shape, atom.elem_bytes, facts)
     slices = _slices(shape, tiles, k_blocks, facts)

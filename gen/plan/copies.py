@@ -9,6 +9,7 @@ brings them as they are.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from math import gcd, prod
 
 import attrs
@@ -196,6 +197,7 @@ def _comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts,
     return is_plane(view, facts.planes) or registers >= (4 if view.unit_axis == K else 2)
 
 
+@lru_cache(maxsize=4096)
 def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
     """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
 
