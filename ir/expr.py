@@ -480,11 +480,12 @@ def reserve_ids(used: int) -> None:
 def const(value: Number | bool, type: Type = s32) -> Const:
     """The constant of that value; UserError unless `type` represents it exactly (floats are rounded)."""
     if type.is_float:
-        bits = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
-        return Const(type, int(bits))
-    if int(value) != value or not type.min <= value <= type.max:
+        pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
+        return Const(type, int(pattern))
+    bits = int(value)
+    if bits != value or not type.min <= bits <= type.max:
         raise UserError(f"constant {value} does not fit {type}")
-    return Const(type, int(value))
+    return Const(type, bits)
 
 
 def lift(value: Expr | Number, like: Expr) -> Expr:

@@ -11,7 +11,7 @@ no negative zero (`…fnuz`, of Graphcore and AMD's CDNA3). `s4`, `u4` and `f4_e
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import attrs
@@ -46,15 +46,15 @@ class Type:
     kind: Kind
     bits: int
 
-    @property
+    @cached_property
     def is_int(self) -> bool:
         return self.kind in (Kind.SIGNED, Kind.UNSIGNED)
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind is Kind.FLOAT
 
-    @property
+    @cached_property
     def is_bool(self) -> bool:
         return self.kind is Kind.BOOL
 
@@ -90,12 +90,12 @@ class Type:
     def elem(self) -> Type:
         return self
 
-    @property
+    @cached_property
     def min(self) -> int:
         """The least value of an integer type."""
         return -(1 << (self.bits - 1)) if self.kind is Kind.SIGNED else 0
 
-    @property
+    @cached_property
     def max(self) -> int:
         """The greatest value of an integer type (1 for bool)."""
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
@@ -143,7 +143,7 @@ class VectorType:
     def name(self) -> str:
         return f"{self.elem.name}x{self.lanes}"
 
-    @property
+    @cached_property
     def bits(self) -> int:
         return self.elem.bits * self.lanes
 

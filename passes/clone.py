@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-import attrs
-
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.node import CLASSES, replace
@@ -35,7 +33,7 @@ class Cloner:
 
     def site(self, like: Site) -> Site:
         """A site with a number of its own."""
-        return attrs.evolve(like, number=next(self._numbers))
+        return Site(next(self._numbers), like.stage, like.comment, like.slot, like.private)
 
     def copy(self, stmts: Iterable[Stmt], values: Mapping[Var, Expr]) -> tuple[list[Stmt], dict[Var, Expr]]:
         """The statements with `values` put in and every binder renamed; also returns all substitutions made."""

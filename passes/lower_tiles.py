@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-import attrs
-
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import (
@@ -293,7 +291,8 @@ class _Lowering(Mutator):
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else -1
-        return attrs.evolve(self.cloner.site(s.site), slot=slot, private=s.tile in self.private)
+        fresh = self.cloner.site(s.site)
+        return st.Site(fresh.number, fresh.stage, fresh.comment, slot, s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:
         out: list[st.Stmt] = []

@@ -9,6 +9,7 @@ as lld's SyntheticSections.cpp has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum, IntFlag
 from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
@@ -25,14 +26,63 @@ _ENTRY = Struct("<QQ")  #: of the dynamic section
 _DISTANCE = Struct("<q")
 
 _PAGE = 0x1000
-_SHARED_OBJECT = 3
-_PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOTES, _DYNSYM, _GNU_HASH = 1, 2, 3, 5, 6, 7, 11, 0x6FFFFFF6
-_WRITE, _ALLOC, _EXECUTE = 1, 2, 4  #: flags of sections
-_LOAD, _DYNAMIC_SEGMENT, _NOTE_SEGMENT, _HEADERS, _STACK, _RELRO = 1, 2, 4, 6, 0x6474E551, 0x6474E552
 _RELATIVE_64 = 5  #: R_AMDGPU_REL64
-_GLOBAL, _OBJECT, _FUNCTION, _HIDDEN = 1, 1, 2, 2
+_SHARED_OBJECT = 3  #: ET_DYN
+_HIDDEN = 2  #: STV_HIDDEN
+
+
+class _Kind(IntEnum):
+    """Of a section."""
+
+    SYMTAB = 2
+    STRTAB = 3
+    HASH = 5
+    DYNAMIC = 6
+    DYNSYM = 11
+    GNU_HASH = 0x6FFFFFF6
+
+
+class _Flag(IntFlag):
+    """Of a section."""
+
+    WRITE = 1
+    ALLOC = 2
+
+
+class _Part(IntEnum):
+    """What a program header describes."""
+
+    LOAD = 1
+    DYNAMIC = 2
+    NOTE = 4
+    HEADERS = 6
+    STACK = 0x6474E551
+    RELRO = 0x6474E552
+
+
+class _Right(IntFlag):
+    """Of what is loaded."""
+
+    EXECUTE = 1
+    WRITE = 2
+    READ = 4
+
+
+class _Tag(IntEnum):
+    """Of an entry of the dynamic section."""
+
+    NULL = 0
+    HASH = 4
+    STRTAB = 5
+    SYMTAB = 6
+    STRSZ = 10
+    SYMENT = 11
+    GNU_HASH = 0x6FFFFEF5
+
+
 _PADDING = {bytes.fromhex("000080bf"), bytes.fromhex("00009fbf")}  #: s_nop, s_code_end
-_SYMBOLS = {(_GLOBAL << 4 | _FUNCTION, ".text"), (_GLOBAL << 4 | _OBJECT, ".rodata")}
+#: Binding and type, and section, of a kernel and its descriptor: a global function, a global object.
+_SYMBOLS = {(0x12, ".text"), (0x11, ".rodata")}
 _KNOWN = {"", ".strtab", ".text", ".rodata", ".rela.rodata", ".note", ".symtab"}
 
 
@@ -165,7 +215,7 @@ class _File:
 
     def place(self, name: str, section: _Section, info: int = 0) -> None:
         offset = -(-self.end // section.alignment) * section.alignment
-        address = offset + self._ahead if section.flags & _ALLOC else 0
+        address = offset + self._ahead if section.flags & _Flag.ALLOC else 0
         self.placed[name] = _Placed(
             name, section, offset, address, _LINKS.get(name, ""), info, _ENTRY_BYTES.get(name, 0)
         )
@@ -184,20 +234,20 @@ def _written(module: _Module) -> bytes:
     empty = bytes((1 + len(symbols)) * _SYMBOL.size)
     file = _File()
     file.place(".note", module.sections[".note"])
-    file.place(".dynsym", _Section(_DYNSYM, _ALLOC, empty, 8), 1)
-    file.place(".gnu.hash", _Section(_GNU_HASH, _ALLOC, _gnu_hash(symbols), 8))
-    file.place(".hash", _Section(_HASH, _ALLOC, _system_v_hash(symbols), 4))
-    file.place(".dynstr", _Section(_STRTAB, _ALLOC, names.table, 1))
+    file.place(".dynsym", _Section(_Kind.DYNSYM, _Flag.ALLOC, empty, 8), 1)
+    file.place(".gnu.hash", _Section(_Kind.GNU_HASH, _Flag.ALLOC, _gnu_hash(symbols), 8))
+    file.place(".hash", _Section(_Kind.HASH, _Flag.ALLOC, _system_v_hash(symbols), 4))
+    file.place(".dynstr", _Section(_Kind.STRTAB, _Flag.ALLOC, names.table, 1))
     file.place(".rodata", module.sections[".rodata"])
     file.next_page()
     file.place(".text", module.sections[".text"])
     file.next_page()
-    file.place(".dynamic", _Section(_DYNAMIC, _WRITE | _ALLOC, _dynamic(file.placed), 8))
+    file.place(".dynamic", _Section(_Kind.DYNAMIC, _Flag.WRITE | _Flag.ALLOC, _dynamic(file.placed), 8))
     all_names = _Names([*(s.name for s in module.symbols), "_DYNAMIC"])
-    file.place(".symtab", _Section(_SYMTAB, 0, empty + bytes(_SYMBOL.size), 8), 2)
-    file.place(".strtab", _Section(_STRTAB, 0, all_names.table, 1))
+    file.place(".symtab", _Section(_Kind.SYMTAB, 0, empty + bytes(_SYMBOL.size), 8), 2)
+    file.place(".strtab", _Section(_Kind.STRTAB, 0, all_names.table, 1))
     section_names = _Names([*file.placed, ".shstrtab"])
-    file.place(".shstrtab", _Section(_STRTAB, 0, section_names.table, 1))
+    file.place(".shstrtab", _Section(_Kind.STRTAB, 0, section_names.table, 1))
     return _filled(module, file, symbols, names, all_names, section_names)
 
 
@@ -243,31 +293,31 @@ def _filled(
 
 def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
     """The program headers: kind, rights, offset, address twice, bytes in the file and in memory, alignment."""
-    read, write, execute = 4, 2, 1
+    read, write, execute = _Right.READ, _Right.WRITE, _Right.EXECUTE
     note, constants, code, dynamic = (placed[name] for name in (".note", ".rodata", ".text", ".dynamic"))
     headers = _SEGMENTS * _SEGMENT.size
     protected = -(-(dynamic.address + dynamic.size) // _PAGE) * _PAGE - dynamic.address
-    yield (_HEADERS, read, _HEADER.size, _HEADER.size, _HEADER.size, headers, headers, 8)
-    yield (_LOAD, read, 0, 0, 0, constants.end, constants.end, _PAGE)
-    yield (_LOAD, read | execute, code.offset, code.address, code.address, code.size, code.size, _PAGE)
+    yield (_Part.HEADERS, read, _HEADER.size, _HEADER.size, _HEADER.size, headers, headers, 8)
+    yield (_Part.LOAD, read, 0, 0, 0, constants.end, constants.end, _PAGE)
+    yield (_Part.LOAD, read | execute, code.offset, code.address, code.address, code.size, code.size, _PAGE)
     at = dynamic.offset, dynamic.address, dynamic.address, dynamic.size
-    yield (_LOAD, read | write, *at, protected, _PAGE)
-    yield (_DYNAMIC_SEGMENT, read | write, *at, dynamic.size, 8)
-    yield (_RELRO, read, *at, protected, 1)
-    yield (_STACK, read | write, 0, 0, 0, 0, 0, 0)
-    yield (_NOTE_SEGMENT, read, note.offset, note.address, note.address, note.size, note.size, 4)
+    yield (_Part.LOAD, read | write, *at, protected, _PAGE)
+    yield (_Part.DYNAMIC, read | write, *at, dynamic.size, 8)
+    yield (_Part.RELRO, read, *at, protected, 1)
+    yield (_Part.STACK, read | write, 0, 0, 0, 0, 0, 0)
+    yield (_Part.NOTE, read, note.offset, note.address, note.address, note.size, note.size, 4)
 
 
 def _dynamic(placed: Mapping[str, _Placed]) -> bytes:
     """What a loader looks for first: the symbols, their names and hashes."""
     entries = (
-        (6, placed[".dynsym"].address),  # DT_SYMTAB
-        (11, _SYMBOL.size),  # DT_SYMENT
-        (5, placed[".dynstr"].address),  # DT_STRTAB
-        (10, placed[".dynstr"].size),  # DT_STRSZ
-        (0x6FFFFEF5, placed[".gnu.hash"].address),  # DT_GNU_HASH
-        (4, placed[".hash"].address),  # DT_HASH
-        (0, 0),  # DT_NULL
+        (_Tag.SYMTAB, placed[".dynsym"].address),
+        (_Tag.SYMENT, _SYMBOL.size),
+        (_Tag.STRTAB, placed[".dynstr"].address),
+        (_Tag.STRSZ, placed[".dynstr"].size),
+        (_Tag.GNU_HASH, placed[".gnu.hash"].address),
+        (_Tag.HASH, placed[".hash"].address),
+        (_Tag.NULL, 0),
     )
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
