@@ -162,14 +162,14 @@ class MmaTile:
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
 
-    @property
+    @cached_property
     def a(self) -> Fragment:
         """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
         teams = Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans)
         share = self._share("n", self.tiles_n, self.atom.a.registers * self.steps)
         return self._operand((*self._columns[0], *share, teams), self.atom.a)
 
-    @property
+    @cached_property
     def b(self) -> Fragment:
         """Layout of the B operand over (m, k)."""
         tiles = Digit("m", self.tiles_m, Space.REGISTER, self.atom.b.registers * self.steps)
@@ -188,7 +188,7 @@ class MmaTile:
         """The teams along K as a digit of some dimension."""
         return Digit(dim, self.teams_k, Space.SUBGROUP, self.teams)
 
-    @property
+    @cached_property
     def _columns(self) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
         """The digits of N in A and in D, within a subgroup and its share of the sums.
 
@@ -217,12 +217,12 @@ class MmaTile:
         teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
         return (teams, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (teams,)
 
-    @property
+    @cached_property
     def d(self) -> Fragment:
         """Layout of the accumulator over (n, m)."""
         return self._sums(met=False)
 
-    @property
+    @cached_property
     def met(self) -> Fragment:
         """The same where teams along K have met: each has a share, the outermost of a subgroup's tiles."""
         return self._sums(met=True).renumbered(Space.REGISTER)
