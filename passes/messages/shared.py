@@ -74,12 +74,16 @@ def shared_messages(
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
     fixed += tile.address(0, *start)
+    leading: dict[tuple[Way, int], Expr] = {}  # the address of a leader, by the way of its messages
     for piece in _plan(tile, layout, subgroups, facts, reads):
-        lane, register = first_of(piece.way, Lane(), piece.leader)
-        row, col = layout.coords(subgroup, lane, register).values()
-        address = lift(tile.address(0, row, col), ZERO)
-        if not isinstance(slot, Const):
-            address = address + slot * tile.slot_bytes
+        address = leading.get((piece.way, piece.leader))
+        if address is None:
+            lane, register = first_of(piece.way, Lane(), piece.leader)
+            row, col = layout.coords(subgroup, lane, register).values()
+            address = lift(tile.address(0, row, col), ZERO)
+            if not isinstance(slot, Const):
+                address = address + slot * tile.slot_bytes
+            leading[piece.way, piece.leader] = address
         imm = piece.gap + fixed
         extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
