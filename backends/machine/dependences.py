@@ -9,17 +9,16 @@ from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Access, Instruction, Reg, VirtualRegister
 
 
-class Edge(NamedTuple):
-    """`after` must not stand before `before`; issued `latency` slots later it need not wait."""
+class Dependences(NamedTuple):
+    """What one instruction must not stand before; issued so many slots later it need not wait."""
 
-    before: int  #: places in the block
-    after: int
-    latency: int
-    carried: bool = False  #: `after` is of the next turn of the block, which is a loop
+    after: int  #: place in the block
+    carried: bool  #: the instruction is of the next turn of the block, which is a loop
+    before: dict[int, int]  #: places in the block -> latency
 
 
-def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Edge]:
-    """The dependences within a block, each once; with two turns also those of the next turn on this one.
+def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Dependences]:
+    """The dependences within a block; with two turns also those of the next turn on this one.
 
     Memory accesses depend on accesses that they may conflict with; a barrier keeps those of shared memory on its side.
     What goes there from global memory may be under way across barriers, but for the one by which it is `published`.
@@ -27,18 +26,18 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     latencies = [i.op.latency for i in body]
     used, defined = [_runs(i.uses()) for i in body], [_runs(i.defs()) for i in body]
     named = [(*i.flag_uses(), *i.flag_defs()) for i in body]
-    registers, flags, memory = _Registers(), dict[str, int](), _Memory(body, published)
+    registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published)
     for turn in range(turns):
         for n, i in enumerate(body):
-            found: dict[int, int] = {}  # before -> latency
-            registers.follow(used[n], defined[n], latencies, found)
+            found = registers.follow(used[n], defined[n])
             for flag in named[n]:
                 if flag in flags:
                     found[flags[flag]] = max(found.get(flags[flag], 0), 1)
-            for before in memory.follow(n):
-                found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
-            for before, latency in found.items():
-                yield Edge(before, n, latency, turn > 0)
+            for members in memory.follow(n):
+                for before in members:
+                    found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
+            if found:
+                yield Dependences(n, turn > 0, found)
             registers.overwrite(defined[n])
             if turn:  # of what follows only this turn matters
                 for flag in named[n]:
@@ -88,12 +87,10 @@ class _Memory:
             kind: [members[other] for other in members if _ordered(other, kind, published)] for kind in members
         }
 
-    def follow(self, n: int) -> Iterator[int]:
-        """The operations so far that an instruction must follow."""
+    def follow(self, n: int) -> Sequence[Sequence[int]]:
+        """The operations so far that an instruction must follow, by kind."""
         kind = self._kinds[n]
-        if kind is not None:
-            for members in self._before[kind]:
-                yield from members
+        return () if kind is None else self._before[kind]
 
     def add(self, n: int) -> None:
         """An instruction joins them if it is one."""
@@ -114,38 +111,56 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
     return any(a.conflicts(b) for a in before.accesses for b in after.accesses)
 
 
+class _History(NamedTuple):
+    """The instructions that wrote and read words of a register tuple, with these."""
+
+    writes: list[tuple[int, int, int]]
+    reads: list[tuple[int, int, int]]
+
+
 class _Registers:
     """Last writers and readers of each register tuple, by overlapping words."""
 
-    def __init__(self) -> None:
-        self._writes: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
-        self._reads: dict[VirtualRegister, list[tuple[int, int, int]]] = {}
+    def __init__(self, latencies: Sequence[int]) -> None:
+        self._latencies = latencies
+        self._histories: dict[VirtualRegister, _History] = {}
 
-    def follow(
-        self, used: Sequence[_Run], defined: Sequence[_Run], latencies: Sequence[int], found: dict[int, int]
-    ) -> None:
-        """Find the instructions that one with these operands must follow, and how much later."""
+    def follow(self, used: Sequence[_Run], defined: Sequence[_Run]) -> dict[int, int]:
+        """The instructions that one with these operands must follow, and how much later."""
+        found: dict[int, int] = {}
+        histories, latencies = self._histories, self._latencies
         for v, first, end in used:
-            for n, lo, hi in self._writes.get(v, ()):
-                if lo < end and first < hi and found.get(n, -1) < latencies[n]:
-                    found[n] = latencies[n]
+            if v in histories:
+                for n, lo, hi in histories[v].writes:
+                    if lo < end and first < hi and found.get(n, -1) < latencies[n]:
+                        found[n] = latencies[n]
         for v, first, end in defined:
-            for n, lo, hi in self._writes.get(v, ()):
-                if lo < end and first < hi and found.get(n, 0) < 1:
-                    found[n] = 1
-            for n, lo, hi in self._reads.get(v, ()):
-                if lo < end and first < hi:
-                    found.setdefault(n, 0)
+            if v in histories:
+                writes, reads = histories[v]
+                for n, lo, hi in writes:
+                    if lo < end and first < hi and found.get(n, 0) < 1:
+                        found[n] = 1
+                for n, lo, hi in reads:
+                    if lo < end and first < hi:
+                        found.setdefault(n, 0)
+        return found
 
     def overwrite(self, defined: Sequence[_Run]) -> None:
         """Forget those whose words have all been written again."""
         for v, first, end in defined:
-            for table in (self._writes, self._reads):
-                if v in table:
-                    table[v] = [(n, lo, hi) for n, lo, hi in table[v] if lo < first or end < hi]
+            if v in self._histories:
+                for runs in self._histories[v]:
+                    runs[:] = [run for run in runs if run[1] < first or end < run[2]]
 
     def add(self, n: int, used: Sequence[_Run], defined: Sequence[_Run]) -> None:
         """An instruction becomes one of them."""
-        for table, runs in ((self._writes, defined), (self._reads, used)):
-            for v, first, end in runs:
-                table.setdefault(v, []).append((n, first, end))
+        for v, first, end in defined:
+            self._history(v).writes.append((n, first, end))
+        for v, first, end in used:
+            self._history(v).reads.append((n, first, end))
+
+    def _history(self, v: VirtualRegister) -> _History:
+        known = self._histories.get(v)
+        if known is None:
+            known = self._histories[v] = _History([], [])
+        return known

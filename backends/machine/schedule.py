@@ -61,16 +61,14 @@ class _Scheduler:
     def __init__(self, body: Sequence[Instruction], published: Ahead, is_last: bool) -> None:
         self.nodes = [_Node(i) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is Unit.MATRIX)
-        for e in dependences(body, published):
-            self._edge(e.before, e.after, e.latency)
+        for n, _, found in dependences(body, published):
+            self.nodes[n].waiting = len(found)
+            for before, latency in found.items():
+                self.nodes[before].successors[n] = latency
         self._heights()
         self._take_turns(is_last)
 
-    # ------------------------------------------------------------ dependences
-
-    def _edge(self, before: int, after: int, latency: int) -> None:
-        self.nodes[after].waiting += 1
-        self.nodes[before].successors[after] = latency
+    # ------------------------------------------------------------ urgency
 
     def _heights(self) -> None:
         for node in reversed(self.nodes):

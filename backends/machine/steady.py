@@ -95,12 +95,15 @@ class _Table:
 class _Turn:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy) -> None:
         self.nodes = [_Node.of(i, busy) for i in body]
-        for e in dependences(body, published, turns=2):
-            before, after = self.nodes[e.before], self.nodes[e.after]
-            if e.carried:
-                before.later[e.after] = after.earlier[e.before] = e.latency
+        for n, carried, found in dependences(body, published, turns=2):
+            node = self.nodes[n]
+            if carried:
+                node.earlier = found
             else:
-                before.after[e.after] = after.before[e.before] = e.latency
+                node.before = found
+            for before, latency in found.items():
+                users = self.nodes[before].later if carried else self.nodes[before].after
+                users[n] = latency
         for node in self.nodes:
             node.find_gaps()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is Unit.MATRIX]
