@@ -20,10 +20,11 @@ class Physical:
 
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
+        self._bits = {v: _FIRST[v.bank] + at for v, at in allocation.base.items()}  # of their first words
 
     def words(self, r: Reg) -> Words:
         """The registers of an operand."""
-        return ((1 << r.count) - 1) << _FIRST[r.vreg.bank] + self.base[r.vreg] + r.first
+        return ((1 << r.count) - 1) << self._bits[r.vreg] + r.first
 
     def operand(self, o: Operand) -> Words:
         """The registers of an operand that may be an immediate, which has none."""

@@ -6,8 +6,9 @@ bank; operands view a run of words of a tuple. Flags are single physical registe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import attrs
@@ -61,6 +62,11 @@ class Opcode:
     banks: str = ""  #: letters of the banks that registers without a role may be in; any if empty
     hazard: str = ""  #: class in the rows of the family's hazards
     port: str = ""  #: unit that executes it out of order, if one does
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Where the source of each role stands among the operands."""
+        return {role.name: n for n, role in reversed(list(enumerate(self.sources)))}
 
 
 @attrs.define(eq=False)
@@ -206,7 +212,7 @@ class Instruction:
 
     def source(self, role: str) -> Operand:
         """The source operand of that role, which the opcode's row names."""
-        return next(o for r, o in zip(self.op.sources, self.src) if r.name == role)
+        return self.src[self.op.places[role]]
 
     def head(self, place: Place) -> str:
         """The text before the operands in listings: the mnemonic, and what a family adds."""

@@ -128,16 +128,17 @@ class _Scheduler:
             while waiting and waiting[0][0] <= slot:
                 n = heappop(waiting)[1]
                 heappush(ready[self.nodes[n].instruction.op.unit], (self._urgency(n), n))
-            able = [
-                (unit is not Unit.MATRIX, queue[0], unit)
-                for unit, queue in ready.items()
-                if queue and free[unit] <= slot
-            ]
-            if not able:
+            best: tuple[tuple[bool, tuple[int, int]], Unit] | None = None
+            for unit, queue in ready.items():
+                if queue and free[unit] <= slot:
+                    choice = unit is not Unit.MATRIX, queue[0]
+                    if best is None or choice < best[0]:
+                        best = choice, unit
+            if best is None:
                 later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
                 slot = min(later)
                 continue
-            _, (_, n), unit = min(able, key=lambda choice: choice[:2])
+            (_, (_, n)), unit = best
             heappop(ready[unit])
             node = self.nodes[n]
             out.append(node.instruction)
@@ -162,13 +163,16 @@ def _terminators(body: list[Instruction]) -> list[Instruction]:
     last = body[-1] if body else None
     if last is None or not (last.target or last.op.ends):
         return []
-    flags, registers = set(last.flag_uses()), {r.vreg for r in last.uses()}
-    setters = [
-        n for n, i in enumerate(body[:-1]) if flags & set(i.flag_defs()) or registers & {r.vreg for r in i.defs()}
-    ]
-    if last.op.ends or not setters:
+    if last.op.ends:
         return body[-1:]
-    first = setters[-1]
+    flags, registers = set(last.flag_uses()), {r.vreg for r in last.uses()}
+
+    def sets(i: Instruction) -> bool:
+        return not flags.isdisjoint(i.flag_defs()) or any(r.vreg in registers for r in i.defs())
+
+    first = next((n for n in reversed(range(len(body) - 1)) if sets(body[n])), None)
+    if first is None:
+        return body[-1:]
     counter = {r.vreg for r in body[first].uses()}
     while first and counter & {r.vreg for r in body[first - 1].defs()}:
         first -= 1
