@@ -33,7 +33,7 @@ class Mutator:
         self._table: dict[type[Node], Handler] = {
             cls: getattr(self, name) for name, cls in CLASSES.items() if hasattr(self, name)
         }
-        self._go, self.mutate = self._closures()
+        self._go, self.mutate, self._memo = self._closures()
 
     def __call__(self, root: N) -> N:
         with self.scope():
@@ -48,7 +48,7 @@ class Mutator:
         new = self.descend(b)
         return b if new is b else st.block(*new.stmts)
 
-    def _closures(self) -> tuple[Any, Callable[[Any], Any]]:
+    def _closures(self) -> tuple[Any, Callable[[Any], Any], dict[Node, Node]]:
         memo: dict[Node, Node] = {}
         get, table = memo.get, self._table
 
@@ -61,33 +61,63 @@ class Mutator:
             out = get(node)
             return go(node) if out is None else out
 
-        return (go, get), mutate
+        return (go, get), mutate, memo
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """A fresh memo for the nodes visited inside."""
-        saved = self._go, self.mutate
-        self._go, self.mutate = self._closures()
+        saved = self._go, self.mutate, self._memo
+        self._go, self.mutate, self._memo = self._closures()
         try:
             yield
         finally:
-            self._go, self.mutate = saved
+            self._memo.clear()  # closures refer to themselves: what they know would wait for the cyclic collector
+            self._go, self.mutate, self._memo = saved
+
+
+class _Rewriting:
+    """A walk that remembers what became of each node.
+
+    The walks of this kind are methods: a function within a function that calls itself refers to itself, and all that it
+    knows would wait for the cyclic collector.
+    """
+
+    def __init__(self, known: Mapping[Any, Any]) -> None:
+        """`known` is what the walk goes by: handlers by class, or values by node."""
+        self.known = known.get
+        self.memo: dict[Node, Node] = {}
+        self.get = self.memo.get
+
+    def mutated(self, node: Node) -> Node:
+        """The node with its children mutated, then handled by what handles its class."""
+        out = node.map(self.mutated, self.get)
+        handler = self.known(type(out))
+        if handler is not None:
+            out = handler(out)
+        self.memo[node] = out
+        return out
+
+    def substituted(self, node: Node) -> Node:
+        """The node's value, or else the node with its children substituted."""
+        out: Node | None = self.known(node)
+        if out is None:
+            out = node.map(self.substituted, self.get)
+        self.memo[node] = out
+        return out
+
+    def rewritten(self, node: Node) -> Node:
+        """As `mutated`, but expressions stay, and nothing is remembered."""
+        if not isinstance(node, Stmt):
+            return node
+        new = node.map(self.rewritten, _unknown)
+        if handler := self.known(type(node)):
+            new = handler(new)
+        return st.block(*new.stmts) if isinstance(new, st.Block) and new is not node else new
 
 
 def mutate(root: N, handlers: Mapping[type[Node], Callable[[Any], Node]]) -> N:
     """Rewrite bottom-up: each node whose class has a handler is replaced by `handler(node with mutated children)`."""
-    memo: dict[Node, Node] = {}
-    get = memo.get
-
-    def go(node: Node) -> Node:
-        out = node.map(go, get)
-        handler = handlers.get(type(out))
-        if handler is not None:
-            out = handler(out)
-        memo[node] = out
-        return out
-
-    return go(root)  # type: ignore[return-value]
+    return _Rewriting(handlers).mutated(root)  # type: ignore[return-value]
 
 
 def substitute(root: N, values: Mapping[Any, Node]) -> N:
@@ -95,31 +125,12 @@ def substitute(root: N, values: Mapping[Any, Node]) -> N:
 
     Binders are not renamed, so the values must not be captured.
     """
-    memo: dict[Node, Node] = {}
-    get, value = memo.get, values.get
-
-    def go(node: Node) -> Node:
-        out = value(node)
-        if out is None:
-            out = node.map(go, get)
-        memo[node] = out
-        return out
-
-    return go(root)  # type: ignore[return-value]
+    return _Rewriting(values).substituted(root)  # type: ignore[return-value]
 
 
 def rewrite(root: Stmt, handlers: Mapping[type[Stmt], Callable[[Any], Stmt]]) -> Stmt:
     """As `mutate`, of statements only: expressions stay. Blocks within blocks become one."""
-
-    def go(node: Node) -> Node:
-        if not isinstance(node, Stmt):
-            return node
-        new = node.map(go, _unknown)
-        if handler := handlers.get(type(node)):
-            new = handler(new)
-        return st.block(*new.stmts) if isinstance(new, st.Block) and new is not node else new
-
-    return go(root)  # type: ignore[return-value]
+    return _Rewriting(handlers).rewritten(root)  # type: ignore[return-value]
 
 
 def _unknown(node: Node) -> None:
@@ -129,34 +140,32 @@ def _unknown(node: Node) -> None:
 def statements(root: Stmt) -> list[Stmt]:
     """Every statement under `root` at each of its places, in order; what is in a block or loop before it."""
     out: list[Stmt] = []
-
-    def visit(s: Stmt) -> None:
-        for inner in s.bodies:
-            visit(inner)
-        out.append(s)
-
-    visit(root)
+    _gather(root, out)
     return out
+
+
+def _gather(s: Stmt, out: list[Stmt]) -> None:
+    for inner in s.bodies:
+        _gather(inner, out)
+    out.append(s)
 
 
 def postorder(root: Node) -> list[Node]:
     """Every unique node under `root` once, children before parents."""
     out: list[Node] = []
-    seen = {root}
-    append, see = out.append, seen.add
-
-    def visit(node: Node) -> None:
-        for child in node.children():
-            if child not in seen:
-                see(child)
-                if child.child_fields:
-                    visit(child)
-                else:
-                    append(child)
-        append(node)
-
-    visit(root)
+    _visit(root, {root}, out)
     return out
+
+
+def _visit(node: Node, seen: set[Node], out: list[Node]) -> None:
+    for child in node.children():
+        if child not in seen:
+            seen.add(child)
+            if child.child_fields:
+                _visit(child, seen, out)
+            else:
+                out.append(child)
+    out.append(node)
 
 
 def greatest_id(*roots: Node) -> int:

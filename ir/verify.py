@@ -172,25 +172,21 @@ class Checker:
                     self.require(node, rule(self, e))
                 self.right[e] = None
 
-    def distribution(self, e: Expr) -> Distribution:
-        """How the elements of a fragment are spread, as far as its origin shows."""
-        known: dict[Expr, Distribution] = {}
+    def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
+        """How the elements of a fragment are spread, as far as its origin shows; `known` are those of its parts."""
+        if isinstance(e, Var):
+            return self.visible.get(e)
+        known = {} if known is None else known
+        if e not in known:
+            known[e] = self._distribution(e, known)
+        return known[e]
 
-        def of(e: Expr) -> Distribution:
-            if e not in known:
-                known[e] = look(e)
-            return known[e]
-
-        def look(e: Expr) -> Distribution:
-            match e:
-                case Var():
-                    return self.visible.get(e)
-                case x.Mma(op=op):
-                    return op.d
-                case x.Const() | x.Splat():
-                    return ANYHOW
-                case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
-                    return agreed([of(c) for c in e.children()])  # type: ignore[arg-type]
-            return None
-
-        return of(e)
+    def _distribution(self, e: Expr, known: dict[Expr, Distribution]) -> Distribution:
+        match e:
+            case x.Mma(op=op):
+                return op.d
+            case x.Const() | x.Splat():
+                return ANYHOW
+            case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
+                return agreed([self.distribution(c, known) for c in e.children()])  # type: ignore[arg-type]
+        return None

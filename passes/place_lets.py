@@ -187,21 +187,21 @@ class _Placer:
         """Lets for the wanted expressions under `roots` whose home is here and that are not bound yet."""
         out: list[Stmt] = []
         settled = self.settled.setdefault(depth, set())
-
-        def visit(n: Node) -> None:
-            settled.add(n)
-            for c in n.children():
-                if c not in settled:
-                    visit(c)
-            if n in self.wanted and n not in self.names and self.home(n) == depth:
-                value = self._named(n)
-                self.names[n] = name = _variable(n, user)
-                out.append(Let(name, value))
-
         for root in roots:
             if root not in settled:
-                visit(root)
+                self._bind(root, user, depth, settled, out)
         return out
+
+    def _bind(self, n: Node, user: Stmt, depth: int, settled: set[Node], out: list[Stmt]) -> None:
+        """Lets for what is to be bound under a node, in their order, and for itself."""
+        settled.add(n)
+        for c in n.children():
+            if c not in settled:
+                self._bind(c, user, depth, settled, out)
+        if isinstance(n, Expr) and n in self.wanted and n not in self.names and self.home(n) == depth:
+            value = self._named(n)
+            self.names[n] = name = _variable(n, user)
+            out.append(Let(name, value))
 
     def _voted(self, s: If, depth: int) -> Stmt:
         """What nearly always runs is placed as if it stood here; what seldom does, by itself."""
