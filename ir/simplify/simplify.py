@@ -69,7 +69,7 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
-        new = self.algebra(self.descend(e))
+        new = self.algebra(e.map(*self._go))
         if type(new) in _SUMS and e not in self.addends and not new.type.elem.is_float:
             return self.group(self.algebra, new)
         return new
@@ -176,13 +176,14 @@ def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
     stack = [root]
     while stack:
         node = stack.pop()
-        is_sum = type(node) in _SUMS
-        for c in node.children():
+        children = node.children()
+        for c in children:
             if c in uses:
                 uses[c] += 1
             else:
                 uses[c] = 1
-                stack.append(c)
-            if is_sum and type(c) in _SUMS:
-                addends.append(c)  # type: ignore[arg-type]
+                if c.child_fields:
+                    stack.append(c)
+        if type(node) in _SUMS:
+            addends += [c for c in children if type(c) in _SUMS]  # type: ignore[misc]
     return uses, frozenset(e for e in addends if uses[e] == 1)

@@ -7,8 +7,7 @@ to group addends; a sum keeps its shape where nothing is gained, since others ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-
-import attrs
+from typing import NamedTuple
 
 from convgen.ir.expr import Add, And, Const, Div, Expr, Lane, Mma, Mod, Mul, Shl, Sub, Uniform, Var
 from convgen.ir.simplify.rules import make, number
@@ -23,10 +22,17 @@ Simplify = Callable[[Expr], Expr]
 
 def plus(a: Linear, b: Linear, factor: int) -> Linear:
     """a + b * factor"""
-    terms = dict(a[0])
-    for term, n in b[0].items():
-        terms[term] = terms.get(term, 0) + n * factor
-    return {term: n for term, n in terms.items() if n}, a[1] + b[1] * factor
+    (terms, const), (more, further) = a, b
+    const += further * factor
+    if not more or (not terms and factor == 1):
+        return more or terms, const
+    total = dict(terms)
+    for term, n in more.items():
+        if found := total.get(term, 0) + n * factor:
+            total[term] = found
+        else:
+            total.pop(term, None)
+    return total, const
 
 
 def parts(e: Expr) -> tuple[tuple[Expr, int], ...]:
@@ -208,8 +214,7 @@ def _scaled(s: Simplify, e: Expr, factor: int) -> Expr:
 # ---------------------------------------------------------------- whole sums, grouped
 
 
-@attrs.frozen(order=True)
-class Home:
+class Home(NamedTuple):
     """Where a value is computed: how many loops run around it, and in vector registers or once a subgroup."""
 
     depth: int = 0
@@ -219,6 +224,9 @@ class Home:
     def weight(self) -> int:
         """What one operation there costs, compared with a uniform one outside all loops."""
         return (4 if self.varying else 1) << (4 * self.depth)
+
+
+_OUTSIDE = Home()
 
 
 class Homes:
@@ -236,7 +244,7 @@ class Homes:
 
     def _decide(self, e: Expr) -> Home:
         if isinstance(e, Var):
-            return self.of_var.get(e, Home())
+            return self.of_var.get(e, _OUTSIDE)
         inner = [self(c) for c in e.children() if isinstance(c, Expr)]
         depth = max((h.depth for h in inner), default=0)
         varying = isinstance(e, (Lane, Mma)) or any(h.varying for h in inner)
