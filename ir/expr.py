@@ -492,9 +492,8 @@ def lift(value: Expr | Number, like: Expr) -> Expr:
     """`value` as an expression of the type of `like`."""
     if isinstance(value, Expr):
         return value
-    elem = like.type.elem
-    scalar = const(value, elem)
-    return scalar if isinstance(like.type, Type) else Splat(like.type, scalar)
+    type = like.type
+    return const(value, type) if isinstance(type, Type) else Splat(type, const(value, type.elem))
 
 
 def eq(a: Expr, b: Expr | Number) -> Expr:

@@ -48,6 +48,9 @@ class Effect(Enum):
     SHAPES = "takes the shape of"
 
 
+_WAYS = tuple(Effect)
+
+
 class Stmt(Node):
     """One step of a program; `ir.stmt` has the classes."""
 
@@ -89,8 +92,11 @@ class Stmt(Node):
 
     def memory(self, *ways: Effect) -> tuple[Global | Shared, ...]:
         """The buffers and shared tiles that it accesses in one of these ways; in any if none is given."""
-        named = (getattr(self, f) for f, way in self.roles.items() if way in (ways or tuple(Effect)))
-        return tuple(m.memory if isinstance(m, (View, Plane)) else m for m in named)
+        if not self.roles:
+            return ()
+        wanted = ways or _WAYS
+        named = [getattr(self, f) for f, way in self.roles.items() if way in wanted]
+        return tuple([m.memory if isinstance(m, (View, Plane)) else m for m in named])
 
     @property
     def reads(self) -> tuple[Global | Shared, ...]:

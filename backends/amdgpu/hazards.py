@@ -80,8 +80,6 @@ _MATRIX_EVENTS: dict[str, tuple[Event, Event | None]] = {
     DGEMM: (Event.MFMA_F64_RESULT, None),
 }
 
-_NO_EVENTS = None, None
-
 #: Sources: the rows on instructions in general, those on matrix instructions, and what only the recognizer asks for.
 _ISA = "CDNA3 and CDNA4 ISA 4.5, Table 11"
 _MATRIX = "CDNA3 ISA 7.5, Table 37; CDNA4 ISA 7.6, Table 38"
@@ -206,6 +204,7 @@ class _Conducts:
         self.curves = any(i.op.hazard == TRANS for i in function.instructions())
         self._known: dict[Instruction, _Conduct] = {}
         self._before_f64: dict[_Mark, _Mark] = {}
+        self._asks: dict[tuple[Event, int], _Asks] = {}
 
     def __call__(self, i: Instruction) -> _Conduct:
         known = self._known.get(i)
@@ -216,16 +215,22 @@ class _Conducts:
     def _find(self, i: Instruction) -> _Conduct:
         if i.op.unit in (Unit.CONTROL, Unit.SCALAR_MEMORY):
             return _NOTHING
-        uses = [(use, words) for use, words in _uses(i, self.physical, self.curves) if words]
-        touched = 0
-        for _, words in uses:
-            touched |= words
+        uses, touched = [], 0
+        for use, words in _uses(i, self.physical, self.curves):
+            if words:
+                uses.append((use, words))
+                touched |= words
         marks = []
         for event, words, passes in _events(i, self.physical):
-            asks = _asks(self.target, event, passes)
+            asks = self._asks.get((event, passes)) or self._ask(event, passes)
             if words and asks.lasts:
                 marks.append(_Mark(asks, words))
-        return _Conduct(uses, touched, marks, _MATRIX_EVENTS.get(i.op.hazard, _NO_EVENTS)[0])
+        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.unit is Unit.MATRIX else None
+        return _Conduct(uses, touched, marks, own)
+
+    def _ask(self, event: Event, passes: int) -> _Asks:
+        found = self._asks[event, passes] = _asks(self.target, event, passes)
+        return found
 
     def before_f64(self, mark: _Mark) -> _Mark:
         """What becomes of the mark of a vector instruction where a matrix instruction on f64 comes behind it."""
@@ -318,31 +323,38 @@ def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instructi
         yield i
 
 
-def _uses(i: Instruction, physical: Physical, curves: bool) -> Iterator[tuple[Use, Words]]:
-    """What an instruction does to which registers."""
-    unit = i.op.unit
+def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
+    """What an instruction does to which registers, maybe to none."""
+    unit, hazard = i.op.unit, i.op.hazard
     if unit is Unit.MATRIX:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
-        yield Use.MFMA_AB, physical.operand(i.source("a")) | physical.operand(i.source("b"))
-        yield Use.MFMA_C, physical.operand(i.source("c"))
-    elif unit is Unit.VALU:
+        factors = physical.operand(i.source("a")) | physical.operand(i.source("b"))
+        return [(Use.MFMA_AB, factors), (Use.MFMA_C, physical.operand(i.source("c")))]
+    if unit is Unit.VALU:
         read = physical.read(i)
-        yield Use.SCALAR_TO_VALU, read & SCALARS
-        yield Use.VALU_READ, read & ~SCALARS
-        if i.op.hazard == READS_LANE:
-            yield Use.LANE_READ, read
-        if i.op.hazard == DPP:
-            yield Use.DPP_READ, read
-        if curves and i.op.hazard != TRANS:
-            yield Use.PLAIN_READ, read
-        yield Use.VALU_WRITE, physical.written(i)
-    elif unit in (Unit.GLOBAL, Unit.SHARED):
+        uses = [
+            (Use.SCALAR_TO_VALU, read & SCALARS),
+            (Use.VALU_READ, read & ~SCALARS),
+            (Use.VALU_WRITE, physical.written(i)),
+        ]
+        if hazard == READS_LANE:
+            uses.append((Use.LANE_READ, read))
+        if hazard == DPP:
+            uses.append((Use.DPP_READ, read))
+        if curves and hazard != TRANS:
+            uses.append((Use.PLAIN_READ, read))
+        return uses
+    if unit in (Unit.GLOBAL, Unit.SHARED):
         read = physical.read(i)
-        yield Use.SCALAR_TO_MEMORY, read & SCALARS
-        yield Use.MEMORY_READ, read & ~SCALARS
-        yield Use.MEMORY_WRITE, physical.written(i)
+        uses = [
+            (Use.SCALAR_TO_MEMORY, read & SCALARS),
+            (Use.MEMORY_READ, read & ~SCALARS),
+            (Use.MEMORY_WRITE, physical.written(i)),
+        ]
         if M0 in i.flag_uses():
-            yield Use.DIRECT_M0, _M0
+            uses.append((Use.DIRECT_M0, _M0))
+        return uses
+    return []
 
 
 def _events(i: Instruction, physical: Physical) -> Iterator[tuple[Event, Words, int]]:
