@@ -179,7 +179,7 @@ class _Mark:
         """The states behind it for which a use of registers asks; `own` results may be added to sooner."""
         if not self.words & words:
             return 0
-        chained = use is Use.MFMA_C and words == self.words and self.asks.event is own
+        chained = words == self.words and self.asks.event is own and use is Use.MFMA_C
         return self.asks.states.get(Use.MFMA_CHAIN if chained else use, 0)
 
 
@@ -187,13 +187,10 @@ class _Mark:
 class _Conduct:
     """What an instruction does to registers: which uses it makes of them, and what it leaves for later ones."""
 
-    uses: Sequence[tuple[Use, Words]] = ()
-    touched: Words = 0  #: those of all uses
-    marks: Sequence[_Mark] = ()
-    own: Event | None = None  #: of a matrix instruction, what the result of one of its class is
-
-
-_NOTHING = _Conduct()
+    uses: Sequence[tuple[Use, Words]]
+    touched: Words  #: those of all uses
+    marks: Sequence[_Mark]
+    own: Event | None  #: of a matrix instruction, what the result of one of its class is
 
 
 class _Conducts:
@@ -213,8 +210,6 @@ class _Conducts:
         return known
 
     def _find(self, i: Instruction) -> _Conduct:
-        if i.op.unit in (Unit.CONTROL, Unit.SCALAR_MEMORY):
-            return _NOTHING
         uses, touched = [], 0
         for use, words in _uses(i, self.physical, self.curves):
             if words:
@@ -225,7 +220,7 @@ class _Conducts:
             asks = self._asks.get((event, passes)) or self._ask(event, passes)
             if words and asks.lasts:
                 marks.append(_Mark(asks, words))
-        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.unit is Unit.MATRIX else None
+        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
         return _Conduct(uses, touched, marks, own)
 
     def _ask(self, event: Event, passes: int) -> _Asks:
@@ -323,59 +318,58 @@ def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instructi
         yield i
 
 
+#: By unit: scalar registers read, others read, registers written.
+_USES = {
+    Unit.VALU: (Use.SCALAR_TO_VALU, Use.VALU_READ, Use.VALU_WRITE),
+    Unit.GLOBAL: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
+    Unit.SHARED: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
+}
+_FACTORS, _ADDEND = Use.MFMA_AB, Use.MFMA_C
+_OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: by hazard class, beside those
+_WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}  #: by unit: scalar registers written, others
+
+
 def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
     """What an instruction does to which registers, maybe to none."""
-    unit, hazard = i.op.unit, i.op.hazard
-    if unit is Unit.MATRIX:
+    hazard = i.op.hazard
+    if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
         factors = physical.operand(i.source("a")) | physical.operand(i.source("b"))
-        return [(Use.MFMA_AB, factors), (Use.MFMA_C, physical.operand(i.source("c")))]
-    if unit is Unit.VALU:
-        read = physical.read(i)
-        uses = [
-            (Use.SCALAR_TO_VALU, read & SCALARS),
-            (Use.VALU_READ, read & ~SCALARS),
-            (Use.VALU_WRITE, physical.written(i)),
-        ]
-        if hazard == READS_LANE:
-            uses.append((Use.LANE_READ, read))
-        if hazard == DPP:
-            uses.append((Use.DPP_READ, read))
-        if curves and hazard != TRANS:
-            uses.append((Use.PLAIN_READ, read))
-        return uses
-    if unit in (Unit.GLOBAL, Unit.SHARED):
-        read = physical.read(i)
-        uses = [
-            (Use.SCALAR_TO_MEMORY, read & SCALARS),
-            (Use.MEMORY_READ, read & ~SCALARS),
-            (Use.MEMORY_WRITE, physical.written(i)),
-        ]
-        if M0 in i.flag_uses():
-            uses.append((Use.DIRECT_M0, _M0))
-        return uses
-    return []
+        return [(_FACTORS, factors), (_ADDEND, physical.operand(i.source("c")))]
+    kinds = _USES.get(i.op.unit)
+    if kinds is None:
+        return []
+    scalar, vector, written = kinds
+    read = physical.read(i)
+    uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (written, physical.written(i))]
+    if hazard in _OTHER_READS:
+        uses.append((_OTHER_READS[hazard], read))
+    if curves and hazard != TRANS and i.op.unit is Unit.VALU:
+        uses.append((Use.PLAIN_READ, read))
+    if M0 in i.flag_uses():
+        uses.append((Use.DIRECT_M0, _M0))
+    return uses
 
 
 def _events(i: Instruction, physical: Physical) -> Iterator[tuple[Event, Words, int]]:
     """What an instruction leaves for later ones to respect: events, their registers, passes of a matrix instruction."""
-    unit = i.op.unit
-    if unit is Unit.MATRIX:
+    op = i.op
+    if op.hazard in _MATRIX_EVENTS:
         written, addend = physical.written(i), physical.operand(i.source("c"))
-        made, taken = _MATRIX_EVENTS[i.op.hazard]
-        yield made, written, i.op.busy
+        made, taken = _MATRIX_EVENTS[op.hazard]
+        yield made, written, op.busy
         if taken and addend != written:
-            yield taken, addend, i.op.busy
-    elif unit is Unit.VALU:
-        written = physical.written(i)
-        yield Event.VALU_SCALAR, written & SCALARS, 0
-        yield Event.VALU_VECTOR, written & ~SCALARS, 0
-        if i.op.merges and i.modifiers:  # op_sel: the upper half
+            yield taken, addend, op.busy
+    elif op.unit in _WRITES:
+        (scalar, vector), written = _WRITES[op.unit], physical.written(i)
+        yield scalar, written & SCALARS, 0
+        yield vector, written & ~SCALARS, 0
+        if op.merges and i.modifiers:  # op_sel: the upper half
             yield Event.VALU_PART, written, 0
-        if i.op.hazard == TRANS:
+        if op.hazard == TRANS:
             yield Event.TRANSCENDENTAL, written, 0
-    elif unit is Unit.SALU and M0 in i.flag_defs():
-        yield Event.SCALAR_M0, _M0, 0
-    elif i.op.hazard == WIDE_STORE:
+    elif op.hazard == WIDE_STORE:
         event = Event.WIDE_STORE_SOFFSET if isinstance(i.source("soffset"), Reg) else Event.WIDE_STORE
         yield event, physical.operand(i.source("data")), 0
+    elif M0 in i.flag_defs():
+        yield Event.SCALAR_M0, _M0, 0

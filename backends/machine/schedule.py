@@ -17,6 +17,9 @@ from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 from convgen.backends.machine.steady import Busy, steady
 
+#: Of an Enum, an attribute takes as long as ten names.
+_MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
+
 _MANY = 6  #: products of each sum in a block; of fewer, the operands of all come at about the same time
 
 _AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memory
@@ -45,7 +48,7 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
 
 
 def _multiplies(block: BasicBlock) -> bool:
-    return any(i.op.unit is Unit.MATRIX for i in block.instructions)
+    return any(i.op.unit is _MATRIX for i in block.instructions)
 
 
 @attrs.define(eq=False)
@@ -60,7 +63,7 @@ class _Node:
 class _Scheduler:
     def __init__(self, body: Sequence[Instruction], published: Ahead, is_last: bool) -> None:
         self.nodes = [_Node(i) for i in body]
-        self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is Unit.MATRIX)
+        self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
         for n, _, found in dependences(body, published):
             self.nodes[n].waiting = len(found)
             for before, latency in found.items():
@@ -83,26 +86,26 @@ class _Scheduler:
         Were all of them ready at the same time, none of that work would go on beside matrix instructions. Behind a loop
         whatever is done with them counts.
         """
-        products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is Unit.MATRIX]
+        products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is _MATRIX]
         places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
         number = {sums: n for n, sums in enumerate(places)}
         turns = {n: max(number[r.vreg] for r in self.nodes[n].instruction.defs()) for n in products}
         for n, node in enumerate(self.nodes):  # what follows from sums has the turn of the last of them
             for s in node.successors if n in turns else ():
                 turns.setdefault(s, turns[n])
-                turns[s] = turns[s] if self.nodes[s].instruction.op.unit is Unit.MATRIX else max(turns[s], turns[n])
-        behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is Unit.VALU]
+                turns[s] = turns[s] if self.nodes[s].instruction.op.unit is _MATRIX else max(turns[s], turns[n])
+        behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is _VALU]
         covered = 0 if is_last else self.matrix_slots
         if sum(op.busy for op in behind) <= covered or len(products) < _MANY * len(number):
             return
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:
                 turn = min((turns[s] for s in self.nodes[n].successors), default=len(number))
-                turns[n] = turn - (_AHEAD if self.nodes[n].instruction.op.unit is Unit.SHARED else 0)
+                turns[n] = turn - (_AHEAD if self.nodes[n].instruction.op.unit is _SHARED else 0)
         self._chain(products)
         highest = max(node.height for node in self.nodes)
         for n, node in enumerate(self.nodes):  # global memory has a queue of its own
-            node.height += (len(number) - (turns[n] if node.instruction.op.unit is not Unit.GLOBAL else 0)) * highest
+            node.height += (len(number) - (turns[n] if node.instruction.op.unit is not _GLOBAL else 0)) * highest
 
     def _chain(self, products: Sequence[int]) -> None:
         """Let products that are added to the same sums follow one another as soon as the unit is free."""
@@ -131,7 +134,7 @@ class _Scheduler:
             best: tuple[tuple[bool, tuple[int, int]], Unit] | None = None
             for unit, queue in ready.items():
                 if queue and free[unit] <= slot:
-                    choice = unit is not Unit.MATRIX, queue[0]
+                    choice = unit is not _MATRIX, queue[0]
                     if best is None or choice < best[0]:
                         best = choice, unit
             if best is None:
@@ -155,7 +158,7 @@ class _Scheduler:
     def _urgency(self, n: int) -> int:
         """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
         node = self.nodes[n]
-        return -node.height - (self.matrix_slots if node.instruction.op.unit is Unit.GLOBAL else 0)
+        return -node.height - (self.matrix_slots if node.instruction.op.unit is _GLOBAL else 0)
 
 
 def _terminators(body: list[Instruction]) -> list[Instruction]:

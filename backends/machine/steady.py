@@ -24,6 +24,7 @@ _AHEAD = 250  #: slots; loads from global memory go ahead of their use by so muc
 _STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
 _TURNS = 3  #: that are run to see what one takes
 _QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
+_MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # of an Enum, an attribute takes as long as ten names
 _PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
 
 
@@ -54,7 +55,7 @@ class _Node:
     def loads(self) -> bool:
         """Whether it brings something from global memory, to registers or to shared memory."""
         i = self.instruction
-        return self.unit is Unit.GLOBAL and (i.origin is not None or bool(i.defs()))
+        return self.unit is _GLOBAL and (i.origin is not None or bool(i.defs()))
 
     def find_gaps(self) -> None:
         """Set the gaps: latencies, and where these are waited for the slots until the pipe has done its work."""
@@ -106,7 +107,7 @@ class _Turn:
                 users[n] = latency
         for node in self.nodes:
             node.find_gaps()
-        self.products = [n for n, node in enumerate(self.nodes) if node.unit is Unit.MATRIX]
+        self.products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         self.loads = [n for n, node in enumerate(self.nodes) if node.loads]
         self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
@@ -158,7 +159,7 @@ class _Turn:
         """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
         issued, done = ([0] * len(self.nodes) for _ in range(2))
         clock, begun = 0, 0
-        free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0)
+        free = dict.fromkeys((_MATRIX, *_PIPES), 0)
         for turn in range(_TURNS):
             begun = clock
             for n in order:
@@ -170,9 +171,9 @@ class _Turn:
                         if clock < there:
                             clock = there
                 leaves = clock
-                if node.unit is Unit.MATRIX:
-                    leaves = clock = max(clock, free[Unit.MATRIX])
-                    free[Unit.MATRIX] = clock + node.busy
+                if node.unit is _MATRIX:
+                    leaves = clock = max(clock, free[_MATRIX])
+                    free[_MATRIX] = clock + node.busy
                 elif node.unit in _PIPES:
                     clock = max(clock, free[node.unit] - _QUEUE)
                     leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
@@ -188,16 +189,16 @@ class _Turn:
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
         waits = sum(node.unit in _PIPES for node in self.nodes)
         length = max(self.length, matrix, *pipes, len(self.nodes) + waits)
-        free = dict.fromkeys((Unit.MATRIX, *_PIPES), 0.0)
+        free = dict.fromkeys((_MATRIX, *_PIPES), 0.0)
         for n, node in enumerate(self.nodes):
             start: float = max((self.soonest[b] + latency for b, latency in node.before.items()), default=0)
             if node.unit in free:
                 start = max(start, free[node.unit])
-                free[node.unit] = start + node.busy * (length / matrix if node.unit is Unit.MATRIX else 1)
+                free[node.unit] = start + node.busy * (length / matrix if node.unit is _MATRIX else 1)
             self.soonest[n] = int(start)
         for n in self.products:
             self.slot[n] = self.soonest[n]
-        self.length = max(length, int(free[Unit.MATRIX]))
+        self.length = max(length, int(free[_MATRIX]))
 
     def _shortage(self) -> int:
         """By how many slots the worst of those wait that wait for memory."""
@@ -227,7 +228,7 @@ class _Turn:
         for _ in range(2):
             free = 0
             for n, node in enumerate(self.nodes):
-                if node.unit is Unit.MATRIX:
+                if node.unit is _MATRIX:
                     continue
                 soonest = free if n in loads else 0
                 for before, latency in node.before.items():

@@ -39,6 +39,9 @@ class Space(StrEnum):
     THREAD = "thread"  #: number within the workgroup, which splits into lane and subgroup
 
 
+_FIXED = Space.FIXED  # of an Enum, an attribute takes as long as ten names
+
+
 _LETTERS: dict[str, str] = dict(zip(Space, "mrlswa=t"))
 
 
@@ -118,7 +121,7 @@ class Digits:
         Coordinates are in range. Strides count `unit` each: the bytes of an element, for instance.
         """
         last = {d.dim: d for d in self.digits if d.size != 1}
-        out: dict[str, Index] = {d.space: 0 for d in self.digits if d.space != Space.FIXED}
+        out: dict[str, Index] = {d.space: 0 for d in self.digits if d.space != _FIXED}
         for step, d in self.stepped():
             if d.size != 1 and d.space in out:
                 scaled = coords[d.dim] if step == 1 else coords[d.dim] // step
@@ -259,7 +262,7 @@ def _primes(number: int) -> tuple[int, ...]:
 def _digit(number: Index, d: Digit, *, reduced: bool) -> Index:
     if d.size == 1 and reduced:
         return 0
-    if d.space == Space.FIXED:
+    if d.space == _FIXED:
         return d.stride
     scaled = number if d.stride == 1 else number // d.stride
     return scaled % d.size if reduced else scaled
