@@ -46,10 +46,10 @@ class Physical:
 
     def text(self, o: Operand) -> str:
         """An operand as the assembler reads it."""
+        if isinstance(o, Reg):
+            first = self.base[o.vreg] + o.first
+            return f"{o.bank}{first}" if o.count == 1 else f"{o.bank}[{first}:{first + o.count - 1}]"
         if isinstance(o, Imm):
             return str(o.value) if -64 <= o.value <= 0xFFFF else f"{o.value & 0xFFFFFFFF:#x}"
-        if isinstance(o, Flag):
-            return o.name
-        assert isinstance(o, Reg)
-        first = self.base[o.vreg] + o.first
-        return f"{o.bank}{first}" if o.count == 1 else f"{o.bank}[{first}:{first + o.count - 1}]"
+        assert isinstance(o, Flag)
+        return o.name

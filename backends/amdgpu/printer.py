@@ -61,10 +61,9 @@ def _label(symbol: str, label: str) -> str:
 
 
 def _line(i: Instruction, symbol: str, physical: Physical) -> str:
-    operands = ", ".join(physical.text(o) for o in (*i.dst, *i.src[: -1 if i.op.merges else None]))
-    if i.target:
-        operands = _label(symbol, i.target)
-    words = " ".join(x for x in (operands, *i.modifiers) if x)
+    shown = (*i.dst, *i.src[:-1]) if i.op.merges else (*i.dst, *i.src)
+    operands = _label(symbol, i.target) if i.target else ", ".join([physical.text(o) for o in shown])
+    words = " ".join([x for x in (operands, *i.modifiers) if x]) if i.modifiers else operands
     text = f"    {i.op.name:<22} {words}".rstrip()
     return f"{text:<{_COMMENT_COLUMN}}  // {i.comment}" if i.comment else text
 
