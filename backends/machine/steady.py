@@ -93,6 +93,20 @@ class _Table:
             self.pipes[node.unit] &= ~(((1 << node.busy) - 1) << slot)
 
 
+@attrs.frozen
+class _Group:
+    """Nodes that get their slots one after the other, those behind first."""
+
+    before: dict[int, list[int]]  #: node -> those of the group that it depends on
+    waiting: dict[int, int]  #: node -> how many of the group depend on it
+
+    @classmethod
+    def of(cls, members: Collection[int], nodes: Sequence[_Node]) -> _Group:
+        group = set(members)
+        before = {n: [b for b in nodes[n].before if b in group] for n in members}
+        return cls(before, {n: len(group.intersection(nodes[n].after)) for n in members})
+
+
 class _Turn:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy) -> None:
         self.nodes = [_Node.of(i, busy) for i in body]
@@ -112,7 +126,8 @@ class _Turn:
         self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}
-        self.others = [n for n in range(len(self.nodes)) if n not in kept]
+        others = [n for n in range(len(self.nodes)) if n not in kept]
+        self.groups = _Group.of(others, self.nodes), _Group.of(self.feeding, self.nodes)
         self.length = 0
         self.soonest = [0] * len(self.nodes)  #: the first slot in which all is there that a node needs
         self.slot = [-1] * len(self.nodes)  #: the wish; -1 for none yet
@@ -218,15 +233,16 @@ class _Turn:
         table = _Table(self.length)
         for n in self.products:
             table.take(self.nodes[n], self.slot[n])
-        self._late(self.others, table)
+        others, feeding = self.groups
+        self._late(others, table)
         self._early(table)
-        self._late(self.feeding, table)
+        self._late(feeding, table)
 
     def _arrive(self) -> None:
         """When all is there that an instruction needs, if loads go as soon as they can."""
         all_soonest, length, loads = self.soonest, self.length, set(self.loads)
         for _ in range(2):
-            free = 0
+            known, free = list(all_soonest), 0
             for n, node in enumerate(self.nodes):
                 if node.unit is _MATRIX:
                     continue
@@ -240,24 +256,26 @@ class _Turn:
                 all_soonest[n] = soonest
                 if n in loads:
                     free = soonest + node.busy
+            if all_soonest == known:
+                break
 
-    def _late(self, chosen: Collection[int], table: _Table) -> None:
+    def _late(self, group: _Group, table: _Table) -> None:
         """As late as nobody waits; what has the least choice first, behind what follows from it."""
-        left = set(chosen)
-        for n in left:
-            self.slot[n] = -1
-        waiting = {n: len(left.intersection(self.nodes[n].after)) for n in left}
-        ready = [self._choice(n) for n in left if not waiting[n]]
+        slots = self.slot
+        for n in group.waiting:
+            slots[n] = -1
+        waiting = dict(group.waiting)
+        ready = [self._choice(n) for n, count in waiting.items() if not count]
         heapify(ready)
         while ready:
             _, latest, number = heappop(ready)
             node = self.nodes[-number]
             wish = max(0, -latest)
-            lowest = max((self.slot[n] + 1 for n in node.before), default=0)
+            lowest = max([slots[n] for n in node.before], default=-1) + 1
             free = table.starts(node) & ((1 << wish + 1) - 1)
-            slot = self.slot[-number] = free.bit_length() - 1 if free >> min(lowest, wish) else wish
+            slot = slots[-number] = free.bit_length() - 1 if free >> min(lowest, wish) else wish
             table.take(node, slot)
-            for n in left.intersection(node.before):
+            for n in group.before[-number]:
                 waiting[n] -= 1
                 if not waiting[n]:
                     heappush(ready, self._choice(n))
