@@ -60,7 +60,7 @@ class Llvm:
         return f"{self.name} {'.'.join(str(n.value) for n in numbers)}"
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        function = self._library[f"LLVM{name}"]
+        function = getattr(self._library, f"LLVM{name}")
         function.restype, function.argtypes = result, arguments
         return function
 
