@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import attrs
 
 from convgen.ir.checks import check_name
@@ -49,21 +52,26 @@ class Kernel(Node):
         return max((base + tile.bytes for tile, base in self._shared_bases.items()), default=0)
 
     @property
-    def _shared_bases(self) -> dict[Shared, int]:
-        """Where each tile begins: the first place behind the others that its chunks are aligned to.
+    def _shared_bases(self) -> Mapping[Shared, int]:
+        return _bases(self.shared)
 
-        One in the memory of another, which stands before it, begins with that.
-        """
-        bases: dict[Shared, int] = {}
-        end = 0
-        named = {tile.name: tile for tile in self.shared}
-        for tile in self.shared:
-            if tile.region != tile.name:
-                bases[tile] = bases[named[tile.region]]
-                continue
-            bases[tile] = -(-end // tile.chunk) * tile.chunk
-            end = bases[tile] + tile.bytes
-        return bases
+
+@lru_cache(maxsize=2**4)
+def _bases(shared: tuple[Shared, ...]) -> Mapping[Shared, int]:
+    """Where each tile begins: the first place behind the others that its chunks are aligned to.
+
+    One in the memory of another, which stands before it, begins with that.
+    """
+    bases: dict[Shared, int] = {}
+    end = 0
+    named = {tile.name: tile for tile in shared}
+    for tile in shared:
+        if tile.region != tile.name:
+            bases[tile] = bases[named[tile.region]]
+            continue
+        bases[tile] = -(-end // tile.chunk) * tile.chunk
+        end = bases[tile] + tile.bytes
+    return bases
 
 
 @attrs.frozen

@@ -62,7 +62,8 @@ class Llvm:
     def _function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         function = getattr(self._library, f"LLVM{name}")
         function.restype, function.argtypes = result, arguments
-        return function
+        found: Callable[..., Any] = function
+        return found
 
     def relocatable(self, text: str, target: str) -> bytes | None:
         """The object file of an assembly text; None if there is an error in it."""

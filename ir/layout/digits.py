@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from itertools import accumulate
 from math import isqrt, prod
 from operator import mul
@@ -74,7 +75,7 @@ class Digits:
 
     # ------------------------------------------------------------ sizes
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Positions along each of `dims`."""
         return tuple(prod(d.size for d in self.digits if d.dim == dim) for dim in self.dims)

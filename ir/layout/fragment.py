@@ -6,6 +6,7 @@ MMA operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
@@ -34,12 +35,12 @@ class Fragment(Digits):
         if prod(d.size for d in self.digits) > _MOST_POSITIONS:
             raise UserError(f"given a fragment of {' x '.join(map(str, self.shape))}, wanted at most {_MOST_POSITIONS}")
 
-    @property
+    @cached_property
     def registers(self) -> int:
         """Elements that one lane holds."""
         return self.count(Space.REGISTER)
 
-    @property
+    @cached_property
     def subgroups(self) -> int:
         """Number of subgroups that hold different parts."""
         return self.count(Space.SUBGROUP)
