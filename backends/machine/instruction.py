@@ -171,10 +171,10 @@ class Access:
 class _Registers(NamedTuple):
     """The registers and flags among the operands of an instruction."""
 
-    written: list[Reg]
-    read: list[Reg]
-    flags_written: list[str]
-    flags_read: list[str]
+    written: tuple[Reg, ...]
+    read: tuple[Reg, ...]
+    flags_written: tuple[str, ...]
+    flags_read: tuple[str, ...]
 
 
 @attrs.define(eq=False)
@@ -256,10 +256,10 @@ class Instruction:
     def _found(self) -> _Registers:
         """The registers and flags, found when somebody first asks."""
         self._registers = _Registers(
-            self._written(),
-            self._read(),
-            [*self.op.writes, *[f.name for f in self.dst if isinstance(f, Flag)]],
-            [*self.op.reads, *[f.name for f in self.src if isinstance(f, Flag)]],
+            tuple(self._written()),
+            tuple(self._read()),
+            (*self.op.writes, *[f.name for f in self.dst if isinstance(f, Flag)]),
+            (*self.op.reads, *[f.name for f in self.src if isinstance(f, Flag)]),
         )
         return self._registers
 
