@@ -84,9 +84,24 @@ def _in_process() -> Llvm | None:
     return None if CLANG.is_given else library()
 
 
+#: What our printer writes of directives, and how it says where a kernel ends.
+_DIRECTIVE = re.compile(r"^[ \t]*\.(?!L)(\w+)(?![\w:])", re.MULTILINE)
+_DIRECTIVES = {"text", "globl", "p2align", "type", "size", "section", "amdhsa_kernel", "end_amdhsa_kernel"}
+_DIRECTIVES |= {"amdgcn_target", "amdhsa_code_object_version", "amdgpu_metadata", "end_amdgpu_metadata"}
+_SIZE = re.compile(r"^\.L(\S+)\.end:\n[ \t]*\.size[ \t]+\1, \.L\1\.end - \1$", re.MULTILINE)
+
+
+def _is_harmless(text: str) -> bool:
+    """Whether a module has none of the directives at which LLVM may end the process, but those of our printer."""
+    found = _DIRECTIVE.findall(text)
+    known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(found))
+    ends = _SIZE.findall(text)
+    return known and found.count("size") == len(ends) and all(f"\n{name}:\n" in text for name in ends)
+
+
 def assemble_module(text: str, target: str) -> bytes | None:
     """The code object of a module as our printer writes it; else as `assemble`."""
-    llvm = _in_process()
+    llvm = _in_process() if _is_harmless(text) else None
     relocatable = None if llvm is None else llvm.relocatable(text, target)
     made = None if relocatable is None else linked(relocatable)
     return assemble(text, target) if made is None else made

@@ -3,8 +3,8 @@
 The text is the inline assembly of an empty module, by LLVM's C API. Behind it LLVM writes what a module of its own
 would have: padding of the code and a note without kernels, which `hsaco` leaves out.
 
-Only text of our printer comes here. Instructions, labels and directives that LLVM does not take are told as
-diagnostics; but some directives of others (`.size` of what is nowhere) are errors at which it ends the process.
+Only text of our printer comes here (`assemble` looks at its directives). Instructions, labels and directives that LLVM
+does not take are told as diagnostics; but at some (`.size` of what is nowhere) it ends the process.
 """
 
 from __future__ import annotations

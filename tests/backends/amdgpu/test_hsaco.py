@@ -7,11 +7,11 @@ import struct
 import pytest
 
 from convgen import driver
-from convgen.backends.amdgpu.assemble import assemble, assemble_module
+from convgen.backends.amdgpu.assemble import _is_harmless, assemble, assemble_module
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import library
 from convgen.backends.target import get
-from convgen.ir.error import AssemblerError
+from convgen.ir.error import AssemblerError, ConvgenError
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 
@@ -70,6 +70,18 @@ def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
 def test_a_refused_line_is_told_by_the_program() -> None:
     with pytest.raises(AssemblerError, match=r"kernel\.s:1:1: error: invalid instruction"):
         assemble_module("v_nothing v0\n", "gfx942")
+
+
+def test_what_would_end_the_process_is_left_to_programs() -> None:
+    with pytest.raises(ConvgenError):
+        assemble_module(".globl k\nk:\ns_endpgm\n.size k, nowhere - k\n", "gfx942")
+    with pytest.raises(ConvgenError):
+        assemble_module(".p2align 70\ns_endpgm\n.incbin nothing\n", "gfx942")
+
+
+def test_modules_of_the_printer_are_harmless() -> None:
+    problem, target = MODULES["four kernels, so that symbols have two buckets"]
+    assert _is_harmless(driver.compile(driver.build(problem, target)).asm)
 
 
 def test_debug_information_is_left_to_the_linker() -> None:
