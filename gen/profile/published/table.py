@@ -65,6 +65,7 @@ def of_loop(
     return {
         "groups": groups,
         "iterations": depth / of_iteration,
+        "uneven": 1.0,
         "resident": float(clocks.resident),
         "each_full": each_full,
         "rest_full": rest_full,
