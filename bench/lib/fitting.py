@@ -1,4 +1,9 @@
-"""Constants by least error, the sum of |ln(predicted / measured)|, each within the bounds where it is physical."""
+"""Constants by least error, each within the bounds where it is physical.
+
+What counts is the error as it is told, |predicted / measured - 1|, by halves: 2 (sqrt(predicted / measured) - 1) weighs
+too much and too little between that, by which to tell too little would be cheap, and the logarithm, by which a row told
+twice too slow would cost no more than one told twice too quick.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ Rows = npt.NDArray[np.intp]
 
 _FEWEST = 40  #: rows; a kind with fewer takes the constants of a wider one
 _MOST = 1500  #: rows; evenly taken of those that one fit sees
-_SCALE = 0.02  #: of |ln(predicted / measured)|, above which errors count by size and not by square
+_SCALE = 0.02  #: of |predicted / measured - 1|, above which errors count by size and not by square
 _FINE = 1e-5  #: relative change of the error, or of constants, below which a search ends
 _HELD = 3.0  #: rows; by how many each constant is held to what is usual (once e more or less: as they, each off by 1)
 _TIMED_ONLY, _CLOCKS = (
@@ -103,7 +108,7 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     def errors(point: Numbers) -> Numbers:
         own = terms(point)
         return np.concatenate([
-            *(np.log(part.estimate(own).total / part.measured) for part in some),
+            *(_off(part.estimate(own).total / part.measured) for part in some),
             np.sqrt(2 * _SCALE * _HELD) * (point - start),
         ])  # fmt: skip
 
@@ -116,6 +121,11 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     off = 100 * np.abs(ratios - 1)
     figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
     return Entry(kind, table.name, len(rows), *figures, best)
+
+
+def _off(ratio: Numbers) -> Numbers:
+    """By how much predicted over measured is above 1, or below."""
+    return np.asarray(2 * (np.sqrt(ratio) - 1))
 
 
 def _tells(parts: list[_Part], field: attrs.Attribute[float]) -> bool:

@@ -13,7 +13,7 @@ Ticks are the unit in which a set of measurements tells time: us, or clocks of t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 import numpy as np
@@ -32,7 +32,7 @@ _LOCAL_RATE = 128  #: bytes a clock of local memory (CDNA3 ISA, "LDS")
 _MOST_RESIDENT = 4  #: workgroups of a unit that hide one another's latencies
 _STAGES = 2  #: blocks of K held in registers and in local memory
 SUM = 4.0  #: bytes of an element of a sum that others are added to
-PACE, _OVERLAP = 4.0, 2.5  #: exponents of smooth maxima: within an iteration, of the kernel and memory
+PACE = 4.0  #: exponent of the smooth maximum within an iteration
 
 
 def smooth(power: float, *terms: Numbers) -> Numbers:
@@ -44,6 +44,8 @@ def smooth(power: float, *terms: Numbers) -> Numbers:
 @attrs.frozen(eq=False)
 class Work(ABC):
     """Launches, one an element; subclasses have a field of numbers for each thing that is known of them."""
+
+    overlap: ClassVar[float]  #: exponent of the smooth maximum of workgroups and memory; 1 where they take turns
 
     others: Numbers  #: kernels that are launched beside the product's: transposes, casts, zeroes
     other_groups: Numbers  #: workgroups of these
@@ -79,7 +81,7 @@ class Work(ABC):
         written_back = np.minimum(self.bytes_out, terms.dirty) / terms.written_back
         others = self.others * terms.other + self.other_groups / terms.other_groups
         others = others + (self.other_read / terms.reads + self.other_written / terms.writes) * slower
-        total = start + smooth(_OVERLAP, kernel, memory) + written_back + meeting + others
+        total = start + smooth(self.overlap, kernel, memory) + written_back + meeting + others
         matrix = inner.matrix_busiest / clock
         return Estimate(total, start, matrix, kernel, memory, written_back, meeting, others, clock)
 
@@ -96,6 +98,8 @@ class Inner:
 @attrs.frozen(eq=False)
 class Products(Work):
     """Products of M x K and K x N matrices, one an element."""
+
+    overlap = 2.5
 
     rate: Numbers  #: FLOP of matrix instructions a clock and unit
     m: Numbers
@@ -173,7 +177,7 @@ class Terms:
     written_back: float = _term("bytes/tick", 50.0, 1e9, 1e7, "rate at which these leave the L2s")
     meeting: float = _term("ticks", 1e-3, 1e5, 3.0, "in which those that share K meet")
     shares: float = _term("bytes/tick", 100.0, 1e8, 1e6, "rate at which shares of sums come and go")
-    other: float = _term("ticks", 1e-3, 1e5, 3.0, "of each further launch")
+    other: float = _term("ticks", 2.0, 1e5, 3.0, "of each further launch")
     other_groups: float = _term("1/tick", 1.0, 1e6, 3000.0, "rate at which further launches begin workgroups")
     reads: float = _term("bytes/tick", 1e3, 1e8, 4e6, "rate at which further launches read")
     writes: float = _term("bytes/tick", 1e3, 1e8, 6e6, "rate at which these write")

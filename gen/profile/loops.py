@@ -2,7 +2,8 @@
 
 Workgroups go to units in rounds of as many as these hold; the last round has the rest, which share units less. An
 iteration takes what the model of a unit says, or what it takes to bring its operands, and longer where these come from
-memory. The clock falls as matrix units are used (see `closed`).
+memory. At the end of a round a unit writes results; the model of a unit knows when their stores are issued, not when
+they are done. The clock falls as matrix units are used (see `closed`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, 
 @attrs.frozen(eq=False)
 class Loops(Work):
     """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
+
+    overlap = 1.5
 
     groups: Numbers  #: workgroups
     iterations: Numbers  #: of the loop, of a workgroup, on average
@@ -39,9 +42,11 @@ class Loops(Work):
         sharing = np.ceil(left / chip.units)
         missed = np.minimum(1.0, chip.partitions * self.bytes_once / (self.groups * self.iterations * self.operands))
 
+        written = np.maximum(self.bytes_out, self.added) / self.groups
+
         def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
             pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
-            return self.iterations * self.uneven * pace + rest * terms.around
+            return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
         last = np.where(left > 0, clocks(self.each_last, self.rest_last, np.maximum(1, sharing)), 0.0)
         total = rounds * clocks(self.each_full, self.rest_full, self.resident) + last

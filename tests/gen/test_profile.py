@@ -149,10 +149,20 @@ def test_more_of_anything_in_a_loop_takes_longer(name: str) -> None:
 
 def test_whole_rounds_and_the_last_one() -> None:
     """608 workgroups are one round of two a unit; 609 begin another, of one."""
-    terms = Terms(far=0.001, operands=1e9, start=1e-3, memory=1e12, written_back=1e12, clock=2100, power=1e-9, matrix=1)
+    rates = {"operands": 1e9, "memory": 1e12, "written_back": 1e12}
+    terms = Terms(**rates, far=0.001, start=1e-3, clock=2100, power=1e-9, matrix=1, store=1e-9)
     one = (20 * 1200 + 4000) / 2100
     assert of_loops(terms, groups=608) == pytest.approx(one, rel=1e-3)
     assert of_loops(terms, groups=609) == pytest.approx(one + (20 * 700 + 3000) / 2100, rel=1e-3)
+
+
+@pytest.mark.parametrize("kept", ["bytes_out", "added"])
+def test_a_unit_writes_the_results_of_its_workgroups(kept: str) -> None:
+    """Two of 608, whether they are stored or added to sums."""
+    work = loops(**{"groups": 608, "bytes_out": 0, "added": 0, kept: 608 * 65536})
+    fast, slow = (Terms(clock=1e4, power=1e-9, store=clocks) for clocks in (0.1, 0.3))
+    longer = work.estimate(CHIP, slow).kernel - work.estimate(CHIP, fast).kernel
+    assert longer[0] == pytest.approx(2 * 65536 * 0.2 / CHIP.clock)
 
 
 def test_clocks_between_those_known() -> None:
@@ -285,8 +295,23 @@ def test_some_rows_of_the_mi300x_are_from_an_mi300a(tables: list[Table]) -> None
     table = next(t for t in tables if t.name == "rocblas_gfx942")
     where = {row["key"]: sample.chip.name for row, sample in zip(table.rows, table.samples)}
     assert where["4864x768x8192-NN-f32"] == "mi300a"  # 228 tiles: 97.7 % of the peak
-    assert where["6144x4864x4096-NT-f32"] == "mi300x"  # 1824 tiles: 8 rounds of 228, 6 of 304
-    assert sum(chip == "mi300a" for chip in where.values()) == 29
+    assert where["768x1024x3072-NN-f32"] == "mi300a"  # 192 tiles: 71 %, of 304 units these would be 63
+    assert where["6144x4864x4096-NT-f32"] == "mi300x"  # not ordered in sixes
+    assert where["70000x70000x70000-TT-f16"] == "mi300x"  # other types were not tuned there
+    assert sum(chip == "mi300a" for chip in where.values()) == 161
+
+
+def test_none_of_an_mi300as_rows_has_more_than_its_units_can(tables: list[Table]) -> None:
+    """Of the share of the peak that tiles in whole rounds leave; 304 units would have to do 1.32 times that."""
+    table = next(t for t in tables if t.name == "rocblas_gfx942")
+    rows = [n for n in np.flatnonzero(table.judged) if table.samples[n].chip.name == "mi300a"]
+    work = table.work.take(np.array(rows))
+    assert isinstance(work, Products)
+    measured = np.array([float(table.rows[n]["eff_pct"]) for n in rows]) / 100
+    for units, most in (228, 0.99), (304, 1.32):
+        tiles = np.ceil(work.groups / units) * np.ceil(work.depth / work.tile_k)
+        share = work.m * work.n * work.k * work.batch / (units * tiles * work.tile_m * work.tile_n * work.tile_k)
+        assert (measured / share).max() == pytest.approx(most, abs=0.005)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ _THREADS = re.compile(r"_WG(\d+)_(\d+)_(\d+)")  #: of a workgroup; where its wav
 _USUAL_THREADS = 256  #: where a name says nothing of them
 #: Elements that a lane loads of M's and of N's operand, or stores, with one instruction; the first that a name spells.
 _LANES = {"lane_m": ("GLVWA", "GRVW"), "lane_n": ("GLVWB", "GRVW"), "lane_out": ("SVW", "VWA", "VW")}
+_MANY_ROWS = ("mi250x",)  #: chips with enough of them to tell constants of transpositions apart
 _LEAST = 2.0  #: per cent; figures have three decimals, and below that they are all start
 
 
@@ -20,8 +21,9 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
     """The table of one chip."""
 
     def kinds(row: Row) -> tuple[str, ...]:
-        by_type = f"rocblas/{chip.name}/{row['dtype']}"
-        return f"{by_type}/{row['trans']}", by_type, f"rocblas/{chip.name}"
+        by_type = f"rocblas/{_measured_on(chip, row).name}/{row['dtype']}"
+        narrower = (f"{by_type}/{row['trans']}",) if chip.name in _MANY_ROWS else ()
+        return *narrower, by_type, f"rocblas/{chip.name}"
 
     return Table(
         name,
@@ -96,11 +98,11 @@ def _lane(row: Row, name: str, elem: float, length: float) -> float:
 def _measured_on(chip: Chip, row: Row) -> Chip:
     """The chip that a row is from.
 
-    In the table of the MI300X, f32 rows whose tiles fill whole rounds of 228 units, and not of 304, have up to 98 %
-    of the peak where 304 units could reach 75: they are from an MI300A, and relative to its peak.
+    In the table of the MI300X, f32 rows whose workgroups were ordered in sixes (`wgm`) are from an MI300A, and relative
+    to its peak: tuning tries multiples of a chip's XCDs, of which that has six and an MI300X eight. Some of them have
+    up to 98 % of the peak where 304 units could reach 75, and none more than its 228 units can.
     """
     other = CHIPS["mi300a"]
-    tiles = prod(-(-int(row[size]) // int(row[tile])) for size, tile in (("M", "tile_m"), ("N", "tile_n")))
-    groups = tiles * int(row["B"]) * int(row["gsu"])
-    is_other = chip.name == "mi300x" and row["dtype"] == "f32" and groups % other.units == 0 and groups % chip.units > 0
+    order = int(row["wgm"])
+    is_other = chip.name == "mi300x" and row["dtype"] == "f32" and order > 0 and order % other.partitions == 0
     return other if is_other else chip
