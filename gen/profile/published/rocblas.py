@@ -21,7 +21,9 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
     """The table of one chip."""
 
     def kinds(row: Row) -> tuple[str, ...]:
-        by_type = f"rocblas/{_measured_on(chip, row).name}/{row['dtype']}"
+        by_type, own = f"rocblas/{chip.name}/{row['dtype']}", _measured_on(chip, row)
+        if own is not chip:
+            return f"{by_type}/{own.name}", f"rocblas/{chip.name}"
         narrower = (f"{by_type}/{row['trans']}",) if chip.name in _MANY_ROWS else ()
         return *narrower, by_type, f"rocblas/{chip.name}"
 
