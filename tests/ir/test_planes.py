@@ -177,7 +177,7 @@ def test_prefetches_change_nothing() -> None:
     interpret(kernel, memory)
     assert not memory["out"].any()
     assert parse(dump(kernel)) is kernel
-    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64) at 0 [-3, 20] as 8 x 2 a row a lane" in str(kernel)
+    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64) [-3, 20] as 8 x 2 a row a lane" in str(kernel)
     assert "prefetch flat" in str(kernel)
 
 
