@@ -69,6 +69,11 @@ class Launch:
         units = self.facts.compute_units
         return count(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
 
+    def least(self, found: Traffic) -> Traffic:
+        """What no order can be below, given what one does: each byte comes once, and results reach all channels."""
+        once = self.operands.rows.whole + self.operands.columns.whole
+        return attrs.evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
+
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""
         mapping, part = self.mapping(order), plan.parts[0]
@@ -99,6 +104,8 @@ def best_order(launch: Launch) -> Order:
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
     if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.facts.costs.launch:
+        return IN_ROWS
+    if launch.least(default).clocks(launch.facts.caches, launch.facts.compute_units) >= _WORTH * clocks_of_memory:
         return IN_ROWS
     others = {order: launch.traffic(order) for order in _orders(launch)}
     clocks = {order: found.clocks(launch.facts.caches, launch.facts.compute_units)

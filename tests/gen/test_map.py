@@ -182,6 +182,19 @@ def test_no_choice_reads_more_than_the_default() -> None:
             assert launch.traffic(best_order(launch)).fill <= launch.traffic(IN_ROWS).fill
 
 
+@pytest.mark.parametrize("descriptor", ["mb32ic512ih7oc512oh7kh3ph1", "mb8ic64ih28oc96oh14kh3ph1sh2"])
+@pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
+def test_no_order_is_below_the_least(descriptor: str, direction: str) -> None:
+    problem = Conv.parse(descriptor, dir=direction, dt="f16")
+    found = first_fitting(problem, candidates(problem, FACTS), FACTS)
+    assert found is not None
+    launch = Launch.of(found[1])
+    least = launch.least(launch.traffic(IN_ROWS)).clocks(FACTS.caches, FACTS.compute_units)
+    for order in ("rows", "cols", "xcc:8+cols", "group:8m", "xcc:8+even:4m", "xcc:8+even:2n", "chunk:8x16"):
+        traffic = launch.traffic(Order.parse(order))
+        assert traffic.clocks(FACTS.caches, FACTS.compute_units) >= least * (1 - 1e-9), order
+
+
 @pytest.mark.parametrize(
     ("order", "reference"),
     [
