@@ -1,8 +1,9 @@
 """Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
 
-Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant
-goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. Where messages have
-immediate offsets, constants are these, and the other terms of an address are few: all stays as it is.
+Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant,
+which the simplifier leaves last, goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1)
++ tap`. Where messages have immediate offsets, constants are these, and the other terms of an address are few: all
+stays as it is.
 """
 
 from __future__ import annotations
