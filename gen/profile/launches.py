@@ -20,11 +20,12 @@ from convgen.profile import constants
 from convgen.profile.chips import CHIPS, Chip, chip_of
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
-from convgen.profile.loops import Loops
+from convgen.profile.loops import Borrowed, Loops
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
 _MAKERS = ("miopen code", "aiter code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
+_CODE = " code/"  #: in the names of kinds that were fitted to machine code
 _IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
 #: Chip -> the kind that tells what launches take where that is in clocks: of calls, which have no further launches and
 #: start later than kernels do. MIOpen's table times kernels; the shortest takes 4.2 us from start to end.
@@ -147,7 +148,7 @@ def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENC
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
     """Of one launch, or of a `further` one behind others."""
     entry, terms = constants_for(chip, launch.element)
-    found = _loops(launch, chip).estimate(chip, terms)
+    found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
     told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
     clock, moved = told["clock"], launch.moved
     start = terms.other if further else terms.start
@@ -169,7 +170,7 @@ def _busy(launch: LaunchProfile) -> dict[str, float]:
     return {pipe: launch.share * clocks for pipe, clocks in whole.items()}
 
 
-def _loops(launch: LaunchProfile, chip: Chip) -> Loops:
+def _loops(launch: LaunchProfile, chip: Chip, kind: type[Loops]) -> Loops:
     """The launch as the time model takes it; without a loop all of it is one round."""
     one, full = launch.units[1], launch.units[launch.full]
     last = launch.units[launch.last or launch.full]
@@ -191,4 +192,4 @@ def _loops(launch: LaunchProfile, chip: Chip) -> Loops:
         "added": launch.added,
         **dict.fromkeys(("others", "other_groups", "other_read", "other_written"), 0),
     }
-    return Loops(**{name: np.array([float(value)]) for name, value in numbers.items()})
+    return kind(**{name: np.array([float(value)]) for name, value in numbers.items()})

@@ -8,11 +8,13 @@ they are done. The clock falls as matrix units are used (see `closed`).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 import numpy as np
 
 from convgen.profile.chips import Chip
-from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
+from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Products, Terms, Work, smooth
 
 
 @attrs.frozen(eq=False)
@@ -20,6 +22,7 @@ class Loops(Work):
     """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
 
     overlap = 1.5
+    stores: ClassVar[bool] = True  #: whether what a round writes takes longer than the code that stores it
 
     groups: Numbers  #: workgroups
     iterations: Numbers  #: of the loop, of a workgroup, on average
@@ -42,7 +45,7 @@ class Loops(Work):
         sharing = np.ceil(left / chip.units)
         missed = np.minimum(1.0, chip.partitions * self.bytes_once / (self.groups * self.iterations * self.operands))
 
-        written = np.maximum(self.bytes_out, self.added) / self.groups
+        written = np.maximum(self.bytes_out, self.added) / self.groups * self.stores
 
         def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
             pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
@@ -58,3 +61,14 @@ class Loops(Work):
     @property
     def bytes_once(self) -> Numbers:
         return np.asarray(self.bytes_in + self.bytes_out)
+
+
+@attrs.frozen(eq=False)
+class Borrowed(Loops):
+    """The same told by constants of the closed form, which knows no code around a loop that stores results.
+
+    What they say of stores is of all that a workgroup does behind its loop.
+    """
+
+    overlap = Products.overlap
+    stores = False

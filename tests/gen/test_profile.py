@@ -16,7 +16,7 @@ from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, chip_of
 from convgen.profile.closed import Products, Terms, at_clock
-from convgen.profile.loops import Loops
+from convgen.profile.loops import Borrowed, Loops
 from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.read import read
 from convgen.profile.published.table import ALONE, Table
@@ -163,6 +163,14 @@ def test_a_unit_writes_the_results_of_its_workgroups(kept: str) -> None:
     fast, slow = (Terms(clock=1e4, power=1e-9, store=clocks) for clocks in (0.1, 0.3))
     longer = work.estimate(CHIP, slow).kernel - work.estimate(CHIP, fast).kernel
     assert longer[0] == pytest.approx(2 * 65536 * 0.2 / CHIP.clock)
+
+
+def test_constants_of_the_closed_form_have_stores_within_the_code_around_a_loop() -> None:
+    work = loops(groups=608, bytes_out=608 * 65536)
+    borrowed = Borrowed(**{f.name: getattr(work, f.name) for f in attrs.fields(Loops)})
+    fast, slow = (Terms(clock=1e4, power=1e-9, store=clocks) for clocks in (0.1, 0.3))
+    assert borrowed.estimate(CHIP, slow).kernel == borrowed.estimate(CHIP, fast).kernel
+    assert work.estimate(CHIP, slow).kernel > borrowed.estimate(CHIP, slow).kernel
 
 
 def test_clocks_between_those_known() -> None:
