@@ -7,7 +7,7 @@ from collections import Counter
 import attrs
 
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
-from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
 
 #: A tuple, one of its registers, or a dword of that.
 _Part = tuple[VirtualRegister] | tuple[VirtualRegister, int] | tuple[VirtualRegister, int, int]
@@ -22,9 +22,9 @@ def coalesce(function: Function, lanes: int) -> Function:
     written = Counter(r.vreg for i in instructions for r in i.defs())
     writers = {v: n for v, n in written.items() if v.bank in ("s", "v") and v.size == 1 and read[v] == 1}
 
-    def body(index: int, block: object) -> list[Instruction]:
+    def body(_: int, block: BasicBlock) -> list[Instruction]:
         here = _Block(writers, lanes)
-        for i in function.blocks[index].instructions:
+        for i in block.instructions:
             assert isinstance(i, XeInstruction)
             here.take(i)
         return list(here.done)
