@@ -9,19 +9,21 @@ RegDeps (which dependences the pipes order by themselves).
 - Overwriting needs a wait where the other access is in another pipe or out of order.
 - Units take their instructions in order: one may overwrite what an earlier one of the same unit reads (IGC and IGA
   place no wait there either).
-- A token that is set again is waited for first, so a chain on one accumulator keeps to one token, and each unit has
-  tokens of its own: a message to local memory does not wait for a load from afar.
+- A token that is set again is waited for first, so products that are added to one accumulator keep to one token, and
+  each unit has tokens of its own: a message to local memory does not wait for a load from afar.
+- A chain of matrix instructions waits ahead of its first, which has room for one token, and sets one behind its last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, takewhile
 
 import attrs
 
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
+from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
@@ -35,12 +37,15 @@ _FARTHEST = 7  #: the greatest distance that encodes
 #: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
 _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
 _INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
+_ATOMIC = "Atomic"  #: of a member of a chain: the next one follows at once
 _MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FILM"
 #: The units of matrix instructions, by mnemonic; those of messages are named as in their text. Kernels that make sums
 #: again have both, of which neither waits for the other to read its sources.
 _MATRIX = "dpasw", "dpas"
 _LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
+
+SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: what waits for many tokens
 
 Source = str | int  #: an in-order pipe by its letter, or a token
 
@@ -72,6 +77,7 @@ class _Deeds:
     source: Source  #: that says when it is done: its token or its pipe; "" for neither
     read: list[Cell]
     written: list[Cell]
+    is_chain: bool = False  #: of all members of a chain, which begins before its token is set
 
 
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
@@ -120,14 +126,25 @@ class Scoreboard:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
         self.units: dict[Source, str] = {}  # by token
-        self._assign_tokens(tokens)
+        together = [
+            chain
+            for block in function.blocks
+            for chain in chains(block.instructions, physical, generation.dpas_chains)
+        ]
+        self._assign_tokens(tokens, [chain[0] for chain in together])
         self.deeds: dict[Instruction, _Deeds] = {
             i: self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)
         }
+        self.first = {chain[0] for chain in together if len(chain) > 1}
+        self.following: dict[Instruction, str] = {}  # what a further member of a chain says
+        for chain in together:
+            self._join(chain)
         self._note_local_loads()
 
-    def _assign_tokens(self, tokens: int) -> None:
-        """Tokens for matrix instructions by accumulator, for messages in turn among those of their unit."""
+    def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
+        """Tokens for chains of matrix instructions by their first's accumulator, for messages in turn among those of
+        their unit.
+        """
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
@@ -135,20 +152,34 @@ class Scoreboard:
             self.units.update(dict.fromkeys(own[unit], unit))
             number += share
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
-        accumulators: dict[VirtualRegister, int] = {}
-        for i in self.function.instructions():
+        accumulators: dict[tuple[VirtualRegister, int], int] = {}
+        for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *first):
             unit = _unit(i, self.generation)
             if unit in turns:
                 self.tokens[i] = next(turns[unit])
             elif unit:
-                (result,) = (r.vreg for r in i.defs())
-                token = self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+                (result,) = i.defs()
+                number = accumulators.setdefault((result.vreg, result.first), len(accumulators))
+                token = self.tokens[i] = number % _MATRIX_TOKENS
                 self.units[token] = unit
 
     def _deeds(self, i: XeInstruction) -> _Deeds:
         """What an instruction reads and writes, and what says when it is done."""
         source = self.tokens.get(i, pipe_of(i, self.generation))
         return _Deeds(source, self.physical.read(i), self.physical.written(i))
+
+    def _join(self, chain: Sequence[XeInstruction]) -> None:
+        """Let the first of a chain do the deeds of all."""
+        first, *others = chain
+        if not others:
+            return
+        all_deeds = [self.deeds[i] for i in chain]
+        cells = ([cell for d in all_deeds for cell in kind(d)] for kind in (lambda d: d.read, lambda d: d.written))
+        self.deeds[first] = _Deeds(self.tokens[first], *cells, is_chain=True)
+        for i in others:
+            self.deeds[i] = _Deeds("", [], [])
+            self.following[i] = _ATOMIC
+        self.following[others[-1]] = f"${self.tokens[first]}"
 
     def _note_local_loads(self) -> None:
         """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
@@ -209,7 +240,7 @@ class Scoreboard:
                     after(source, distance, done)
         for cell in deeds.written:
             for source, distance in facts.writers(cell):
-                if source != me:
+                if source != me or deeds.is_chain:
                     after(source, distance, done)
             for source, distance in facts.readers(cell):
                 if source != me and not self._in_turn(source, me):
@@ -219,7 +250,7 @@ class Scoreboard:
             distances.update(dict.fromkeys(_PIPES if facts.is_busy() else "", 1))
         if len(distances) > 1:  # one distance serves all pipes: each is done as far
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        if isinstance(me, int):
+        if isinstance(me, int) and not deeds.is_chain:
             done.pop(me, None)
             read.pop(me, None)
         return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
@@ -240,7 +271,7 @@ class Scoreboard:
         for token in waits.read:
             facts.finish_reads(token, flags_only=self.generation.waits_for_writes and self._is_message(token))
         deeds = self.deeds[i]
-        if isinstance(deeds.source, int):
+        if isinstance(deeds.source, int) and not deeds.is_chain:
             facts.finish_token(deeds.source)
         if deeds.source != "":
             facts.issue(deeds.source, deeds.read, deeds.written, lambda reader: self._in_turn(reader, deeds.source))
@@ -253,7 +284,12 @@ class Scoreboard:
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
-        if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
+        if i in self.following or i in self.first:
+            own = self.following.get(i, _ATOMIC)
+            if waits.done:
+                (token, what), *tokens = tokens
+                carried = [f"${token}.{what}"]
+        elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
         elif own and i.op.unit is Unit.VALU:
             pipe, _, d = distance.partition("@")
@@ -270,13 +306,10 @@ class Scoreboard:
             (token, what), tokens = tokens[0], []
             carried = [f"${token}.{what}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for name, what in (("sync.allwr", "dst"), ("sync.allrd", "src")):
-            alike = [token for token, kind in tokens if kind == what]
-            if len(alike) == 1:
-                yield _sync(f"${alike[0]}.{what}")
-            elif alike:
-                yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
-        yield i.annotated(*carried, *((own,) if own else ()))
+        for what in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == what]:
+                yield waiting(alike, what)
+        yield i.annotated(*([own] if own == _ATOMIC else []), *carried, *([own] if own not in ("", _ATOMIC) else []))
 
 
 def _joined(distances: Mapping[str, int]) -> str:
@@ -285,6 +318,14 @@ def _joined(distances: Mapping[str, int]) -> str:
         return ""
     pipe = next(iter(distances)) if len(distances) == 1 else "A"
     return f"{pipe}@{min(distances.values())}"
+
+
+def waiting(tokens: Collection[str], what: str) -> XeInstruction:
+    """An instruction that only waits for tokens: for results (`dst`), or until sources are read (`src`)."""
+    if len(tokens) == 1:
+        return _sync(f"{next(iter(tokens))}.{what}")
+    mask = sum(1 << number for number in {int(token[1:]) for token in tokens})
+    return XeInstruction(OPCODES[SYNCS[what]], src=(Literal(mask, "ud"),))
 
 
 def _sync(annotation: str) -> XeInstruction:
