@@ -56,6 +56,7 @@ class MachineKernel:
     liveness: Liveness | None = None  #: liveness of the function, once something is placed
     allocation: Allocation = attrs.Factory(lambda: Allocation({}, {}))
     emitted: Emitted | None = None
+    is_given: bool = True  #: whether nothing else can take its place, as another config's kernel could
 
     @property
     def name(self) -> str:
@@ -90,6 +91,7 @@ class Rung:
     arguments: Mapping[str, int] = attrs.Factory(dict)  #: arguments of the stage besides the machine kernel
     without: str = ""  #: an optional stage before it, which is undone
     remark: str = ""  #: remark for the header of the text, where this rung is taken
+    resort: bool = False  #: only for what nothing else can take the place of
 
 
 #: Ladders, best first. Each rung of a ladder improves on the one before: the last of those that fit is taken.
@@ -124,13 +126,19 @@ Observer = Callable[[Stage, MachineKernel, MachineKernel, float], None]
 
 
 def begin(
-    kernel: Kernel, facts: TargetFacts, banks: Mapping[str, Bank], header: Sequence[str] = (), debug: int = 0
+    kernel: Kernel,
+    facts: TargetFacts,
+    banks: Mapping[str, Bank],
+    header: Sequence[str] = (),
+    debug: int = 0,
+    *,
+    is_given: bool = True,
 ) -> MachineKernel:
     """A message-level kernel ahead of the first stage."""
     shown = listing(kernel) if debug else []
     text = "\n".join(line.text for line in shown) + "\n" if debug else None
     lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
-    return MachineKernel(kernel, facts, banks, tuple(header), debug, text, lines)
+    return MachineKernel(kernel, facts, banks, tuple(header), debug, text, lines, is_given=is_given)
 
 
 def emit(
@@ -171,6 +179,8 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     for ladder in stage.ladders:
         found: MachineKernel | None = None
         for rung in ladder:
+            if rung.resort and not before.is_given:
+                break
             if rung.without and all(ran.name != rung.without for ran, _ in behind):
                 continue  # as the rungs before it
             try:

@@ -43,12 +43,15 @@ class Target(Protocol):
         debug: int = 0,
         disable: Collection[str] = (),
         observe: Observer | None = None,
+        is_given: bool = True,
     ) -> Emitted:
-        """A message-level kernel as text, by all stages but those of `disable`. Raises DoesNotFit.
+        """A message-level kernel as text, by all stages but those of `disable`. Raises DoesNotFit, also where it fits
+        badly if it is not `is_given`: if another config's kernel can take its place.
 
         `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
         """
-        return emit(self.stages, begin(kernel, self.facts, self.banks, header, debug), disable, observe)
+        begun = begin(kernel, self.facts, self.banks, header, debug, is_given=is_given)
+        return emit(self.stages, begun, disable, observe)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

@@ -306,7 +306,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
-    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe)
+    is_given = program.attempt is None or program.attempt.score is None
+    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=is_given)
 
 
 class SimulationError(ConvgenError):

@@ -384,7 +384,8 @@ class Party:
 
     def global_load(self, node: s.GlobalLoad | s.FlatLoad) -> None:
         buffer, at, inside = self.place(node, node.var.type.bits // 8)
-        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+        poison = ~inside if isinstance(node, s.PartialLoad) else None
+        self.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), poison, node.var.type))
 
     def global_store(self, node: s.GlobalStore | s.FlatStore) -> None:
         self.put_bytes(node.value, *self.place(node, node.value.type.bits // 8))
@@ -468,6 +469,9 @@ class Party:
 
     def shared_write(self, node: s.SharedWrite) -> None:
         raw, poison = to_bytes(self.ev(node.value))
+        if isinstance(node, s.FilledWrite):
+            exists = self.ev(node.mask).decided("a mask")[:, None]
+            raw, poison = np.where(exists, raw, 0).astype(np.uint8), None if poison is None else poison & exists
         self.shared[node.tile].write(self.shared_bytes(node, raw.shape[1]), self.accessors, raw, poison)
 
     def direct_load(self, node: s.DirectLoad) -> None:
@@ -521,6 +525,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.GlobalAtomic: Party.global_atomic,
     s.Ticket: Party.ticket,
     s.FlatLoad: Party.global_load,
+    s.PartialLoad: Party.global_load,
     s.PlaneLoad: Party.plane_load,
     s.PlaneStore: Party.plane_store,
     s.Prefetch: Party.prefetch,
@@ -531,6 +536,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.DirectLoad: Party.direct_load,
     s.SharedRead: Party.shared_read,
     s.SharedWrite: Party.shared_write,
+    s.FilledWrite: Party.shared_write,
     s.BlockRead: Party.shared_read,
     s.TurnedRead: Party.shared_read,
     s.BlockWrite: Party.shared_write,

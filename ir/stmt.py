@@ -475,6 +475,13 @@ class FlatLoad(Load):
 
 
 @node
+class PartialLoad(FlatLoad):
+    """As a flat load, but elsewhere the bytes are undefined."""
+
+    form = "{var} = partial {buffer}[{address}]{mask: if }"
+
+
+@node
 class FlatStore(Store):
     """Store `value` at each lane's 64-bit `address` where `mask` holds."""
 
@@ -569,6 +576,14 @@ class SharedWrite(Store):
     imm: int
     value: Expr
     site: Site
+
+
+@node
+class FilledWrite(SharedWrite):
+    """Store `value` where `mask` holds, and zeros elsewhere."""
+
+    form, needs = "filled {tile}[{address}, {imm}] = {value}{mask: if }", "flat"
+    mask: Expr = role("exists")
 
 
 @node

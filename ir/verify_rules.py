@@ -323,6 +323,10 @@ def _flat(c: Checker, n: Any) -> str | None:
     return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
 
 
+def _filled(c: Checker, n: s.FilledWrite) -> str | None:
+    return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
+
+
 STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.For: (_uniform("begin", "end"), _loop_types),
     s.If: (_uniform("cond"),),
@@ -348,6 +352,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAtomic: (_surface, _offset("varying"), _uniform("uniform"), _message, _atomic),
     s.FlatLoad: (_flat, _message),
+    s.PartialLoad: (_flat, _message),
     s.FlatStore: (_flat, _message),
     s.FlatPrefetch: (_flat,),
     s.FlatAtomic: (_flat, _message, _atomic),
@@ -357,6 +362,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "address"), _direct_message),
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
+    s.FilledWrite: (_offset("address"), _filled, _message),
     s.BlockRead: (_uniform("address"), _block),
     s.TurnedRead: (_offset("address"), _turned),
     s.BlockWrite: (_uniform("address"), _block),

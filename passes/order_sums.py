@@ -1,4 +1,5 @@
 """Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
+Terms of one block are a sum, which others with the same of them share.
 
 Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant,
 which the simplifier leaves last, goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1)
@@ -40,11 +41,10 @@ class _Orderer(Mutator):
         depths = [self._depth(t) for t in terms if not isinstance(t, Const)]
         if not depths or min(depths) == max(depths):
             return self.descend(e)
-        first = [t for t in terms if not isinstance(t, Const) and self._depth(t) == min(depths)]
-        constants = [t for t in terms if isinstance(t, Const)]
-        others = sorted((t for t in terms if t not in first and t not in constants), key=self._depth)
-        ordered: list[Expr] = [self.mutate(t) for t in (*first, *constants, *others)]
-        return reduce(Add, ordered)
+        by_depth: dict[int, list[Expr]] = {depth: [] for depth in sorted(set(depths))}
+        for t in (*(t for t in terms if not isinstance(t, Const)), *(t for t in terms if isinstance(t, Const))):
+            by_depth[min(depths) if isinstance(t, Const) else self._depth(t)].append(self.mutate(t))
+        return reduce(Add, (reduce(Add, alike) for alike in by_depth.values()))
 
     def _terms(self, e: Expr) -> Iterator[Expr]:
         """The terms of a sum, in order, those of sums within it that are used once among them."""

@@ -22,6 +22,7 @@ from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.exchange import exchange
 from convgen.passes.expand_conversions import expand_conversions
 from convgen.passes.expand_division import expand_division
+from convgen.passes.fill_stores import fill_stores
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.order_sums import order_sums
@@ -73,6 +74,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     _pass("expand_division", "message", LOWERING, expand_division),
+    Pass("fill_stores", "message", OPTIMISING, fill_stores),
     Pass("order_sums", "message", OPTIMISING, order_sums),
     Pass("place_lets", "message", OPTIMISING, place_lets),
     Pass("peephole", "message", OPTIMISING, peephole),

@@ -60,6 +60,7 @@ class XeEmitter(Emitter):
         condition: str = "",
         flag: Reg | None = None,
         partial: bool = False,
+        discards: bool = False,
         modifiers: Sequence[str] = (),
         access: Access | None = None,
         target: str = "",
@@ -69,7 +70,7 @@ class XeEmitter(Emitter):
         row = OPCODES[op] if isinstance(op, str) else op
         made = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
-            lanes, predicate, condition, flag, partial, self._apart(row, (*dst, *src), lanes),
+            lanes, predicate, condition, flag, partial, discards, self._apart(row, (*dst, *src), lanes),
         )  # fmt: skip
         self.block.instructions.append(made)
         return made

@@ -123,6 +123,7 @@ class XeInstruction(Instruction):
     condition: str = ""  #: condition modifier, e.g. "lt"
     flag: Reg | None = None  #: flag register that the condition writes
     partial: bool = False  #: keeps part of the destination's words
+    discards: bool = False  #: nobody reads what it does not write, the predicate's other lanes
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
     annotations: tuple[str, ...] = ()  #: scoreboard: distances and tokens to wait for, and the token set
 
@@ -149,7 +150,8 @@ class XeInstruction(Instruction):
 
     def _read(self) -> list[Reg]:
         read = super()._read()
-        if self.partial or (self.predicate is not None and not isinstance(self.op, Select)):
+        keeps = self.predicate is not None and not isinstance(self.op, Select) and not self.discards
+        if self.partial or keeps:
             read += (r for r in self.dst if isinstance(r, Reg))
         return read
 
@@ -157,7 +159,8 @@ class XeInstruction(Instruction):
         """The same with what the scoreboard says."""
         return XeInstruction(
             self.op, self.dst, self.src, self.modifiers, self.access, self.target, self.comment, self.line,
-            self.lanes, self.predicate, self.condition, self.flag, self.partial, self.apart, annotations,
+            self.lanes, self.predicate, self.condition, self.flag, self.partial, self.discards, self.apart,
+            annotations,
         )  # fmt: skip
 
     @property

@@ -127,9 +127,7 @@ class Scoreboard:
         self.tokens: dict[Instruction, int] = {}
         self.units: dict[Source, str] = {}  # by token
         together = [
-            chain
-            for block in function.blocks
-            for chain in chains(block.instructions, physical, generation.dpas_chains)
+            chain for block in function.blocks for chain in chains(block.instructions, physical, generation.dpas_chains)
         ]
         self._assign_tokens(tokens, [chain[0] for chain in together])
         self.deeds: dict[Instruction, _Deeds] = {
@@ -174,8 +172,9 @@ class Scoreboard:
         if not others:
             return
         all_deeds = [self.deeds[i] for i in chain]
-        cells = ([cell for d in all_deeds for cell in kind(d)] for kind in (lambda d: d.read, lambda d: d.written))
-        self.deeds[first] = _Deeds(self.tokens[first], *cells, is_chain=True)
+        read = [cell for d in all_deeds for cell in d.read]
+        written = [cell for d in all_deeds for cell in d.written]
+        self.deeds[first] = _Deeds(self.tokens[first], read, written, is_chain=True)
         for i in others:
             self.deeds[i] = _Deeds("", [], [])
             self.following[i] = _ATOMIC

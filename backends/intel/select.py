@@ -71,6 +71,7 @@ class _Selector(Selector):
         self.vectors = XeVectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
+        self.zeros: Reg | None = None  # as many as a message stores
         self.payloads = Payloads(self.out, self.scalars)
 
     # ------------------------------------------------------------ entry
@@ -98,6 +99,10 @@ class _Selector(Selector):
             if any(isinstance(n, (st.Barrier, st.Arrive)) for n in postorder(k.body)):
                 self.barrier = self._barrier_header()
         self.scalars.lane = self.lane_number()
+        filled = (n.value.type.bits // 32 for n in postorder(k.body) if isinstance(n, st.FilledWrite))
+        if words := max(filled, default=0):
+            self.zeros = out.new("v", words, "zeros")
+            out.fill(self.zeros, Literal(0, "ud"))
         self.payloads.entered = len(out.block.instructions)
 
     def _payload(self, dword: int, name: str) -> Reg:
@@ -215,11 +220,15 @@ class _Selector(Selector):
         address, mask = self._address(s.address), self._mask(s.mask)
         lane_bytes = s.var.type.bits // 8
         dst = self.room(s.var)
-        if mask is not None:
+        discards = isinstance(s, st.PartialLoad)
+        if mask is not None and not discards:
             out.fill(dst, Literal(0, "ud"))
         access = Access("global", s.buffer.name, -1, False)
         row = message("load", "ugm", lane_bytes)
-        out.emit(row, (dst,), (address,), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
+        out.emit(
+            row, (dst,), (address,), lanes=out.lanes, predicate=mask, discards=discards, access=access,
+            comment=comment(s),
+        )  # fmt: skip
         self._loaded(s.var, dst)
 
     def _plane_load(self, s: st.PlaneLoad) -> None:
@@ -343,9 +352,37 @@ class _Selector(Selector):
 
     def _shared_write(self, s: st.SharedWrite, *, block: bool = False) -> None:
         value, address = self._stored(s.value), self._place(s, block=block)
+        self._write_shared(s, address, value, block=block)
+
+    def _write_shared(
+        self,
+        s: st.SharedWrite,
+        address: Reg,
+        value: Reg,
+        *,
+        block: bool = False,
+        mask: Reg | None = None,
+        unless: bool = False,
+    ) -> None:
         access = Access("shared", s.tile.region, s.site.slot, True, s.site.private)
         row = self._row("store", s.value.type.bits // 8, block)
-        self.out.emit(row, (), (address, value), lanes=self._lanes(block), access=access, comment=comment(s))
+        self.out.emit(
+            row,
+            (),
+            (address, value),
+            lanes=self._lanes(block),
+            predicate=mask,
+            modifiers=("unless",) if unless else (),
+            access=access,
+            comment=comment(s),
+        )
+
+    def _filled_write(self, s: st.FilledWrite) -> None:
+        """Two messages: what exists, and zeros for the other lanes."""
+        value, address, mask = self._stored(s.value), self._place(s, block=False), self.scalars.mask(s.mask)
+        assert self.zeros is not None
+        self._write_shared(s, address, value, mask=mask)
+        self._write_shared(s, address, self.zeros.words(0, value.count), mask=mask, unless=True)
 
     def _block_read(self, s: st.BlockRead) -> None:
         self._shared_read(s, block=True)
@@ -365,6 +402,7 @@ MESSAGES: Handlers = {
     st.Arrive: _Selector._arrive,
     st.Wait: _Selector._wait,
     st.FlatLoad: _Selector._flat_load,
+    st.PartialLoad: _Selector._flat_load,
     st.FlatStore: _Selector._flat_store,
     st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
@@ -374,6 +412,7 @@ MESSAGES: Handlers = {
     st.PlanePrefetch: _Selector._plane_prefetch,
     st.SharedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,
+    st.FilledWrite: _Selector._filled_write,
     st.BlockRead: _Selector._block_read,
     st.BlockWrite: _Selector._block_write,
 }

@@ -24,7 +24,7 @@ from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
-_HOLD_STEPS = (12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
+_HOLD_STEPS = (3, 6, 12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
 _SCALARS_AT = 1  #: the first of them: the payload stands before
 
@@ -68,14 +68,16 @@ def _allocate_scalars(made: MachineKernel) -> MachineKernel:
     return attrs.evolve(made, allocation=allocation, liveness=liveness)
 
 
-def _allocate(made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD) -> MachineKernel:
+def _allocate(
+    made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True
+) -> MachineKernel:
     """Every tuple gets a place, for good: nothing is spilled.
 
     Of `grf` registers; what messages read is left alone for `hold` instructions, and tuples stand where their residue
-    by `period` says.
+    by `period` says, all of them if that is `strict`.
     """
     assert made.liveness is not None
-    bank = Bank(grf, {1: 1}, _tuples_at(made), period)
+    bank = Bank(grf, {1: 1}, _tuples_at(made), period, bool(strict))
     tuples = allocate(made.code, {"v": bank}, made.liveness.ranges(hold=hold))
     scalars = made.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
@@ -145,7 +147,8 @@ def _ladders(g: Generation) -> Ladders:
     return (
         *(tuple(Rung({"grf": grf, "hold": hold}) for hold in holds) for grf in _GRF_COUNTS),
         (Rung({"grf": largest, "hold": 0}),),
-        (Rung({"grf": largest, "hold": 0, "period": 0}),),
+        tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
+        (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
     )
 
 

@@ -58,6 +58,7 @@ class Generation:
     fences: DeviceScope
     pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
+    subtiles: tuple[int, ...]  #: parts of a thread's tile along M, in the order in which they are tried
 
 
 _XEHPC = Generation(
@@ -78,6 +79,7 @@ _XEHPC = Generation(
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
     tokens={128: 16, 256: 32},
+    subtiles=(1, 8, 4, 2),  # of small parts, registers that are left let messages go on side by side
 )
 GENERATIONS: dict[str, Generation] = {
     "xehpg": Generation(
@@ -98,6 +100,7 @@ GENERATIONS: dict[str, Generation] = {
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
         tokens={128: 16, 256: 16},
+        subtiles=(1, 2, 4, 8),  # of large parts, chains are long: of products with source 1 in common
     ),
     "xehpc": _XEHPC,
     "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
@@ -283,7 +286,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             shared_read_rate=128,  # assumed
             global_rate=64,  # assumed
             grids=_GRIDS,
-            subtiles=(1, 2, 4, 8),
+            subtiles=g.subtiles,
             reserve=(2, 16),  # assumed
             fragment_sets=1,  # nothing moves loads among products
         ),

@@ -7,7 +7,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -23,7 +23,8 @@ class Bank:
     limit: int
     alignment: Mapping[int, int]  #: words; by size of the tuple, larger ones as the largest listed
     first: int = 0
-    period: int = 0  #: words; of the places that tuples prefer, 0 where none is better than another
+    period: int = 0  #: words; of the places that tuples want, 0 where none is better than another
+    is_strict: bool = True  #: whether they take no others
 
     def align(self, size: int) -> int:
         return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
@@ -49,7 +50,7 @@ def allocate(
     base: dict[VirtualRegister, int] = {}
     used = dict.fromkeys(banks, 0)
 
-    def place(v: VirtualRegister, at: int) -> None:
+    def put(v: VirtualRegister, at: int) -> None:
         base[v] = at
         used[v.bank] = max(used[v.bank], at + v.size)
         for word in range(at, at + v.size):
@@ -62,17 +63,24 @@ def allocate(
     for v in sorted(live, key=key):
         bank, words = banks[v.bank], occupied[v.bank]
         if v.fixed is not None:
-            place(v, v.fixed % banks[v.bank].limit)
+            put(v, v.fixed % banks[v.bank].limit)
             continue
-        step = bank.align(v.size)
-        first = -(-bank.first // step) * step
-        if bank.period and v.residue is not None:
-            step, first = bank.period, bank.first + (v.residue - bank.first) % bank.period
-        at = _first_fit(words, live[v], v.size, step, first)
+        found = (_first_fit(words, live[v], v.size, *place) for place in _places(v, bank))
+        at = next((at for at in found if at is not None), None)
         if at is None:
             raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
-        place(v, at)
+        put(v, at)
     return Allocation(base, used)
+
+
+def _places(v: VirtualRegister, bank: Bank) -> Iterator[tuple[int, int]]:
+    """Steps and first words of the places that a register may take, those that it wants first."""
+    if bank.period and v.residue is not None:
+        yield bank.period, bank.first + (v.residue - bank.first) % bank.period
+        if bank.is_strict:
+            return
+    step = bank.align(v.size)
+    yield step, -(-bank.first // step) * step
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:

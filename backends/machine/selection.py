@@ -23,7 +23,7 @@ from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.operands import operands
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type
+from convgen.ir.types import Type, bool_
 from convgen.ir.votes import AllLanes
 
 Row = TypeVar("Row")
@@ -213,7 +213,7 @@ class Selector(ABC):
         """Registers for a carried value, with its first value in them; `user` is the first product added to it."""
         if not held_as_vector(c.type):
             value = self.scalars.value(init)
-            bank = "s" if self.scalars.uniform(c) else "v"
+            bank = "s" if self.scalars.uniform(c) or c.type is bool_ else "v"
             dst = self.scalars.env[c] = self.out.new(bank, max(1, c.type.bits // 32), c.name)
             self.out.move(dst, value)
             return

@@ -33,6 +33,7 @@ _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or e
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
+_PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
 _BESIDE = 0.44  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
@@ -183,7 +184,7 @@ def ranked(
     )
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
-    m, _, k, subgroups_m, *_ = configs.sizes
+    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     work = _work(configs, shape, atom, facts)
     few = work.accumulators <= _MOST_IN_VECTORS
     in_registers = work.registers <= facts.registers
@@ -191,7 +192,10 @@ def ranked(
     in_vectors = few & (in_registers | (atom.elem_bytes > 1)) | (not facts.accumulators)
     fits = ~in_vectors | in_registers
     fits = fits & (work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes)
-    fits = fits & (m % (subgroups_m * atom.m * _along(_SUBTILES, configs.subtiles)) == 0)
+    subtiles = _along(_SUBTILES, configs.subtiles)
+    fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
+    products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
+    fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
     columns, slices, at_a_time = _clocks(configs, work, shape, atom, facts)
     rows = np.flatnonzero(np.broadcast_to(fits, configs.dims))

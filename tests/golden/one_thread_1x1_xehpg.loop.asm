@@ -62,10 +62,9 @@
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 k_loop:  // for kb in [0, 3)
 (W)     mov (1|M0)               r5.0<1>:ud        0:ud
-(W)     sync.allwr               0xa0
+(W)     sync.allwr               0xf0
 (W)     store.slm.d32x64t.a32 (1|M0)                  [r5:1]  r9:8             {A@1,$8}               // wei store
         add (8|M0)               r6.0<1>:ud        r4.0<1;1,0>:ud    256:ud
-(W)     sync.allwr               0x50
         store.slm.d32x8.a32 (8|M0)                    [r6:1]  r19:8            {A@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     32:uw
 (W)     add (1|M0)               r1.4<1>:d         r1.3<0;1,0>:d     32:d      {I@1}

@@ -76,10 +76,9 @@
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 k_loop:  // for kb in [0, 5)
 (W)     mov (1|M0)               r2.0<1>:ud        0:ud                        {$5.dst}
-(W)     sync.nop                 null                                          {$7.dst}
+(W)     sync.allwr               0x90
 (W)     store.slm.d64x64t.a32 (1|M0)                  [r2:1]  r7:8             {I@1,$8}               // wei store
 (W)     mov (1|M0)               r3.0<1>:ud        512:ud                      {$6.dst}
-(W)     sync.nop                 null                                          {$4.dst}
 (W)     store.slm.d64x64t.a32 (1|M0)                  [r3:1]  r15:8            {I@1,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
 (W)     add (1|M0)               r4.5<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
@@ -88,14 +87,13 @@ k_loop:  // for kb in [0, 5)
 (W)     mul (1|M0)               r5.5<1>:d         r1.1<0;1,0>:d     16:uw
 (W)     add (1|M0)               r5.6<1>:d         r1.0<0;1,0>:d     -1:d      {$9.dst}
 (W)     load_block2d.ugm.d16.a64.ca.ca (1|M0)         r15:8  [r5:1]            {I@1,$4}               // src load
-(W)     mov (1|M0)               r6.0<1>:ud        0:ud
-(W)     sync.allrd               0x3
+(W)     mov (1|M0)               r6.0<1>:ud        0:ud                        {$0.src}
 (W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r6:1]            {I@1,$10}              // wei fragment
 (W)     mov (1|M0)               r2.0<1>:ud        512:ud
 (W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r2:1]            {I@1,$11}              // src fragment
 (W)     sync.allwr               0xc00
-        dpas.8x8 (16|M0)         r24:f             r24:f             r43:hf            r51.0:hf {$0}  // 1 steps of 1 x 2 tiles
-        dpas.8x8 (16|M0)         r32:f             r32:f             r43:hf            r55.0:hf {$1}
+        dpas.8x8 (16|M0)         r24:f             r24:f             r43:hf            r51.0:hf {Atomic,$0.dst}  // 1 steps of 1 x 2 tiles
+        dpas.8x8 (16|M0)         r32:f             r32:f             r43:hf            r55.0:hf {$0}
 (W)     add (1|M0)               r1.1<1>:d         r1.1<0;1,0>:d     1:d
 (W)     cmp (1|M0) (ge)f0.0      r1.3<1>:d         r1.1<0;1,0>:d     2:d       {I@1}
 (W)     add (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     -r1.3<0;1,0>:d {I@1}

@@ -52,6 +52,7 @@ SMALL = {
     "simplify": ("gfx942", "reordered", 1),
     "reduce_strength": ("gfx942", "halo_unbuffered", 0),
     "expand_division": ("gfx942", "reordered", 1),
+    "fill_stores": ("xehpc", "halo_unbuffered", 0),
     "order_sums": ("xehpc", "halo", 0),
     "place_lets": ("gfx942", "one_subgroup", 0),
     "peephole": ("gfx942", "reordered", 1),

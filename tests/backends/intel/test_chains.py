@@ -1,4 +1,4 @@
-"""Which matrix instructions make a chain: neighbours that read one factor from the same place, and nothing of another."""
+"""Which matrix instructions make a chain: neighbours that read one factor from the same place."""
 
 from __future__ import annotations
 

@@ -1,0 +1,144 @@
+"""What is not loaded becomes zero when it is stored: a message with zeros takes the place of many moves.
+
+A load whose lanes have a mask makes zeros of its registers first, which takes a clock for each. Where nothing but
+stores to shared memory needs them, these store the lanes that were loaded, and zeros in the others. The mask goes with
+the value, also from one iteration to the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from convgen.ir import stmt as st
+from convgen.ir.expr import Expr, Var, var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import Mutator, postorder, statements
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.types import bool_
+from convgen.passes.messages.masks import TRUE
+
+_LEAST = 128  #: bits of a lane; of fewer, zeros are made as soon as they are stored
+
+
+def fill_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Loads with a mask leave undefined what they do not load where only stores to shared memory need it, which then
+    store zeros.
+    """
+    if not facts.flat:
+        return kernel
+    masks = _Masks(kernel.body)
+    return replace(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
+
+
+#: A variable that a loop carries, with its first value, its next and its last.
+_Group = tuple[Var, Var, Var, Var]
+
+
+def _groups(inside: Sequence[st.Stmt]) -> Iterator[_Group]:
+    """What loops carry from variable to variable."""
+    for s in inside:
+        if isinstance(s, st.For):
+            for carried, first, following, last in zip(s.carried, s.inits, s.yields, s.results):
+                if isinstance(first, Var) and isinstance(following, Var):
+                    yield carried, first, following, last
+
+
+@attrs.define(eq=False)
+class _Carried:
+    """Variables for a mask that a loop carries, in the loop and behind it, and its first and next values."""
+
+    within: Var
+    behind: Var
+    masks: tuple[Expr, Expr] | None = None  #: None as long as they are being found
+    is_needed: bool = False  #: by these
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is true always, so that no variable is needed."""
+        return self.masks == (TRUE, TRUE) and not self.is_needed
+
+
+class _Masks:
+    """Which values loads may leave undefined in part, and in which lanes each of them exists."""
+
+    def __init__(self, body: st.Stmt) -> None:
+        inside = statements(body)
+        self.loads = {s.var: s for s in inside if type(s) is st.FlatLoad and s.var.type.bits >= _LEAST}
+        self.loops = {v: (s, n) for s in inside if isinstance(s, st.For) for n, v in enumerate(s.carried)}
+        self.results = {s.results[n]: v for v, (s, n) in self.loops.items()}
+        self.known = self._only_stored(body, inside)
+        self.partial = {v for v, s in self.loads.items() if v in self.known and s.mask is not TRUE}
+        self.carried: dict[Var, _Carried] = {}
+        self.alike: dict[tuple[st.For, tuple[Expr, Expr]], _Carried] = {}
+
+    def _only_stored(self, body: st.Stmt, inside: Sequence[st.Stmt]) -> set[Var]:
+        """Loaded values that are stored or go from iteration to iteration, and nothing else."""
+        groups = list(_groups(inside))
+        uses = Counter(e for node in postorder(body) for e in node.of_kind("Expr") if isinstance(e, Var))
+        uses.subtract(s.value for s in set(inside) if type(s) is st.SharedWrite and isinstance(s.value, Var))
+        uses.subtract(e for _, first, following, _ in groups for e in (first, following))
+        known = {v for v in (*self.loads, *(v for c, _, _, last in groups for v in (c, last))) if not uses[v]}
+        while torn := [group for group in groups if not known.issuperset(group) and not known.isdisjoint(group)]:
+            known.difference_update(*torn)
+        return known
+
+    def of(self, value: Expr) -> Expr:
+        """The lanes in which a value exists."""
+        assert isinstance(value, Var)
+        if value in self.loads:
+            return self.loads[value].mask
+        carried = self._carried(value if value in self.loops else self.results[value])
+        if carried.holds:
+            return TRUE
+        return carried.within if value in self.loops else carried.behind
+
+    def _carried(self, v: Var) -> _Carried:
+        """The mask of what a loop carries, one for all that have the same."""
+        known = self.carried.get(v)
+        if known is None:
+            loop, n = self.loops[v]
+            name = f"{v.name}_exists"
+            known = self.carried[v] = _Carried(var(name, bool_), var(name, bool_))
+            known.masks = self.of(loop.inits[n]), self.of(loop.yields[n])
+            if not known.is_needed:
+                known = self.carried[v] = self.alike.setdefault((loop, known.masks), known)
+        elif known.masks is None:
+            known.is_needed = True
+        return known
+
+    def further(self, loop: st.For) -> list[_Carried]:
+        """What a loop carries besides."""
+        found = dict.fromkeys(self._carried(v) for v in loop.carried if v in self.known)
+        return [each for each in found if not each.holds]
+
+
+class _Filler(Mutator):
+    def __init__(self, masks: _Masks) -> None:
+        super().__init__()
+        self.masks = masks
+
+    def FlatLoad(self, s: st.FlatLoad) -> st.Stmt:
+        partial = s.var in self.masks.partial
+        return st.PartialLoad(s.var, s.buffer, s.address, s.mask, s.site) if partial else s
+
+    def SharedWrite(self, s: st.SharedWrite) -> st.Stmt:
+        mask = self.masks.of(s.value) if s.value in self.masks.known else TRUE
+        return s if mask is TRUE else st.FilledWrite(s.tile, s.address, s.imm, s.value, s.site, mask)
+
+    def For(self, s: st.For) -> st.Stmt:
+        new = self.descend(s)
+        for each in self.masks.further(s):
+            assert each.masks is not None
+            first, following = each.masks
+            new = replace(
+                new,
+                carried=(*new.carried, each.within),
+                inits=(*new.inits, first),
+                yields=(*new.yields, following),
+                results=(*new.results, each.behind),
+            )
+        return new
