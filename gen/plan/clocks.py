@@ -434,6 +434,8 @@ def _meeting(
     if turns and turns.shared:
         at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
         return at_each * tile / costs.unit_rate, at_a_time
+    if (slices == 1).all():
+        return np.zeros(slices.shape), at_a_time
     left = slices * shape.m * shape.n * elem.bytes
     sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
     given_back = np.minimum(left, costs.dirty) / costs.drain
