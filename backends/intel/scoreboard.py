@@ -25,8 +25,8 @@ from convgen.backends.intel.barriers import behind_signals, conflict, touches_lo
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cell, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine.dataflow import solve
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.dataflow import walked
+from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.loops import natural_loops
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
@@ -167,26 +167,18 @@ class Scoreboard:
 
     def run(self) -> Function:
         """The function, all instructions annotated; instructions that only wait are put in where needed."""
-        entry = solve(self.function, Pending({}, {}), self._transfer, _merged)
-
-        def body(index: int, block: BasicBlock) -> Iterator[XeInstruction]:
-            facts = _Now(entry.get(index, Pending({}, {})))
-            for i in block.instructions:
-                assert isinstance(i, XeInstruction)
-                waits = self._waits(facts, i)
-                yield from self._annotated(i, waits)
-                self._step(facts, i, waits)
-
-        return self.function.rewritten(body)
+        return walked(self.function, Pending({}, {}), self._walk, _merged)
 
     # ------------------------------------------------------------ data flow
 
-    def _transfer(self, index: int, entry: Pending) -> Pending:
-        facts = _Now(entry)
+    def _walk(self, index: int, entry: Pending) -> tuple[Pending, list[Instruction]]:
+        facts, body = _Now(entry), list[Instruction]()
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
-            self._step(facts, i, self._waits(facts, i))
-        return facts.frozen()
+            waits = self._waits(facts, i)
+            body += self._annotated(i, waits)
+            self._step(facts, i, waits)
+        return facts.frozen(), body
 
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
         deeds = self.deeds[i]
