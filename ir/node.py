@@ -57,6 +57,10 @@ class Node:
         """This node with `get(child)`, or `go(child)` where that is None, for each child; self if nothing changed."""
         return self
 
+    def map_bodies(self: T, go: Go) -> T:
+        """This node with `go(child)` for each child that is a statement; self if nothing changed."""
+        return self
+
     def children(self) -> tuple[Node, ...]:
         """The child nodes in field order."""
         return ()
@@ -119,6 +123,22 @@ def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def _map_bodies_source(annotations: Mapping[str, str]) -> str:
+    bodies = [f for f, a in annotations.items() if _kind(a) == "Stmt"]
+    lines = ["def map_bodies(self, go):"]
+    for f in bodies:
+        each = f"go(self.{f})" if annotations[f] in _CHILD else f"mapped(self.{f}, go, unknown)"
+        lines.append(f"    new_{f} = {each}")
+    same = " and ".join(f"new_{f} is self.{f}" for f in bodies)
+    news = ", ".join(f"new_{f}" if f in bodies else f"self.{f}" for f in annotations)
+    lines.append(f"    return self if {same} else type(self)({news})")
+    return "\n".join(lines)
+
+
+def _unknown(node: Node) -> None:
+    """That nothing is known of a node yet."""
+
+
 def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
     """A function that gets the children of these kinds."""
     parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a) in kinds]
@@ -159,12 +179,15 @@ def node(cls: type[T]) -> type[T]:
     made.roles = {a.name: a.metadata["role"] for a in attributes if "role" in a.metadata}
     made.__match_args__ = fields  # type: ignore[misc]
     scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
-    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped)
+    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
     exec(_new_source(fields), scope)
     made.__new__ = staticmethod(scope["__new__"])
     if made.child_fields:
         exec(_map_source(fields, annotations), scope)
         made.map, made.children = scope["map"], eval(_children_source(annotations, *_CHILD))
+    if "Stmt" in made.child_fields.values():
+        exec(_map_bodies_source(annotations), scope)
+        made.map_bodies = scope["map_bodies"]
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 
