@@ -1,6 +1,6 @@
 """Hash consing: constructing a node with the same fields yields the same object.
 
-`@node` turns an annotated class into an interned, immutable record. Equality is identity, so nodes are safe and fast
+`@node` makes an annotated class an interned, immutable record. Equality is identity, so nodes are safe and fast
 dictionary keys and "unchanged" is `new is old`. The table is strong; children always precede parents in it, so one
 reverse pass (`sweep`) frees all that nothing else refers to. `compiling` sweeps, so a process that compiles many
 kernels keeps no more nodes than those in use and as many again.
@@ -12,10 +12,10 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
-
-import attrs
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 Go = Callable[["Node"], "Node"]
@@ -29,10 +29,19 @@ CLASSES: dict[str, type[Node]] = {}  #: every concrete node class by name, in or
 _CHILD = ("Expr", "Var", "Stmt")
 
 
+class Field(NamedTuple):
+    """What a class declares of a field."""
+
+    annotation: str
+    is_derived: bool
+    role: Any
+
+
 class Node:
     """Base of all interned records."""
 
     __slots__ = ()
+    declared: ClassVar[Mapping[str, Field]] = {}  #: the fields and those that are derived, in order
     fields: ClassVar[tuple[str, ...]] = ()
     child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each: "Expr", "Var" or "Stmt"
     kinds: ClassVar[Mapping[str, Callable[[Any], tuple[Any, ...]]]] = {}  #: gets the children of a kind
@@ -92,12 +101,12 @@ def derived(*, init: Literal[False] = False) -> Any:
 
     `init` is there for type checkers, which read its default.
     """
-    return attrs.field(init=init)
+    return not init, None
 
 
 def role(what: Any) -> Any:
     """A constructor argument like any other, of which the class's `roles` say what part it plays."""
-    return attrs.field(metadata={"role": what})
+    return False, what
 
 
 def _new_source(fields: tuple[str, ...]) -> str:
@@ -145,6 +154,36 @@ def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
     return f"lambda self: ({', '.join([*parts, ''])})"
 
 
+def _with_slots(cls: Any) -> Any:
+    """The class made once more, with slots for the fields that it declares and no base has.
+
+    Their defaults say only what `derived` and `role` do. What a base declares comes first, unless it is declared again.
+    """
+    own = {f: a for f, a in vars(cls).get("__annotations__", {}).items() if not a.startswith("ClassVar")}
+    scope = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    declared = {f: Field(a, *scope.pop(f, (False, None))) for f, a in own.items()}
+    inherited: dict[str, Field] = {}
+    for base in reversed(cls.__mro__[1:-1]):
+        for f, field in base.declared.items():
+            inherited.pop(f, None)
+            inherited[f] = field
+    every = {f: field for f, field in inherited.items() if f not in own} | declared
+    scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
+    scope["__match_args__"] = tuple(f for f, field in every.items() if not field.is_derived)
+    made = type(cls)(cls.__name__, cls.__bases__, scope)
+    for function in vars(made).values():
+        for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
+            if cell.cell_contents is cls:
+                cell.cell_contents = made
+    return made
+
+
+@cache
+def _code(source: str, mode: str = "eval") -> CodeType:
+    """Many classes have the same fields, and so the same code."""
+    return compile(source, "<node>", mode)
+
+
 def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
     new = []
     changed = False
@@ -169,24 +208,21 @@ def _kind(annotation: str) -> str:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
-    made: Any = attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
-    attributes = attrs.fields(made)
-    fields = tuple(a.name for a in attributes if a.init)
-    annotations = {a.name: a.type if isinstance(a.type, str) else "" for a in attributes if a.init}
-    made.fields = fields
+    made = _with_slots(cls)
+    annotations = {f: field.annotation for f, field in made.declared.items() if not field.is_derived}
+    made.fields = fields = tuple(annotations)
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
-    made.kinds = {kind: eval(_children_source(annotations, kind)) for kind in _CHILD}
-    made.roles = {a.name: a.metadata["role"] for a in attributes if "role" in a.metadata}
-    made.__match_args__ = fields  # type: ignore[misc]
+    made.kinds = {kind: eval(_code(_children_source(annotations, kind))) for kind in _CHILD}
+    made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
     scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
     scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
-    exec(_new_source(fields), scope)
+    exec(_code(_new_source(fields), "exec"), scope)
     made.__new__ = staticmethod(scope["__new__"])
     if made.child_fields:
-        exec(_map_source(fields, annotations), scope)
-        made.map, made.children = scope["map"], eval(_children_source(annotations, *_CHILD))
+        exec(_code(_map_source(fields, annotations), "exec"), scope)
+        made.map, made.children = scope["map"], eval(_code(_children_source(annotations, *_CHILD)))
     if "Stmt" in made.child_fields.values():
-        exec(_map_bodies_source(annotations), scope)
+        exec(_code(_map_bodies_source(annotations), "exec"), scope)
         made.map_bodies = scope["map_bodies"]
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
@@ -195,7 +231,7 @@ def node(cls: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def family(cls: type[T]) -> type[T]:
     """A base that lends its fields to node classes; it has no instances of its own."""
-    return attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
+    return _with_slots(cls)  # type: ignore[no-any-return]
 
 
 def set_derived(self: Node, name: str, value: object) -> None:
