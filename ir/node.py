@@ -12,7 +12,7 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from sys import getrefcount
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
@@ -149,9 +149,8 @@ def _unknown(node: Node) -> None:
 
 
 def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
-    """A function that gets the children of these kinds."""
     parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a) in kinds]
-    return f"lambda self: ({', '.join([*parts, ''])})"
+    return f"def children(self):\n    return ({', '.join([*parts, ''])})"
 
 
 def _with_slots(cls: Any) -> Any:
@@ -179,9 +178,39 @@ def _with_slots(cls: Any) -> Any:
 
 
 @cache
-def _code(source: str, mode: str = "eval") -> CodeType:
+def _code(source: str) -> CodeType:
     """Many classes have the same fields, and so the same code."""
-    return compile(source, "<node>", mode)
+    return compile(source, "<node>", "exec")
+
+
+def _defined(name: str, source: str, **scope: Any) -> Any:
+    """The function of that name that the source defines."""
+    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
+    exec(_code(source), scope)
+    return scope[name]
+
+
+def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
+    """Give a class a method that is compiled when it is first called: most classes of a process are never used."""
+
+    def first(*args: Any, **named: Any) -> Any:
+        method = _defined(name, source(), **{f"set_{f}": getattr(cls, f).__set__ for f in cls.fields})
+        setattr(cls, name, staticmethod(method) if name == "__new__" else method)
+        return method(*args, **named)
+
+    setattr(cls, name, first)
+
+
+class _Kinds(dict[str, Callable[[Any], tuple[Any, ...]]]):
+    """What gets the children of a kind, compiled when it is asked for."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        super().__init__()
+        self.annotations = annotations
+
+    def __missing__(self, kind: str) -> Callable[[Any], tuple[Any, ...]]:
+        self[kind] = _defined("children", _children_source(self.annotations, kind))
+        return self[kind]
 
 
 def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
@@ -212,18 +241,14 @@ def node(cls: type[T]) -> type[T]:
     annotations = {f: field.annotation for f, field in made.declared.items() if not field.is_derived}
     made.fields = fields = tuple(annotations)
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
-    made.kinds = {kind: eval(_code(_children_source(annotations, kind))) for kind in _CHILD}
+    made.kinds = _Kinds(annotations)
     made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
-    scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
-    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
-    exec(_code(_new_source(fields), "exec"), scope)
-    made.__new__ = staticmethod(scope["__new__"])
+    _when_needed(made, "__new__", partial(_new_source, fields))
     if made.child_fields:
-        exec(_code(_map_source(fields, annotations), "exec"), scope)
-        made.map, made.children = scope["map"], eval(_code(_children_source(annotations, *_CHILD)))
+        _when_needed(made, "map", partial(_map_source, fields, annotations))
+        _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
     if "Stmt" in made.child_fields.values():
-        exec(_code(_map_bodies_source(annotations), "exec"), scope)
-        made.map_bodies = scope["map_bodies"]
+        _when_needed(made, "map_bodies", partial(_map_bodies_source, annotations))
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 
