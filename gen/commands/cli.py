@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "completion": ("completion", "parser", "completion", "bash|zsh", "print a completion script for a shell"),
 }
 
-_YOUNG = 100_000  #: objects that are made before the collector looks: modules make as many, and nearly all of them stay
+_YOUNG = 1_000_000  #: objects that are made before the collector looks: a kernel takes fewer, and most of them stay
 
 _USAGE = """\
 usage: convgen COMMAND ...

@@ -15,7 +15,6 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
-from convgen.plan.lru import Steps, simulate
 from convgen.plan.panels import Ints
 from convgen.plan.plan import Plan
 from convgen.plan.traffic import Count, Moved, Operands, Tiles, Traffic
@@ -79,6 +78,8 @@ class Launch:
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""
+        from convgen.plan.lru import Steps, simulate
+
         mapping, part = self.mapping(order), plan.parts[0]
         back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         tile_m, tile_n, tile_k = plan.config.tile

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View, stride
 from convgen.plan.contraction import Product
-from convgen.plan.panels import Floats, Ints, Panels, panels
+from convgen.plan.panels import Floats, Ints, Panels, distinct, panels
 
 Tiles = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -72,8 +72,7 @@ class Schedule:
 
 def _counted(keys: Ints) -> Ints:
     """Of each key, how many like it come before."""
-    order = np.argsort(keys, kind="stable")
-    _, counts = np.unique(keys, return_counts=True)
+    order, counts = np.argsort(keys, kind="stable"), np.bincount(keys)
     found = np.empty(len(keys), np.int64)
     found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
@@ -258,7 +257,7 @@ class _Side:
     @classmethod
     def of(cls, panels: Panels, at: Schedule, axis: int, place: Ints, places: int) -> _Side:
         rounds, slices = at.rounds, at.slices
-        key = np.unique(((at.tile[:, axis] * slices + at.tile[:, 2]) * places + place) * rounds + at.round)
+        key = distinct(((at.tile[:, axis] * slices + at.tile[:, 2]) * places + place) * rounds + at.round)
         owner, turn = np.divmod(key, rounds)
         tile, place = np.divmod(owner, places)
         before = np.full(len(key), -1)
@@ -307,10 +306,11 @@ def _bound(operands: Operands, group: Ints, slices: int) -> float:
     rows, columns = operands.rows, operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     total = 0.0
-    for size, times in zip(*np.unique(np.bincount(group), return_counts=True)):
+    of_size = np.bincount(np.bincount(group))
+    for size in np.flatnonzero(of_size).tolist():
         height = np.arange(1, min(rows.tiles, size) + 1)
         width = np.minimum(-(-size // height), columns.tiles)
-        total += times * float((height * row + width * column)[height * width >= size].min(initial=np.inf))
+        total += of_size[size] * float((height * row + width * column)[height * width >= size].min(initial=np.inf))
     return total / slices
 
 
@@ -322,14 +322,14 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
     spread = gcd(operands.result_pitch, caches.camp_bytes)
     if caches.channels == 1 or spread < caches.camp_bytes or not len(wave):
         return 1.0
-    columns = np.unique(wave * operands.columns.tiles + at.tile[:, 1])
+    columns = distinct(wave * operands.columns.tiles + at.tile[:, 1])
     of, column = np.divmod(columns, operands.columns.tiles)
     width = operands.tile[1] * operands.result_elem
     first = column * width // caches.channel_bytes
     count = min(caches.channels, max(1, width // caches.channel_bytes))
     reached = (first[:, None] + np.arange(count)) % caches.channels
-    found = np.unique(of[:, None] * caches.channels + reached)
-    waves = len(np.unique(of))
+    found = distinct((of[:, None] * caches.channels + reached).ravel())
+    waves = len(distinct(of))
     return len(found) / (waves * caches.channels)
 
 
