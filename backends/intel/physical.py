@@ -5,21 +5,11 @@ Scalars are packed, a dword each, into the registers behind r0; tuples follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
-from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
+from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import Operand, Reg
 
 _DWORD = 4
-
-
-class Cell(NamedTuple):
-    """What dependences are between: a register of a bank, or an architecture register by name."""
-
-    bank: str
-    number: int
 
 
 class Physical:
@@ -28,20 +18,6 @@ class Physical:
     def __init__(self, allocation: Allocation, lanes: int, scalars_at: int) -> None:
         self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
         self.base = allocation.base
-
-    # ------------------------------------------------------------ dependences
-
-    def cells(self, r: Reg) -> Iterator[Cell]:
-        first = self.base[r.vreg] + r.first
-        return (Cell(r.bank, n) for n in range(first, first + r.count))
-
-    def read(self, i: XeInstruction) -> list[Cell]:
-        """What an instruction reads; what it keeps of its destination, it does not touch."""
-        return [c for r in i.touched() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_uses()]
-
-    def written(self, i: XeInstruction) -> list[Cell]:
-        """What an instruction writes."""
-        return [c for r in i.defs() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_defs()]
 
     # ------------------------------------------------------------ text
 

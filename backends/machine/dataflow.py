@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: 
 def walked(
     function: Function,
     start: S,
-    walk: Callable[[int, S], tuple[S, Sequence[Instruction]]],
+    walk: Callable[[int, S], tuple[S, Iterable[Instruction]]],
     merge: Callable[[S, S], S],
 ) -> Function:
     """The function with the instructions that a walk through each block makes of it, given the facts on entry.
@@ -53,7 +53,7 @@ def walked(
     `walk(block, facts)` gives them behind the facts at the end. Each block keeps what its last walk made, which was
     from the facts of the solution; blocks that cannot be reached are walked from the start.
     """
-    made: dict[int, Sequence[Instruction]] = {}
+    made: dict[int, Iterable[Instruction]] = {}
 
     def transfer(index: int, facts: S) -> S:
         leaving, made[index] = walk(index, facts)
