@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import attrs
@@ -26,7 +27,12 @@ class Bank:
     period: int = 0  #: words; of the places that tuples prefer, 0 where none is better than another
 
     def align(self, size: int) -> int:
-        return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
+        return next((a for s, a in self._by_size if size >= s), 1)
+
+    @cached_property
+    def _by_size(self) -> Sequence[tuple[int, int]]:
+        """Sizes with their alignment, the largest first."""
+        return sorted(self.alignment.items(), reverse=True)
 
 
 @attrs.frozen
