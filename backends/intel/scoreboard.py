@@ -9,24 +9,28 @@ RegDeps (which dependences the pipes order by themselves).
 - Overwriting needs a wait where the other access is in another pipe or out of order.
 - Units take their instructions in order: one may overwrite what an earlier one of the same unit reads (IGC and IGA
   place no wait there either).
-- A token that is set again is waited for first, so a chain on one accumulator keeps to one token, and each unit has
-  tokens of its own: a message to local memory does not wait for a load from afar.
+- A token that is set again is waited for first, so products that are added to one accumulator keep to one token, and
+  each unit has tokens of its own: a message to local memory does not wait for a load from afar.
+- A chain of matrix instructions waits ahead of its first, which has room for one token, and sets one behind its last.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import cycle
+from operator import or_
 
 import attrs
 
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
+from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.dataflow import walked
-from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
+from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.loops import natural_loops
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
@@ -35,42 +39,16 @@ _FARTHEST = 7  #: the greatest distance that encodes
 #: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
 _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
 _ACCUMULATOR = "acc0"  #: for which, and for flags, readers in the writer's own pipe need not wait
+_ATOMIC = "Atomic"  #: of a member of a chain: the next one follows at once
 _MODE = "cr0"  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FILM"
 #: The units of matrix instructions, by mnemonic; those of messages are named as in their text. Kernels that make sums
 #: again have both, of which neither waits for the other to read its sources.
 _MATRIX = "dpasw", "dpas"
 
+SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: what waits for many tokens
+
 Source = str | int  #: an in-order pipe by its letter, or a token
-Cells = int  #: a set of registers, and of local loads in flight, one bit each
-
-
-class _Numbering:
-    """Which bits of `Cells` registers have: a run for each bank, and behind these what has a name, as it is met."""
-
-    def __init__(self, physical: Physical) -> None:
-        self._base, self._first, self._end = physical.base, dict[str, int](), 0
-        for bank in dict.fromkeys(v.bank for v in physical.base):
-            self._first[bank] = self._end
-            self._end += max(at + v.size for v, at in physical.base.items() if v.bank == bank)
-        self._named: dict[str, Cells] = {}
-
-    def registers(self, registers: Iterable[Reg]) -> Cells:
-        found = 0
-        for r in registers:
-            found |= ((1 << r.count) - 1) << self._first[r.bank] + self._base[r.vreg] + r.first
-        return found
-
-    def named(self, names: Iterable[str]) -> Cells:
-        found = 0
-        for name in names:
-            found |= self._named.setdefault(name, 1 << self._end + len(self._named))
-        return found
-
-    def bank(self, bank: str) -> Cells:
-        """All registers of a bank."""
-        behind = [first for first in self._first.values() if first > self._first.get(bank, self._end)]
-        return (1 << min(behind, default=self._end)) - (1 << self._first.get(bank, self._end))
 
 
 @attrs.frozen
@@ -129,6 +107,8 @@ class _Deeds:
     source: Source  #: that says when it is done: its token or its pipe; "" for neither
     read: Cells
     written: Cells
+    #: Of all members of a chain, which begins before its token is set: what they read and then write, one by one.
+    chain: Sequence[Cells] = ()
 
 
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
@@ -177,23 +157,30 @@ class Scoreboard:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
         self.units: dict[int, str] = {}  # by token
-        self._assign_tokens(tokens)
+        together = [
+            chain for block in function.blocks for chain in chains(block.instructions, physical, generation.dpas_chains)
+        ]
+        self._assign_tokens(tokens, [chain[0] for chain in together])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
-        number = _Numbering(physical)
         loads, endangered = self._local_loads()
         self.deeds: dict[Instruction, _Deeds] = {}
         for i in function.instructions():
             assert isinstance(i, XeInstruction)
             source = self.tokens.get(i, pipe_of(i, generation))
-            read = number.registers(i.touched()) | number.named((*i.flag_uses(), *endangered.get(i, ())))
-            written = number.registers(i.defs()) | number.named((*i.flag_defs(), *loads.get(i, ())))
-            self.deeds[i] = _Deeds(source, read, written)
-        self.flags, self.mode = number.bank("f"), number.named((_MODE,))
-        self.interlocked = self.flags | number.named((_ACCUMULATOR,))
-        self.loads = number.named(name for names in loads.values() for name in names)
+            read = physical.read(i) | physical.named(endangered.get(i, ()))
+            self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(loads.get(i, ())))
+        self.first = {chain[0] for chain in together if len(chain) > 1}
+        self.following: dict[Instruction, str] = {}  # what a further member of a chain says
+        for chain in together:
+            self._join(chain)
+        self.flags, self.mode = physical.bank("f"), physical.named((_MODE,))
+        self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
+        self.loads = physical.named(name for names in loads.values() for name in names)
 
-    def _assign_tokens(self, tokens: int) -> None:
-        """Tokens for matrix instructions by accumulator, for messages in turn among those of their unit."""
+    def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
+        """Tokens for chains of matrix instructions by their first's accumulator, for messages in turn among those of
+        their unit.
+        """
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
@@ -201,15 +188,29 @@ class Scoreboard:
             self.units.update(dict.fromkeys(own[unit], unit))
             number += share
         turns = {unit: cycle(numbers) for unit, numbers in own.items()}
-        accumulators: dict[VirtualRegister, int] = {}
-        for i in self.function.instructions():
+        accumulators: dict[tuple[VirtualRegister, int], int] = {}
+        for i in (*(i for i in self.function.instructions() if i.op.unit is not Unit.MATRIX), *first):
             unit = _unit(i, self.generation)
             if unit in turns:
                 self.tokens[i] = next(turns[unit])
             elif unit:
-                (result,) = (r.vreg for r in i.defs())
-                token = self.tokens[i] = accumulators.setdefault(result, len(accumulators)) % _MATRIX_TOKENS
+                (result,) = i.defs()
+                number = accumulators.setdefault((result.vreg, result.first), len(accumulators))
+                token = self.tokens[i] = number % _MATRIX_TOKENS
                 self.units[token] = unit
+
+    def _join(self, chain: Sequence[XeInstruction]) -> None:
+        """Let the first of a chain do the deeds of all."""
+        first, *others = chain
+        if not others:
+            return
+        read, written = ([cell for i in chain for cell in apart(i)] for apart in self.physical.one_by_one)
+        deeds = _Deeds(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
+        self.deeds[first] = deeds
+        for i in others:
+            self.deeds[i] = _Deeds("", 0, 0)
+            self.following[i] = _ATOMIC
+        self.following[others[-1]] = f"${self.tokens[first]}"
 
     def _local_loads(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
         """What loads of local memory write besides, and signals read: the former must be done before such a barrier.
@@ -266,7 +267,9 @@ class Scoreboard:
             distances.update(dict.fromkeys(_PIPES, 1))
         if len(distances) > 1:  # one distance serves all pipes: each is done as far
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        awaited = dict.fromkeys(t for t in done if t != me)
+        for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first can wait for one by itself
+            done.sort(key=lambda t: not facts.touches(t, cell))
+        awaited = dict.fromkeys(t for t in done if t != me or deeds.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
 
     def _is_message(self, token: int) -> bool:
@@ -286,7 +289,7 @@ class Scoreboard:
             flags_only = self.generation.waits_for_writes and self._is_message(token)
             facts.reads.finish_token(token, self.flags if flags_only else -1)
         deeds = self.deeds[i]
-        if isinstance(deeds.source, int):
+        if isinstance(deeds.source, int) and not deeds.chain:
             facts.finish_token(deeds.source)
         if deeds.source != "":
             # Reads that were not waited for, a third one must wait for; signals wait for loads and keep none.
@@ -300,7 +303,12 @@ class Scoreboard:
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[i]}" if i in self.tokens else ""
         carried: list[str] = []
-        if i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
+        if i in self.following or i in self.first:
+            own = self.following.get(i, _ATOMIC)
+            if waits.done:
+                (token, what), *tokens = tokens
+                carried = [f"${token}.{what}"]
+        elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
         elif own and i.op.unit is Unit.VALU:
             pipe, _, d = distance.partition("@")
@@ -317,13 +325,10 @@ class Scoreboard:
             (token, what), tokens = tokens[0], []
             carried = [f"${token}.{what}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for name, what in (("sync.allwr", "dst"), ("sync.allrd", "src")):
-            alike = [token for token, kind in tokens if kind == what]
-            if len(alike) == 1:
-                yield _sync(f"${alike[0]}.{what}")
-            elif alike:
-                yield XeInstruction(OPCODES[name], src=(Literal(sum(1 << token for token in alike), "ud"),))
-        yield i.annotated(*carried, *((own,) if own else ()))
+        for what in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == what]:
+                yield waiting(alike, what)
+        yield i.annotated(*([own] if own == _ATOMIC else []), *carried, *([own] if own not in ("", _ATOMIC) else []))
 
 
 def _joined(distances: Mapping[str, int]) -> str:
@@ -332,6 +337,14 @@ def _joined(distances: Mapping[str, int]) -> str:
         return ""
     pipe = next(iter(distances)) if len(distances) == 1 else "A"
     return f"{pipe}@{min(distances.values())}"
+
+
+def waiting(tokens: Collection[str], what: str) -> XeInstruction:
+    """An instruction that only waits for tokens: for results (`dst`), or until sources are read (`src`)."""
+    if len(tokens) == 1:
+        return _sync(f"{next(iter(tokens))}.{what}")
+    mask = sum(1 << number for number in {int(token[1:]) for token in tokens})
+    return XeInstruction(OPCODES[SYNCS[what]], src=(Literal(mask, "ud"),))
 
 
 def _sync(annotation: str) -> XeInstruction:
@@ -444,6 +457,10 @@ class _Now:
         self.reads.note(source, read)
         if isinstance(source, str):
             self.count[source] += 1
+
+    def touches(self, token: int, cells: Cells) -> bool:
+        """Whether what sets a token may be about to touch some cells."""
+        return bool((self.writes.tokens.get(token, 0) | self.reads.tokens.get(token, 0)) & cells)
 
     @property
     def touched(self) -> Cells:

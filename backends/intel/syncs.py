@@ -1,8 +1,10 @@
-"""Waits for tokens that stand by themselves are carried by arithmetic, which has room for one token each.
+"""Waits for tokens that stand by themselves are carried by arithmetic, which has room for one token each, or joined.
 
-A message sets a token and cannot wait for another, a matrix instruction neither; but what makes a message's payload
-stands directly before it, and waits as well. So hardly anything is waited for too early, and an instruction less is
-issued. Beside a distance in the own pipe there is room for what the generation says (IGA 1.1.0, by trial).
+A message sets a token and cannot wait for another, a matrix instruction mostly neither; but what makes a message's
+payload stands directly before it, and waits as well. So hardly anything is waited for too early, and an instruction
+less is issued. Beside a distance in the own pipe there is room for what the generation says (IGA 1.1.0, by trial).
+
+Of those that are left, one does what others close behind it would.
 """
 
 from __future__ import annotations
@@ -10,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from convgen.backends.intel.isa import Literal, XeInstruction
-from convgen.backends.intel.scoreboard import type_pipe
+from convgen.backends.intel.scoreboard import SYNCS, type_pipe, waiting
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.instruction import Function, Instruction, Unit
 
 _REACH = 4  #: instructions that may wait for a token earlier than needed
-_MASKS = {"sync.allwr": "dst", "sync.allrd": "src"}  #: what syncs of many tokens wait for
+_JOINED = 8  #: the same, of those between two that only wait
+_MASKS = {name: what for what, name in SYNCS.items()}
 
 
 def carry_waits(function: Function, generation: Generation) -> Function:
     """The function with fewer instructions that only wait; what they waited for still is waited for."""
-    return function.rewritten(lambda _, block: _carried(block.instructions, generation))
+    return function.rewritten(lambda _, block: _joined(_carried(block.instructions, generation)))
 
 
 def _carried(instructions: Iterable[Instruction], generation: Generation) -> list[XeInstruction]:
@@ -47,6 +50,28 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
         done[first:first] = left
         syncs = []
     return done + syncs
+
+
+def _joined(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
+    """The instructions, of which one that only waits also waits for what others near it would, if it can."""
+    done: list[XeInstruction] = []
+    last: dict[str, int] = {}  # the place of the last that waits for results, or for sources
+    for i in instructions:
+        waits = [wait.split(".") for wait in _waits(i)]
+        if not waits:
+            done.append(i)
+            continue
+        what, at = waits[0][1], last.get(waits[0][1], -_JOINED)
+        between = done[at:] if len(done) - at <= _JOINED else []
+        since = {a for other in between for a in other.annotations}
+        early = [token for token, _ in waits if between and token not in since]
+        late = [token for token, _ in waits if token not in early]
+        if early:
+            done[at] = waiting([*(wait.split(".")[0] for wait in _waits(done[at])), *early], what)
+        if late:
+            last[what] = len(done)
+            done.append(waiting(late, what))
+    return done
 
 
 def _waits(i: XeInstruction) -> list[str]:

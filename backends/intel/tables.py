@@ -52,6 +52,7 @@ class Generation:
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
     dpas_clocks: int  #: clocks; one 8x8
+    dpas_chains: frozenset[int]  #: numbers of the sources of which one in common makes a chain (IGA, RegDeps)
     plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     fences: DeviceScope
@@ -71,6 +72,7 @@ _XEHPC = Generation(
     waits_for_writes=True,
     response_apart=True,
     dpas_clocks=8,
+    dpas_chains=frozenset((1, 2)),
     plane_pitch=8,
     tf32=True,
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
@@ -90,6 +92,7 @@ GENERATIONS: dict[str, Generation] = {
         waits_for_writes=False,
         response_apart=False,
         dpas_clocks=16,
+        dpas_chains=frozenset((1,)),
         plane_pitch=0,
         tf32=False,
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
@@ -280,7 +283,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             shared_read_rate=128,  # assumed
             global_rate=64,  # assumed
             grids=_GRIDS,
-            subtiles=(1, 2, 4),
+            subtiles=(1, 2, 4, 8),
             reserve=(2, 16),  # assumed
             fragment_sets=1,  # nothing moves loads among products
         ),

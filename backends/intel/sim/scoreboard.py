@@ -130,6 +130,8 @@ class Scoreboard:
         if chain and not step.is_dpas:
             findings.append(("token", "a dpas without a token is not followed by one that has it"))
             chain = NONE
+        if chain and (step.instruction.distance or (step.instruction.token or ("", ""))[1]):
+            findings.append(("token", "a dpas that follows another in a chain waits; only the first can"))
         for earlier in map(self._step, chain):
             if earlier.writes & step.factors:
                 findings.append(self._hazard("reads", earlier.writes & step.factors, "result", earlier, "a token"))
@@ -224,6 +226,8 @@ class Scoreboard:
         ops = chain | {step.index}
         if token is None or token[1]:
             if step.is_dpas:
+                if "Atomic" not in step.instruction.options:
+                    findings.append(("token", "a dpas sets no token and is not {Atomic}, so another may come between"))
                 return ops
             if "EOT" not in step.instruction.options:
                 findings.append(("token", "an out-of-order instruction sets no token, so nothing can wait for it"))

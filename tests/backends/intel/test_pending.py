@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen.backends.intel.scoreboard import _PIPES, _SETTLED, Cells, Source, Unfinished, _Accesses
+from convgen.backends.intel.physical import Cells
+from convgen.backends.intel.scoreboard import _PIPES, _SETTLED, Source, Unfinished, _Accesses
 
 _CELLS = 6
 

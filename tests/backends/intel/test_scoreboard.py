@@ -316,14 +316,27 @@ def test_a_token_that_is_set_again_is_done(tokens: int) -> None:
 
 
 @BOTH
-def test_a_chain_on_one_accumulator_keeps_to_one_token(target: str) -> None:
+def test_products_added_to_one_accumulator_keep_to_one_token(target: str) -> None:
     c = Code()
     for acc in (40, 48, 40, 48):
-        c.dpas(acc, 1, 2)
+        c.dpas(acc, acc + 64, acc + 80)
     c.alu(3, type="f")
     c.dpas(56, 3, 2)
     c.alu(70, 40, type="f")
     assert c.waits(target) == ["$0", "$1", "$0", "$1", "", "F@1; $2", "$0.dst"]
+
+
+@BOTH
+def test_a_chain_waits_ahead_of_its_first(target: str) -> None:
+    c = Code()
+    c.load(72, 10)
+    c.load(104, 10)
+    for acc in (40, 48):
+        c.dpas(acc, 104, acc + 32)
+    for acc in (40, 48):
+        c.dpas(acc, 112, acc + 32)
+    c.alu(70, 48, type="f")
+    assert c.waits(target)[2:] == ["$4.dst; Atomic,$5.dst", "$0", "Atomic,$0.dst", "$0", "$0.dst"]
 
 
 # ---------------------------------------------------------------- control flow

@@ -82,3 +82,21 @@ def test_xehpg_has_no_room_for_sources_beside_a_distance() -> None:
     text = "alu{I@1} sync{$3.src} load{$5}"
     assert carried(text, "xehpg") == text
     assert carried(text, "xehpc") == "alu{@1,$3.src} load{$5}"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("sync{$3.dst} dpas{$1} sync{$4.dst} dpas{$2}", "allwr:18 dpas{$1} dpas{$2}"),
+        ("sync{$3.dst} dpas{$1} allwr:30 dpas{$2}", "allwr:38 dpas{$1} dpas{$2}"),
+        ("sync{$3.src} dpas{$1} sync{$4.src} dpas{$2}", "allrd:18 dpas{$1} dpas{$2}"),
+        ("sync{$3.dst} dpas{$1} sync{$4.src} dpas{$2}", None),  # not the same of both
+        ("sync{$3.dst} dpas{$1} sync{$1.dst} dpas{$2}", None),  # what is not under way yet
+        ("sync{$3.dst} dpas{$4} allwr:30 dpas{$2}", "allwr:28 dpas{$4} sync{$4.dst} dpas{$2}"),
+        ("sync{$3.dst} " + 7 * "dpas{$1} " + "sync{$4.dst} dpas", "allwr:18 " + 7 * "dpas{$1} " + "dpas"),
+        ("sync{$3.dst} " + 8 * "dpas{$1} " + "sync{$4.dst} dpas", None),  # too far
+    ],
+)
+def test_what_is_joined(before: str, after: str | None, target: str) -> None:
+    assert carried(before, target) == (before if after is None else after)

@@ -131,9 +131,10 @@ def test_without_accumulator_and_chained(sim: Any) -> None:
     report = sim.run("xehpc", LOADS["xehpc"] + op + STORES["xehpc"], {"in": data.view(np.uint8), "out": out})
     assert not report.findings, "\n".join(map(str, report.findings))
     assert (out.view(np.float32) == 32).all()
-    alone = op.splitlines()[0] + "\n"
-    report = sim.run("xehpc", LOADS["xehpc"] + alone + STORES["xehpc"], {"in": data.view(np.uint8), "out": out})
-    assert "token" in sim.kinds(report)
+    first, last = op.splitlines()
+    for wrong in (f"{first}\n", op.replace(" {Atomic}", ""), f"{first}\n{last.replace('$5', '@1,$5')}\n"):
+        report = sim.run("xehpc", LOADS["xehpc"] + wrong + STORES["xehpc"], {"in": data.view(np.uint8), "out": out})
+        assert "token" in sim.kinds(report)
 
 
 PAIR = """

@@ -1,0 +1,77 @@
+"""Chains of matrix instructions, which the engine executes back to back: all but the last are {Atomic}.
+
+Members of a chain read one of their factors from the same registers, which are read once; none depends on another. The
+first waits for all of them, and the last one's token says that all are done (IGA, RegDeps: `DpasMacroBuilder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convgen.backends.intel.isa import Region, XeInstruction
+from convgen.backends.intel.physical import Cells, Physical
+from convgen.backends.machine.instruction import Instruction, Reg, Unit
+
+_MOST = 8  #: instructions; the more, the earlier the first waits for what only the last one needs
+
+
+def chains(
+    instructions: Sequence[Instruction], physical: Physical, shared: frozenset[int]
+) -> Iterator[tuple[XeInstruction, ...]]:
+    """The chains among a block's matrix instructions, in order; one alone is one, too.
+
+    `shared` are the sources of which one that is the same all along makes a chain.
+    """
+    chain = _Chain(physical, shared)
+    for i in instructions:
+        assert isinstance(i, XeInstruction)
+        if i.op.unit is Unit.MATRIX and chain.takes(i):
+            chain.add(i)
+            continue
+        if chain.members:
+            yield tuple(chain.members)
+        chain = _Chain(physical, shared)
+        if i.op.unit is Unit.MATRIX:
+            chain.add(i)
+    if chain.members:
+        yield tuple(chain.members)
+
+
+class _Chain:
+    """Members so far, with the sources that all have read from the same place, and what they read and write."""
+
+    def __init__(self, physical: Physical, shared: frozenset[int]) -> None:
+        self.physical = physical
+        self.members: list[XeInstruction] = []
+        self.same = shared
+        self.read: Cells = 0
+        self.written: Cells = 0
+
+    def takes(self, i: XeInstruction) -> bool:
+        """Whether an instruction may be the next member."""
+        if not self.members or len(self.members) == _MOST or not self._same(i):
+            return False
+        last, written = self.members[-1], self.physical.written(i)
+        alike = i.op is last.op and _types(i) == _types(last)
+        return alike and not (self.written | self.read) & written and not self.written & self.physical.read(i)
+
+    def add(self, i: XeInstruction) -> None:
+        """An instruction more."""
+        self.same = self._same(i) if self.members else self.same
+        self.members.append(i)
+        self.read |= self.physical.read(i)
+        self.written |= self.physical.written(i)
+
+    def _same(self, i: XeInstruction) -> frozenset[int]:
+        """The sources that it has in common with the members."""
+        return frozenset(n for n in self.same if _place(i, n) == _place(self.members[-1], n))
+
+
+def _place(i: XeInstruction, source: int) -> tuple[object, ...]:
+    operand = i.src[source]
+    assert isinstance(operand, Reg)
+    return operand.vreg, operand.first, operand.count
+
+
+def _types(i: XeInstruction) -> list[str]:
+    return [operand.type for operand in (*i.dst, *i.src) if isinstance(operand, Region)]
