@@ -14,8 +14,6 @@ import attrs
 
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness
 from convgen.backends.machine.instruction import Function
-from convgen.backends.machine.text import show
-from convgen.backends.machine.verify import verify
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -75,10 +73,14 @@ class MachineKernel:
 
     def verify(self) -> None:
         """Raise VerifyError if the function breaks a rule of the machine layer."""
+        from convgen.backends.machine.verify import verify
+
         if self.function is not None:
             verify(self.function, self.banks, self.allocation)
 
     def __str__(self) -> str:
+        from convgen.backends.machine.text import show
+
         if self.emitted is not None:
             return self.emitted.text
         return str(self.kernel) if self.function is None else show(self.function, self.allocation)

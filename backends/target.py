@@ -9,16 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from convgen.backends.analysis import Analysis
 from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
-from convgen.backends.timing import KernelProfile
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+
+if TYPE_CHECKING:
+    from convgen.backends.analysis import Analysis
+    from convgen.backends.timing import KernelProfile
 
 Progress = Callable[[int, int], None]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -40,10 +40,10 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.run.abi import Scalars, launch_record
 from convgen.run.code import Code, KernelCost
 from convgen.run.record import Buffer
-from convgen.run.reference import numpy_type
-from convgen.run.verify import execute, unpacked
-from convgen.tile.kernel import TileProgram
 from convgen.tune.registry import find
+
+if TYPE_CHECKING:  # what few commands need
+    from convgen.tile.kernel import TileProgram
 
 
 @attrs.frozen
@@ -174,6 +174,8 @@ def wrap(
     options: Options | None = None,
 ) -> Build:
     """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    from convgen.tile.kernel import TileProgram
+
     others: Iterator[Kernel] = iter(())
     if isinstance(kernel, TileProgram):
         others = kernel.kernels(targets.get(target).facts)
@@ -241,11 +243,13 @@ def compile(
 
     A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
     """
-    _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
     wanted = "one that fits"
-    if isinstance(program, TileProgram):
-        wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
     if not isinstance(program, Build):
+        from convgen.tile.kernel import TileProgram
+
+        _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
+        if isinstance(program, TileProgram):
+            wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
         program = wrap(program, target, scalars)
     while True:
         try:
@@ -328,6 +332,8 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
+    from convgen.run.verify import execute, unpacked
+
     _expect("code", code, Code)
     sizes = code.record.sizes
     missing = [name for name in sizes if name not in given]
@@ -363,6 +369,8 @@ def _expect(argument: str, given: object, *kinds: type) -> None:
 
 def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:
     """What was given as an array; where it has no type of its own, the buffer's."""
+    from convgen.run.reference import numpy_type
+
     typed = buffer is None or hasattr(given, "dtype") or hasattr(given, "__array__")
     try:
         return np.asarray(given, None if typed or buffer is None else numpy_type(buffer.tensor.dtype))

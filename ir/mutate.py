@@ -106,10 +106,8 @@ class _Rewriting:
         return out
 
     def rewritten(self, node: Node) -> Node:
-        """As `mutated`, but expressions stay, and nothing is remembered."""
-        if not isinstance(node, Stmt):
-            return node
-        new = node.map(self.rewritten, _unknown)
+        """As `mutated`, but of statements only, and nothing is remembered."""
+        new = node.map_bodies(self.rewritten)
         if handler := self.known(type(node)):
             new = handler(new)
         return st.block(*new.stmts) if isinstance(new, st.Block) and new is not node else new
@@ -131,10 +129,6 @@ def substitute(root: N, values: Mapping[Any, Node]) -> N:
 def rewrite(root: Stmt, handlers: Mapping[type[Stmt], Callable[[Any], Stmt]]) -> Stmt:
     """As `mutate`, of statements only: expressions stay. Blocks within blocks become one."""
     return _Rewriting(handlers).rewritten(root)  # type: ignore[return-value]
-
-
-def _unknown(node: Node) -> None:
-    """That nothing is known of a node yet."""
 
 
 def statements(root: Stmt) -> list[Stmt]:

@@ -1,6 +1,6 @@
 """Hash consing: constructing a node with the same fields yields the same object.
 
-`@node` turns an annotated class into an interned, immutable record. Equality is identity, so nodes are safe and fast
+`@node` makes an annotated class an interned, immutable record. Equality is identity, so nodes are safe and fast
 dictionary keys and "unchanged" is `new is old`. The table is strong; children always precede parents in it, so one
 reverse pass (`sweep`) frees all that nothing else refers to. `compiling` sweeps, so a process that compiles many
 kernels keeps no more nodes than those in use and as many again.
@@ -12,10 +12,10 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, partial
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, dataclass_transform
-
-import attrs
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 Go = Callable[["Node"], "Node"]
@@ -29,10 +29,19 @@ CLASSES: dict[str, type[Node]] = {}  #: every concrete node class by name, in or
 _CHILD = ("Expr", "Var", "Stmt")
 
 
+class Field(NamedTuple):
+    """What a class declares of a field."""
+
+    annotation: str
+    is_derived: bool
+    role: Any
+
+
 class Node:
     """Base of all interned records."""
 
     __slots__ = ()
+    declared: ClassVar[Mapping[str, Field]] = {}  #: the fields and those that are derived, in order
     fields: ClassVar[tuple[str, ...]] = ()
     child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each: "Expr", "Var" or "Stmt"
     kinds: ClassVar[Mapping[str, Callable[[Any], tuple[Any, ...]]]] = {}  #: gets the children of a kind
@@ -55,6 +64,10 @@ class Node:
 
     def map(self: T, go: Go, get: Get) -> T:
         """This node with `get(child)`, or `go(child)` where that is None, for each child; self if nothing changed."""
+        return self
+
+    def map_bodies(self: T, go: Go) -> T:
+        """This node with `go(child)` for each child that is a statement; self if nothing changed."""
         return self
 
     def children(self) -> tuple[Node, ...]:
@@ -88,12 +101,12 @@ def derived(*, init: Literal[False] = False) -> Any:
 
     `init` is there for type checkers, which read its default.
     """
-    return attrs.field(init=init)
+    return not init, None
 
 
 def role(what: Any) -> Any:
     """A constructor argument like any other, of which the class's `roles` say what part it plays."""
-    return attrs.field(metadata={"role": what})
+    return False, what
 
 
 def _new_source(fields: tuple[str, ...]) -> str:
@@ -119,10 +132,85 @@ def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def _map_bodies_source(annotations: Mapping[str, str]) -> str:
+    bodies = [f for f, a in annotations.items() if _kind(a) == "Stmt"]
+    lines = ["def map_bodies(self, go):"]
+    for f in bodies:
+        each = f"go(self.{f})" if annotations[f] in _CHILD else f"mapped(self.{f}, go, unknown)"
+        lines.append(f"    new_{f} = {each}")
+    same = " and ".join(f"new_{f} is self.{f}" for f in bodies)
+    news = ", ".join(f"new_{f}" if f in bodies else f"self.{f}" for f in annotations)
+    lines.append(f"    return self if {same} else type(self)({news})")
+    return "\n".join(lines)
+
+
+def _unknown(node: Node) -> None:
+    """That nothing is known of a node yet."""
+
+
 def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
-    """A function that gets the children of these kinds."""
     parts = [f"self.{f}" if a in _CHILD else f"*self.{f}" for f, a in annotations.items() if _kind(a) in kinds]
-    return f"lambda self: ({', '.join([*parts, ''])})"
+    return f"def children(self):\n    return ({', '.join([*parts, ''])})"
+
+
+def _with_slots(cls: Any) -> Any:
+    """The class made once more, with slots for the fields that it declares and no base has.
+
+    Their defaults say only what `derived` and `role` do. What a base declares comes first, unless it is declared again.
+    """
+    own = {f: a for f, a in vars(cls).get("__annotations__", {}).items() if not a.startswith("ClassVar")}
+    scope = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    declared = {f: Field(a, *scope.pop(f, (False, None))) for f, a in own.items()}
+    inherited: dict[str, Field] = {}
+    for base in reversed(cls.__mro__[1:-1]):
+        for f, field in base.declared.items():
+            inherited.pop(f, None)
+            inherited[f] = field
+    every = {f: field for f, field in inherited.items() if f not in own} | declared
+    scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
+    scope["__match_args__"] = tuple(f for f, field in every.items() if not field.is_derived)
+    made = type(cls)(cls.__name__, cls.__bases__, scope)
+    for function in vars(made).values():
+        for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
+            if cell.cell_contents is cls:
+                cell.cell_contents = made
+    return made
+
+
+@cache
+def _code(source: str) -> CodeType:
+    """Many classes have the same fields, and so the same code."""
+    return compile(source, "<node>", "exec")
+
+
+def _defined(name: str, source: str, **scope: Any) -> Any:
+    """The function of that name that the source defines."""
+    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
+    exec(_code(source), scope)
+    return scope[name]
+
+
+def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
+    """Give a class a method that is compiled when it is first called: most classes of a process are never used."""
+
+    def first(*args: Any, **named: Any) -> Any:
+        method = _defined(name, source(), **{f"set_{f}": getattr(cls, f).__set__ for f in cls.fields})
+        setattr(cls, name, staticmethod(method) if name == "__new__" else method)
+        return method(*args, **named)
+
+    setattr(cls, name, first)
+
+
+class _Kinds(dict[str, Callable[[Any], tuple[Any, ...]]]):
+    """What gets the children of a kind, compiled when it is asked for."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        super().__init__()
+        self.annotations = annotations
+
+    def __missing__(self, kind: str) -> Callable[[Any], tuple[Any, ...]]:
+        self[kind] = _defined("children", _children_source(self.annotations, kind))
+        return self[kind]
 
 
 def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
@@ -149,22 +237,18 @@ def _kind(annotation: str) -> str:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
-    made: Any = attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
-    attributes = attrs.fields(made)
-    fields = tuple(a.name for a in attributes if a.init)
-    annotations = {a.name: a.type if isinstance(a.type, str) else "" for a in attributes if a.init}
-    made.fields = fields
+    made = _with_slots(cls)
+    annotations = {f: field.annotation for f, field in made.declared.items() if not field.is_derived}
+    made.fields = fields = tuple(annotations)
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
-    made.kinds = {kind: eval(_children_source(annotations, kind)) for kind in _CHILD}
-    made.roles = {a.name: a.metadata["role"] for a in attributes if "role" in a.metadata}
-    made.__match_args__ = fields  # type: ignore[misc]
-    scope: dict[str, Any] = {f"set_{f}": getattr(made, f).__set__ for f in fields}
-    scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped)
-    exec(_new_source(fields), scope)
-    made.__new__ = staticmethod(scope["__new__"])
+    made.kinds = _Kinds(annotations)
+    made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
+    _when_needed(made, "__new__", partial(_new_source, fields))
     if made.child_fields:
-        exec(_map_source(fields, annotations), scope)
-        made.map, made.children = scope["map"], eval(_children_source(annotations, *_CHILD))
+        _when_needed(made, "map", partial(_map_source, fields, annotations))
+        _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
+    if "Stmt" in made.child_fields.values():
+        _when_needed(made, "map_bodies", partial(_map_bodies_source, annotations))
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 
@@ -172,7 +256,7 @@ def node(cls: type[T]) -> type[T]:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def family(cls: type[T]) -> type[T]:
     """A base that lends its fields to node classes; it has no instances of its own."""
-    return attrs.define(init=False, eq=False, repr=False, weakref_slot=False)(cls)
+    return _with_slots(cls)  # type: ignore[no-any-return]
 
 
 def set_derived(self: Node, name: str, value: object) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from convgen.ir.expr import Expr, Mma, Pack, Var
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.stmt import For, Let, Stmt
 
 
-def operands(body: Stmt) -> dict[Var, int]:
+@lru_cache(maxsize=1)
+def operands(body: Stmt) -> Mapping[Var, int]:
     """The variables that matrix products take, also by way of loops and packs, with the elements of one operand.
 
     An operand is what a lane gives to one instruction; a variable may hold several, one, or part of one.

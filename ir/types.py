@@ -82,11 +82,11 @@ class Type:
         """Bytes that so many elements take in memory."""
         return -(-count * self.spacing // 8)
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         return 1
 
-    @property
+    @cached_property
     def elem(self) -> Type:
         return self
 

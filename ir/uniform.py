@@ -8,6 +8,7 @@ change a meaning through it.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import lru_cache
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
@@ -50,6 +51,12 @@ def is_uniform(e: Expr, varying: Container[Var]) -> bool:
 
 #: A variable and all that it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
+
+
+@lru_cache(maxsize=1)
+def uniformity(kernel: Kernel) -> Uniformity:
+    """Which expressions of a kernel are uniform: for all who ask for it before it changes."""
+    return Uniformity(varying(kernel))
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:

@@ -21,7 +21,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import complaint
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import uniformity
 from convgen.ir.verify_rules import (
     ANYHOW,
     EXPRESSIONS,
@@ -81,7 +81,7 @@ class Checker:
 
     def __init__(self, kernel: Kernel, level: Level | None) -> None:
         self.kernel, self.level = kernel, level
-        self.uniform = Uniformity(varying(kernel))
+        self.uniform = uniformity(kernel)
         self.visible: dict[Var, Distribution] = dict.fromkeys(_entry(kernel))
         self.path: dict[Var, None] = dict.fromkeys(self.visible)  # what was bound on the way here, visible or not
         self.right: dict[Expr, None] = {}  # the expressions found right in the present scope

@@ -10,7 +10,7 @@ stays, though an earlier one would do: that would wait for copies which are read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import attrs
 
@@ -36,24 +36,32 @@ class _Access:
         return same and (self.slot is None or other.slot is None or self.slot == other.slot)
 
 
-def _accesses(s: Stmt, private: Container[Shared]) -> frozenset[_Access]:
-    """What a statement touches that other subgroups may touch as well."""
-    if s.site is None or s.site.private:
-        return frozenset()
-    slot = s.site.slot if s.site.slot >= 0 else None
-    if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
-        slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else None
-    tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in private)
-    return frozenset(_Access(tile, slot, tile in s.writes) for tile in tiles)
+class _Accesses(dict[Stmt, frozenset[_Access]]):
+    """What statements touch that other subgroups may touch as well."""
+
+    def __init__(self, private: Container[Shared]) -> None:
+        super().__init__()
+        self.private = private
+
+    def __missing__(self, s: Stmt) -> frozenset[_Access]:
+        self[s] = frozenset(self._found(s)) if s.site and not s.site.private else frozenset()
+        return self[s]
+
+    def _found(self, s: Stmt) -> Iterator[_Access]:
+        slot = s.site.slot if s.site and s.site.slot >= 0 else None
+        if isinstance(s, (Copy, DirectCopy, LoadShared, StoreShared)):
+            slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else None
+        tiles = (m for m in s.memory() if isinstance(m, Shared) and m not in self.private)
+        return (_Access(tile, slot, tile in s.writes) for tile in tiles)
 
 
 def drop_barriers(kernel: Kernel) -> Kernel:
     """The kernel without barriers that order nothing; either level."""
-    body, private = kernel.body, private_tiles(kernel)
+    body, accesses = kernel.body, _Accesses(private_tiles(kernel))
     late = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}
     while True:
         barriers = [s for s in statements(body) if isinstance(s, Barrier)]
-        before, after = _Reach(True, private), _Reach(False, private)
+        before, after = _Reach(True, accesses), _Reach(False, accesses)
         before.walk(body, frozenset())
         after.walk(body, frozenset())
         alone = kernel.subgroups == 1
@@ -80,8 +88,8 @@ def _reads(tiles: Container[Shared], after: Iterable[_Access]) -> bool:
 class _Reach:
     """The accesses that may lie between a barrier and its neighbour (or the kernel's end), in one direction."""
 
-    def __init__(self, forward: bool, private: Container[Shared]) -> None:
-        self.private = private
+    def __init__(self, forward: bool, accesses: _Accesses) -> None:
+        self.accesses = accesses
         self.ordered: Callable[[Iterable[Stmt]], Iterable[Stmt]] = iter if forward else lambda s: reversed(tuple(s))
         self.met: dict[Barrier, frozenset[_Access]] = {}
 
@@ -103,6 +111,6 @@ class _Reach:
                 # The loop may not run at all, or be left in its middle.
                 inside = list(statements(s.body))
                 if any(isinstance(n, ExitIf) for n in inside):
-                    again = again.union(*(_accesses(n, self.private) for n in inside))
+                    again = again.union(*(self.accesses[n] for n in inside))
                 return seen | once | again
-        return seen | _accesses(s, self.private)
+        return seen | self.accesses[s]

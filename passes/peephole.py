@@ -16,7 +16,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.simplify.rules import make, number
 from convgen.ir.types import AnyType, Type
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import uniformity
 
 #: (root, operand that disappears into it) -> fused form; the other operand of the root comes last.
 _FUSIONS: dict[type[Expr], dict[type[Expr], str]] = {
@@ -39,7 +39,7 @@ class _Peephole(Mutator):
     def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
         super().__init__()
         self.fused = facts.fused
-        self.uniform = Uniformity(varying(kernel))
+        self.uniform = uniformity(kernel)
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
 
     def Add(self, e: x.Add) -> Expr:

@@ -43,7 +43,7 @@ from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import Uniformity, uniformity
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
@@ -57,7 +57,7 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
-    return replace(kernel, body=_Placer(kernel.body, Uniformity(varying(kernel)), budget, facts.flat).placed())
+    return replace(kernel, body=_Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed())
 
 
 def _loop_words(body: Stmt) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,6 +115,8 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
     name = assembler or next(iter(assemblers), None)
     if name is None:
         return None
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         source, middle, out = (Path(folder) / n for n in ("kernel.s", "kernel.o", "kernel.hsaco"))
         source.write_text(text)

@@ -72,7 +72,8 @@ class AmdEmitter(Emitter):
             op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
         )
         self.block.instructions.append(made)
-        if "scc" in op.writes or any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst):
+        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst)
+        if compared or "scc" in op.writes:
             self._flag, self._compared = None, ()
         return made
 

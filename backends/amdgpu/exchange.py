@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from convgen.backends.amdgpu.scalars import AmdScalars
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.lanes import lanes_read
-from convgen.ir.evaluate import Array
 from convgen.ir.expr import Expr
 from convgen.ir.simplify.simplify import simplify
+
+if TYPE_CHECKING:
+    from convgen.ir.evaluate import Array
 
 _LANE = np.arange(WAVE)
 _QUAD, _ROW, _CROSSBAR = 4, 16, 32  #: lanes; of a group within which quad_perm, a row control or ds_swizzle moves

@@ -16,7 +16,7 @@ import attrs
 from convgen.backends.amdgpu.isa import DPP, M0, OPCODES, READS_LANE, TRANS, WIDE_STORE
 from convgen.backends.amdgpu.physical import BEHIND_BANKS, SCALARS, Physical, Words
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
-from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit
 
 
@@ -290,17 +290,13 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
     """The function, waits in place, with the no-ops that it needs on `target`."""
     conducts = _Conducts(function, physical, target)
 
-    def transfer(index: int, history: History) -> History:
+    def walk(index: int, history: History) -> tuple[History, list[Instruction]]:
         clock = _Clock(conducts, history)
-        for i in function.blocks[index].instructions:
-            clock.step(i)
-        return clock.leave()
+        body = list(_with_nops(function.blocks[index].instructions, clock))
+        return clock.leave(), body
 
     nothing: History = {}
-    entry = solve(function, nothing, transfer, _latest)
-    return function.rewritten(
-        lambda index, block: _with_nops(block.instructions, _Clock(conducts, entry.get(index, nothing)))
-    )
+    return walked(function, nothing, walk, _latest)
 
 
 def _latest(a: History, b: History) -> History:

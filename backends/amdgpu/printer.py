@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from convgen.backends.amdgpu.debug import file_directives, sections
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine.instruction import Function, Instruction
 from convgen.backends.stages import Emitted
@@ -125,12 +124,19 @@ def _triple(target: str) -> str:
     return f"amdgcn-amd-amdhsa--{target}"
 
 
+def _debugged(kernels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands before and behind kernels that have line information."""
+    from convgen.backends.amdgpu.debug import file_directives, sections
+
+    return file_directives(kernels), sections(kernels)
+
+
 def module_text(target: str, kernels: Sequence[Emitted]) -> str:
     """The assembly file; its metadata note is that of code object v5, version 1.2."""
     debugged = [k.name for k in kernels if k.listing is not None]
     lines = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5"]
-    lines += file_directives(debugged) if debugged else []
-    lines += ["", *(k.text for k in kernels), *(sections(debugged) if debugged else [])]
+    files, behind = _debugged(debugged) if debugged else ([], [])
+    lines += [*files, "", *(k.text for k in kernels), *behind]
     lines += ["    .amdgpu_metadata", "---", "amdhsa.version: [ 1, 2 ]", f"amdhsa.target: {_triple(target)}"]
     lines += ["amdhsa.kernels:", *(k.note for k in kernels), "...", "    .end_amdgpu_metadata", ""]
     return "\n".join(lines)

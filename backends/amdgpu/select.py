@@ -27,15 +27,14 @@ from convgen.backends.machine.selection import Handlers, Selector, atomic, comme
 from convgen.backends.machine.vectors import held_as_vector
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mma, Mul, Surface, Var, const, eq
+from convgen.ir.expr import Add, Cast, Const, Expr, Lane, Mul, Surface, Var, const, eq
 from convgen.ir.expr import select as choose
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
-from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.simplify.simplify import simplify
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import uniformity
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).
 _DESCRIPTOR_WORD3 = 0x00020000
@@ -61,10 +60,9 @@ class _Selector(Selector):
         super().__init__(kernel, lines, MESSAGES)
         self.out = AmdEmitter(kernel.name)
         bounds = Bounds(var_ranges(kernel), kernel.width)
-        self.scalars = AmdScalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.scalars = AmdScalars(self.out, uniformity(kernel), bounds)
         # What multiplies no matrices waits for memory, not for the vector unit: its sums are as they come.
-        in_pairs = any(isinstance(n, Mma) for n in postorder(kernel))
-        self.vectors = AmdVectors(self.scalars, self.uses, facts, in_pairs=in_pairs)
+        self.vectors = AmdVectors(self.scalars, self.uses, facts, in_pairs=self.multiplies)
         self.facts = facts
         self.pointers: dict[str, Reg] = {}
 

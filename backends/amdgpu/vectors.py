@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from weakref import proxy
 
 from convgen.backends.amdgpu.bytes import gather_words
 from convgen.backends.amdgpu.conversions import convert, plan
@@ -32,7 +33,7 @@ class AmdVectors(Elements):
     def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts, *, in_pairs: bool) -> None:
         """Sums and products of f32 are made two by two if they are to be `in_pairs`, where operands allow it."""
         super().__init__(scalars, uses)
-        scalars.elements = self
+        scalars.elements = proxy(self)  # which holds the scalars: a cycle would keep all code until it is collected
         self.facts = facts
         self.in_pairs = in_pairs
         self._made = deque()

@@ -15,7 +15,7 @@ import attrs
 
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Words
-from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
@@ -137,23 +137,13 @@ def insert_waits(function: Function, physical: Physical) -> Function:
     ahead = accesses_ahead(function)
     operations = _Operations(physical)
 
-    def transfer(index: int, state: State) -> State:
-        counters = _counters(state)
-        for i in function.blocks[index].instructions:
-            _step(counters, operations(i), ahead)
-        return {name: counter.ages() for name, counter in counters.items()}
+    def walk(index: int, state: State) -> tuple[State, list[Instruction]]:
+        counters = {name: _Counter.of(ages) for name, ages in state.items()}
+        body = list(_with_waits(map(operations, function.blocks[index].instructions), counters, ahead))
+        return {name: counter.ages() for name, counter in counters.items()}, body
 
     nothing: State = {name: {} for name in LARGEST}
-    entry = solve(function, nothing, transfer, _merge)
-    return function.rewritten(
-        lambda index, block: _with_waits(
-            map(operations, block.instructions), _counters(entry.get(index, nothing)), ahead
-        )
-    )
-
-
-def _counters(state: State) -> dict[str, _Counter]:
-    return {name: _Counter.of(ages) for name, ages in state.items()}
+    return walked(function, nothing, walk, _merge)
 
 
 def _merge(a: State, b: State) -> State:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from convgen.backends.intel.isa import OPCODES, Message
-from convgen.backends.machine.dataflow import solve
-from convgen.backends.machine.instruction import Access, BasicBlock, Function, Instruction, Unit
+from convgen.backends.machine.dataflow import walked
+from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
 _Pending = frozenset[Access | None]  #: stores that no fence has published
 
@@ -70,29 +70,22 @@ def drop_fences(function: Function) -> Function:
     def needed(fence: Instruction, pending: _Pending) -> bool:
         return any(conflict(store, load.access) for store in pending for load in following[fence])
 
-    def after(i: Instruction, pending: _Pending) -> _Pending:
-        if i.op is OPCODES["fence"]:
-            return frozenset() if needed(i, pending) else pending
-        return pending | {i.access} if touches_local(i, stores=True) else pending
-
-    def through(index: int, pending: _Pending) -> _Pending:
-        for i in function.blocks[index].instructions:
-            pending = after(i, pending)
-        return pending
-
-    entry = solve(function, _Pending(), through, lambda a, b: a | b)
-
-    def kept(index: int, block: BasicBlock) -> Iterator[Instruction]:
-        pending = entry.get(index, _Pending())
+    def walk(index: int, pending: _Pending) -> tuple[_Pending, list[Instruction]]:
+        kept: list[Instruction] = []
         dropped: list[object] = []
-        for i in block.instructions:
-            if i.op is OPCODES["fence"] and not needed(i, pending):
+        for i in function.blocks[index].instructions:
+            drops = i.op is OPCODES["fence"] and not needed(i, pending)
+            if drops:
                 dropped += [r.vreg for r in i.defs()]
             elif not any(r.vreg in dropped for r in i.uses()):
-                yield i
-            pending = after(i, pending)
+                kept.append(i)
+            if i.op is OPCODES["fence"]:
+                pending = pending if drops else frozenset()
+            elif touches_local(i, stores=True):
+                pending |= {i.access}
+        return pending, kept
 
-    return function.rewritten(kept)
+    return walked(function, _Pending(), walk, lambda a, b: a | b)
 
 
 def _fenced_signals(instructions: list[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.isa import Region, XeInstruction
-from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.machine.instruction import Instruction, Reg, Unit
 
 _MOST = 8  #: instructions; the more, the earlier the first waits for what only the last one needs
@@ -44,8 +44,8 @@ class _Chain:
         self.physical = physical
         self.members: list[XeInstruction] = []
         self.same = shared
-        self.read: set[object] = set()
-        self.written: set[object] = set()
+        self.read: Cells = 0
+        self.written: Cells = 0
 
     def takes(self, i: XeInstruction) -> bool:
         """Whether an instruction may be the next member."""
@@ -53,15 +53,14 @@ class _Chain:
             return False
         last, written = self.members[-1], self.physical.written(i)
         alike = i.op is last.op and _types(i) == _types(last)
-        apart = self.written.isdisjoint(written) and self.read.isdisjoint(written)
-        return alike and apart and self.written.isdisjoint(self.physical.read(i))
+        return alike and not (self.written | self.read) & written and not self.written & self.physical.read(i)
 
     def add(self, i: XeInstruction) -> None:
         """An instruction more."""
         self.same = self._same(i) if self.members else self.same
         self.members.append(i)
-        self.read.update(self.physical.read(i))
-        self.written.update(self.physical.written(i))
+        self.read |= self.physical.read(i)
+        self.written |= self.physical.written(i)
 
     def _same(self, i: XeInstruction) -> frozenset[int]:
         """The sources that it has in common with the members."""

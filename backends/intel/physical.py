@@ -5,8 +5,8 @@ Scalars are packed, a dword each, into the registers behind r0; tuples follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Literal, Null, Region, Special, XeInstruction
 from convgen.backends.machine.allocate import Allocation
@@ -14,12 +14,7 @@ from convgen.backends.machine.instruction import Operand, Reg
 
 _DWORD = 4
 
-
-class Cell(NamedTuple):
-    """What dependences are between: a register of a bank, or an architecture register by name."""
-
-    bank: str
-    number: int
+Cells = int  #: a set of registers, and of what else dependences are between and has a name, one bit each
 
 
 class Physical:
@@ -28,20 +23,54 @@ class Physical:
     def __init__(self, allocation: Allocation, lanes: int, scalars_at: int) -> None:
         self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
         self.base = allocation.base
+        self._named: dict[str, Cells] = {}
 
     # ------------------------------------------------------------ dependences
 
-    def cells(self, r: Reg) -> Iterator[Cell]:
-        first = self.base[r.vreg] + r.first
-        return (Cell(r.bank, n) for n in range(first, first + r.count))
+    @cached_property
+    def _runs(self) -> tuple[Mapping[str, int], int]:
+        """The first bit of each bank, whose registers have one each, and the first one behind all."""
+        first, end = dict[str, int](), 0
+        for bank in dict.fromkeys(v.bank for v in self.base):
+            first[bank] = end
+            end += max(at + v.size for v, at in self.base.items() if v.bank == bank)
+        return first, end
 
-    def read(self, i: XeInstruction) -> list[Cell]:
+    def read(self, i: XeInstruction) -> Cells:
         """What an instruction reads; what it keeps of its destination, it does not touch."""
-        return [c for r in i.touched() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_uses()]
+        return self._registers(i.touched()) | self.named(i.flag_uses())
 
-    def written(self, i: XeInstruction) -> list[Cell]:
+    def written(self, i: XeInstruction) -> Cells:
         """What an instruction writes."""
-        return [c for r in i.defs() for c in self.cells(r)] + [Cell(name, 0) for name in i.flag_defs()]
+        return self._registers(i.defs()) | self.named(i.flag_defs())
+
+    @property
+    def one_by_one(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
+        """What gives the registers that an instruction reads, and writes, each by itself in the order of operands."""
+        return lambda i: self._apart(i.touched()), lambda i: self._apart(i.defs())
+
+    def _apart(self, registers: Iterable[Reg]) -> list[Cells]:
+        return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
+
+    def _registers(self, registers: Iterable[Reg]) -> Cells:
+        first, found = self._runs[0], 0
+        for r in registers:
+            found |= ((1 << r.count) - 1) << first[r.bank] + self.base[r.vreg] + r.first
+        return found
+
+    def named(self, names: Iterable[str]) -> Cells:
+        """Architecture registers, and whatever else has a name."""
+        found = 0
+        for name in names:
+            found |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
+        return found
+
+    def bank(self, bank: str) -> Cells:
+        """All registers of a bank."""
+        first, end = self._runs
+        if bank not in first:
+            return 0
+        return (1 << min((at for at in first.values() if at > first[bank]), default=end)) - (1 << first[bank])
 
     # ------------------------------------------------------------ text
 

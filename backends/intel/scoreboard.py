@@ -17,18 +17,20 @@ RegDeps (which dependences the pipes order by themselves).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import cycle, takewhile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import cycle
+from operator import or_
 
 import attrs
 
 from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
 from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
-from convgen.backends.intel.physical import Cell, Physical
+from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.intel.tables import Generation
-from convgen.backends.machine.dataflow import solve
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
+from convgen.backends.machine.dataflow import walked
+from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.loops import natural_loops
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
@@ -36,14 +38,13 @@ _MATRIX_TOKENS = 4
 _FARTHEST = 7  #: the greatest distance that encodes
 #: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
 _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
-_INTERLOCKED = frozenset(("f", "acc0"))  #: banks that readers in the writer's own pipe need not wait for
+_ACCUMULATOR = "acc0"  #: for which, and for flags, readers in the writer's own pipe need not wait
 _ATOMIC = "Atomic"  #: of a member of a chain: the next one follows at once
-_MODE = Cell("cr0", 0)  #: the control register: who writes it, and whoever comes next, waits for all pipes
+_MODE = "cr0"  #: the control register: who writes it, and whoever comes next, waits for all pipes
 _PIPES = "FILM"
 #: The units of matrix instructions, by mnemonic; those of messages are named as in their text. Kernels that make sums
 #: again have both, of which neither waits for the other to read its sources.
 _MATRIX = "dpasw", "dpas"
-_LOCAL_LOADS = "local loads"  #: cells, one for each instruction, of what is in flight
 
 SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: what waits for many tokens
 
@@ -51,14 +52,40 @@ Source = str | int  #: an in-order pipe by its letter, or a token
 
 
 @attrs.frozen
-class Pending:
-    """What may be unfinished: for each cell and source the distance since it was last written or read there.
+class Unfinished:
+    """What may be unfinished of one kind of access: by token the cells, by pipe how many instructions ago which cells.
 
-    Distances of tokens are 1.
+    A cell stands where its pipe has touched it last.
     """
 
-    writes: Mapping[tuple[Cell, Source], int]
-    reads: Mapping[tuple[Cell, Source], int]
+    tokens: Mapping[int, Cells] = attrs.Factory(dict)
+    pipes: Mapping[str, Mapping[int, Cells]] = attrs.Factory(dict)
+
+    def merged(self, other: Unfinished) -> Unfinished:
+        """What is unfinished on either of two paths."""
+        tokens = {t: self.tokens.get(t, 0) | other.tokens.get(t, 0) for t in {**self.tokens, **other.tokens}}
+        pipes = {}
+        for pipe in {**self.pipes, **other.pipes}:
+            ages, others, nearer = self.pipes.get(pipe, {}), other.pipes.get(pipe, {}), 0
+            both: dict[int, Cells] = {}
+            for distance in sorted({**ages, **others}):
+                here = (ages.get(distance, 0) | others.get(distance, 0)) & ~nearer
+                nearer |= here
+                if here:
+                    both[distance] = here
+            pipes[pipe] = both
+        return Unfinished(tokens, pipes)
+
+
+@attrs.frozen
+class Pending:
+    """What may be unfinished of writes and of reads."""
+
+    writes: Unfinished = attrs.Factory(Unfinished)
+    reads: Unfinished = attrs.Factory(Unfinished)
+
+    def merged(self, other: Pending) -> Pending:
+        return Pending(self.writes.merged(other.writes), self.reads.merged(other.reads))
 
 
 @attrs.frozen
@@ -70,14 +97,18 @@ class Waits:
     read: tuple[int, ...]  #: tokens of which only the sources matter
 
 
+_NO_WAITS = Waits({}, (), ())
+
+
 @attrs.frozen
 class _Deeds:
     """What the scoreboard must know of one instruction."""
 
     source: Source  #: that says when it is done: its token or its pipe; "" for neither
-    read: list[Cell]
-    written: list[Cell]
-    is_chain: bool = False  #: of all members of a chain, which begins before its token is set
+    read: Cells
+    written: Cells
+    #: Of all members of a chain, which begins before its token is set: what they read and then write, one by one.
+    chain: Sequence[Cells] = ()
 
 
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
@@ -125,19 +156,26 @@ class Scoreboard:
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
-        self.units: dict[Source, str] = {}  # by token
+        self.units: dict[int, str] = {}  # by token
         together = [
             chain for block in function.blocks for chain in chains(block.instructions, physical, generation.dpas_chains)
         ]
         self._assign_tokens(tokens, [chain[0] for chain in together])
-        self.deeds: dict[Instruction, _Deeds] = {
-            i: self._deeds(i) for i in function.instructions() if isinstance(i, XeInstruction)
-        }
+        self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
+        loads, endangered = self._local_loads()
+        self.deeds: dict[Instruction, _Deeds] = {}
+        for i in function.instructions():
+            assert isinstance(i, XeInstruction)
+            source = self.tokens.get(i, pipe_of(i, generation))
+            read = physical.read(i) | physical.named(endangered.get(i, ()))
+            self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(loads.get(i, ())))
         self.first = {chain[0] for chain in together if len(chain) > 1}
         self.following: dict[Instruction, str] = {}  # what a further member of a chain says
         for chain in together:
             self._join(chain)
-        self._note_local_loads()
+        self.flags, self.mode = physical.bank("f"), physical.named((_MODE,))
+        self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
+        self.loads = physical.named(name for names in loads.values() for name in names)
 
     def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
         """Tokens for chains of matrix instructions by their first's accumulator, for messages in turn among those of
@@ -161,105 +199,85 @@ class Scoreboard:
                 token = self.tokens[i] = number % _MATRIX_TOKENS
                 self.units[token] = unit
 
-    def _deeds(self, i: XeInstruction) -> _Deeds:
-        """What an instruction reads and writes, and what says when it is done."""
-        source = self.tokens.get(i, pipe_of(i, self.generation))
-        return _Deeds(source, self.physical.read(i), self.physical.written(i))
-
     def _join(self, chain: Sequence[XeInstruction]) -> None:
         """Let the first of a chain do the deeds of all."""
         first, *others = chain
         if not others:
             return
-        all_deeds = [self.deeds[i] for i in chain]
-        read = [cell for d in all_deeds for cell in d.read]
-        written = [cell for d in all_deeds for cell in d.written]
-        self.deeds[first] = _Deeds(self.tokens[first], read, written, is_chain=True)
+        read, written = ([cell for i in chain for cell in apart(i)] for apart in self.physical.one_by_one)
+        deeds = _Deeds(self.tokens[first], reduce(or_, read), reduce(or_, written), (*read, *written))
+        self.deeds[first] = deeds
         for i in others:
-            self.deeds[i] = _Deeds("", [], [])
+            self.deeds[i] = _Deeds("", 0, 0)
             self.following[i] = _ATOMIC
         self.following[others[-1]] = f"${self.tokens[first]}"
 
-    def _note_local_loads(self) -> None:
-        """A load of local memory must be done before a barrier behind which others may overwrite what it reads.
+    def _local_loads(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
+        """What loads of local memory write besides, and signals read: the former must be done before such a barrier.
 
-        A fence ahead of the signal sees to that.
+        Behind it others may overwrite what they read; a fence ahead of the signal sees to that, too.
         """
         unfenced = set(unfenced_signals(self.function))
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
-        for n, load in enumerate(loads):
-            self.deeds[load].written.append(Cell(_LOCAL_LOADS, n))
-        for signal, stores in behind_signals(self.function, stores=True):
-            if signal not in unfenced:
-                continue
-            endangered = (n for n, i in enumerate(loads) if any(conflict(i.access, s.access) for s in stores))
-            self.deeds[signal].read.extend(Cell(_LOCAL_LOADS, n) for n in endangered)
+        names = {i: [f"local load {n}"] for n, i in enumerate(loads)}
+        endangered = {
+            signal: [names[i][0] for i in loads if any(conflict(i.access, s.access) for s in stores)]
+            for signal, stores in behind_signals(self.function, stores=True)
+            if signal in unfenced
+        }
+        return names, endangered
 
     def run(self) -> Function:
         """The function, all instructions annotated; instructions that only wait are put in where needed."""
-        entry = solve(self.function, Pending({}, {}), self._transfer, _merged)
-
-        def body(index: int, block: BasicBlock) -> Iterator[XeInstruction]:
-            facts = _Now(entry.get(index, Pending({}, {})))
-            for i in block.instructions:
-                assert isinstance(i, XeInstruction)
-                waits = self._waits(facts, i)
-                yield from self._annotated(i, waits)
-                self._step(facts, i, waits)
-
-        return self.function.rewritten(body)
+        return walked(self.function, Pending(), self._walk, Pending.merged)
 
     # ------------------------------------------------------------ data flow
 
-    def _transfer(self, index: int, entry: Pending) -> Pending:
-        facts = _Now(entry)
+    def _walk(self, index: int, entry: Pending) -> tuple[Pending, Iterable[Instruction]]:
+        facts, waiting = _Now(entry), list[tuple[XeInstruction, Waits]]()
         for i in self.function.blocks[index].instructions:
             assert isinstance(i, XeInstruction)
-            self._step(facts, i, self._waits(facts, i))
-        return facts.frozen()
+            waits = self._waits(facts, i)
+            waiting.append((i, waits))
+            self._step(facts, i, waits)
+        return facts.frozen(), (each for i, waits in waiting for each in self._annotated(i, waits))
 
     def _waits(self, facts: _Now, i: XeInstruction) -> Waits:
         deeds = self.deeds[i]
+        if not (facts.touched & (deeds.read | deeds.written | self.mode) or deeds.written & self.mode):
+            return _NO_WAITS
         me = deeds.source
+        peers = self._peers(me)
         distances: dict[str, int] = {}
-        done: dict[int, None] = {}
-        read: dict[int, None] = {}
-
-        def after(source: Source, distance: int, tokens: dict[int, None]) -> None:
-            if isinstance(source, str):
-                distances[source] = min(distance, distances.get(source, _FARTHEST))
-            else:
-                tokens[source] = None
-
-        for cell in deeds.read:
-            for source, distance in facts.writers(cell):
-                ordered = source == me and cell.bank in _INTERLOCKED
-                branch = not me and cell.bank == "f" and source == "I"  # the branch unit's flags are interlocked
-                if not ordered and not branch:
-                    after(source, distance, done)
-        for cell in deeds.written:
-            for source, distance in facts.writers(cell):
-                if source != me or deeds.is_chain:
-                    after(source, distance, done)
-            for source, distance in facts.readers(cell):
-                if source != me and not self._in_turn(source, me):
-                    payload = cell.bank != "f" and self._is_message(source)
-                    after(source, distance, done if payload and self.generation.waits_for_writes else read)
-        if _MODE in deeds.written or facts.writers(_MODE):
-            distances.update(dict.fromkeys(_PIPES if facts.is_busy() else "", 1))
+        for pipe in facts.writes.pipes:
+            seen = deeds.read & ~self.interlocked if pipe == me else deeds.read | deeds.written
+            if not me and pipe == "I":  # the branch unit's flags are interlocked
+                seen = deeds.read & ~self.flags | deeds.written
+            _note(distances, pipe, facts.writes.distance(pipe, seen))
+        for pipe in facts.reads.pipes:
+            if pipe != me:
+                _note(distances, pipe, facts.reads.distance(pipe, deeds.written))
+        done = facts.writes.tokens_of(deeds.read | deeds.written)
+        read = [t for t in facts.reads.tokens_of(deeds.written) if t not in peers]
+        if self.generation.waits_for_writes:  # sources of messages are safe only then, but for flags
+            held = facts.reads.tokens
+            done += [t for t in read if self._is_message(t) and held[t] & deeds.written & ~self.flags]
+            read = [t for t in read if not self._is_message(t) or held[t] & deeds.written & self.flags]
+        if (self.mode & deeds.written or facts.writes.holds(self.mode)) and facts.is_busy():
+            distances.update(dict.fromkeys(_PIPES, 1))
         if len(distances) > 1:  # one distance serves all pipes: each is done as far
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        if isinstance(me, int) and not deeds.is_chain:
-            done.pop(me, None)
-            read.pop(me, None)
-        return Waits(distances, tuple(done), tuple(t for t in read if t not in done))
+        for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first can wait for one by itself
+            done.sort(key=lambda t: not facts.touches(t, cell))
+        awaited = dict.fromkeys(t for t in done if t != me or deeds.chain)
+        return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
 
-    def _is_message(self, source: Source) -> bool:
-        return isinstance(source, int) and self.units[source] not in _MATRIX
+    def _is_message(self, token: int) -> bool:
+        return self.units[token] not in _MATRIX
 
-    def _in_turn(self, earlier: Source, later: Source) -> bool:
-        """Whether one unit takes both, so that the earlier one has read its sources when the later one writes."""
-        return self.units.get(earlier, "") == self.units.get(later)
+    def _peers(self, source: Source) -> Collection[Source]:
+        """The tokens of the same unit, which takes in turn: the earlier one has read when the later one writes."""
+        return self.peers[source] if isinstance(source, int) else ()
 
     def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
         """What is unfinished behind an instruction that waited."""
@@ -268,12 +286,14 @@ class Scoreboard:
         for token in waits.done:
             facts.finish_token(token)
         for token in waits.read:
-            facts.finish_reads(token, flags_only=self.generation.waits_for_writes and self._is_message(token))
+            flags_only = self.generation.waits_for_writes and self._is_message(token)
+            facts.reads.finish_token(token, self.flags if flags_only else -1)
         deeds = self.deeds[i]
-        if isinstance(deeds.source, int) and not deeds.is_chain:
+        if isinstance(deeds.source, int) and not deeds.chain:
             facts.finish_token(deeds.source)
         if deeds.source != "":
-            facts.issue(deeds.source, deeds.read, deeds.written, lambda reader: self._in_turn(reader, deeds.source))
+            # Reads that were not waited for, a third one must wait for; signals wait for loads and keep none.
+            facts.issue(deeds.source, deeds.read & ~self.loads, deeds.written, self._peers(deeds.source))
 
     # ------------------------------------------------------------ annotation
 
@@ -331,115 +351,133 @@ def _sync(annotation: str) -> XeInstruction:
     return XeInstruction(OPCODES["sync.nop"], annotations=(annotation,))
 
 
-class _Table:
-    """The unfinished accesses of one kind: by cell for those who ask, by source for those who finish."""
+def _note(distances: dict[str, int], pipe: str, distance: int | None) -> None:
+    if distance is not None:
+        distances[pipe] = min(distance, distances.get(pipe, _FARTHEST))
 
-    def __init__(self) -> None:
-        self.by_cell: dict[Cell, dict[Source, int]] = {}
-        self.by_source: dict[Source, dict[Cell, int]] = {}  # in order of issue
 
-    def note(self, cell: Cell, source: Source, at: int) -> None:
-        """The last access of a cell by a source."""
-        self.by_cell.setdefault(cell, {})[source] = at
-        cells = self.by_source.setdefault(source, {})
-        cells.pop(cell, None)
-        cells[cell] = at
+class _Accesses:
+    """The unfinished accesses of one kind; those of a pipe by the number of the instruction there, oldest first."""
 
-    def drop(self, cell: Cell, keeps: Callable[[Source], bool] = lambda source: False) -> None:
-        for source in [s for s in self.by_cell.get(cell, ()) if not keeps(s)]:
-            self.drop_one(cell, source)
+    def __init__(self, known: Unfinished, count: Mapping[str, int]) -> None:
+        self.count = count  #: instructions so far, by pipe
+        self.tokens = dict(known.tokens)
+        self.pipes = {p: {-d: ages[d] for d in sorted(ages, reverse=True)} for p, ages in known.pipes.items()}
+        self.touched = self._all()  #: all cells that are noted somewhere, and maybe others that were
 
-    def drop_one(self, cell: Cell, source: Source) -> None:
-        """Forget what one source did to one cell."""
-        del self.by_source[source][cell]
-        del self.by_cell[cell][source]
-        if not self.by_cell[cell]:
-            del self.by_cell[cell]
+    def _all(self) -> Cells:
+        found = 0
+        for held in (*self.tokens.values(), *(held for numbers in self.pipes.values() for held in numbers.values())):
+            found |= held
+        return found
 
-    def finish(self, source: Source, last: int) -> None:
-        """Forget what a source issued up to number `last`."""
-        cells = self.by_source.get(source, {})
-        done = list(takewhile(lambda cell: cells[cell] <= last, cells))
-        for cell in done:
-            self.drop_one(cell, source)
+    def distance(self, pipe: str, cells: Cells) -> int | None:
+        """How long ago a pipe has touched one of these cells; None if it has not, or must have done so by now."""
+        if cells:
+            for number, held in reversed(self.pipes[pipe].items()):
+                if held & cells:
+                    distance = self.count[pipe] - number
+                    return distance if distance <= _SETTLED[pipe] else None
+        return None
+
+    def tokens_of(self, cells: Cells) -> list[int]:
+        """The tokens that have touched one of these cells."""
+        return [token for token, held in self.tokens.items() if held & cells]
+
+    def holds(self, cells: Cells) -> bool:
+        """Whether somebody may still touch one of these cells."""
+        return bool(cells & self.touched) and (
+            bool(self.tokens_of(cells)) or any(self.distance(pipe, cells) is not None for pipe in self.pipes)
+        )
+
+    def note(self, source: Source, cells: Cells) -> None:
+        """A source touches these cells, now for the last time."""
+        if not cells:
+            return
+        self.touched |= cells
+        if isinstance(source, int):
+            self.tokens[source] = self.tokens.get(source, 0) | cells
+            return
+        known, now = self.pipes.get(source, {}), self.count[source]
+        self.pipes[source] = {number: rest for number, held in known.items() if (rest := held & ~cells)}
+        self.pipes[source][now] = self.pipes[source].get(now, 0) | cells
+
+    def drop(self, cells: Cells, kept: Collection[Source] = ()) -> None:
+        """Forget what sources did to these cells, but for some of them."""
+        if not cells & self.touched:
+            return
+        for token, held in self.tokens.items():
+            if held & cells and token not in kept:
+                self.tokens[token] = held & ~cells
+        for numbers in self.pipes.values():
+            for number, held in numbers.items():
+                if held & cells:
+                    numbers[number] = held & ~cells
+        if not kept:
+            self.touched &= ~cells
+
+    def finish_token(self, token: int, cells: Cells = -1) -> None:
+        """A token is done with these cells."""
+        if token in self.tokens:
+            self.tokens[token] &= ~cells
+
+    def finish_pipe(self, pipe: str, last: int) -> None:
+        """A pipe is done up to an instruction."""
+        numbers = self.pipes.get(pipe, {})
+        for number in [n for n in numbers if n <= last]:
+            del numbers[number]
+
+    def frozen(self) -> Unfinished:
+        """By distance; what is far back in its pipe is done."""
+        pipes = {
+            pipe: {
+                distance: held
+                for number, held in reversed(numbers.items())
+                if held and (distance := self.count[pipe] - number) <= _SETTLED[pipe]
+            }
+            for pipe, numbers in self.pipes.items()
+        }
+        tokens = {token: held for token, held in self.tokens.items() if held}
+        return Unfinished(tokens, {pipe: ages for pipe, ages in pipes.items() if ages})
 
 
 class _Now:
-    """What is pending, which changes from instruction to instruction; distances are kept as differences to counters."""
+    """What is pending, which changes from instruction to instruction."""
 
     def __init__(self, facts: Pending) -> None:
-        self.count: dict[Source, int] = {}
-        self.writes, self.reads = _Table(), _Table()
-        for table, known in ((self.writes, facts.writes), (self.reads, facts.reads)):
-            for (cell, source), distance in sorted(known.items(), key=lambda item: -item[1]):
-                table.note(cell, source, -distance)
+        self.count = dict.fromkeys(_PIPES, 0)
+        self.writes, self.reads = _Accesses(facts.writes, self.count), _Accesses(facts.reads, self.count)
 
-    def _distances(self, held: Mapping[Source, int]) -> list[tuple[Source, int]]:
-        """The sources of unfinished accesses with their distances; what is far back in its pipe is done."""
-        found: list[tuple[Source, int]] = []
-        for source, at in held.items():
-            distance = self.count.get(source, 0) - at if isinstance(source, str) else 1
-            if distance <= _SETTLED.get(source, 1):
-                found.append((source, distance))
-        return found
-
-    def writers(self, cell: Cell) -> list[tuple[Source, int]]:
-        held = self.writes.by_cell.get(cell)
-        return self._distances(held) if held else []
-
-    def readers(self, cell: Cell) -> list[tuple[Source, int]]:
-        held = self.reads.by_cell.get(cell)
-        return self._distances(held) if held else []
-
-    def issue(
-        self, source: Source, read: Iterable[Cell], written: Iterable[Cell], keeps: Callable[[Source], bool]
-    ) -> None:
-        """`keeps` says of which sources the reads were not waited for, so that a third one must."""
-        at = self.count.get(source, 0)
-        for cell in written:
-            self.writes.drop(cell)
-            self.reads.drop(cell, keeps)
-            self.writes.note(cell, source, at)
-        for cell in read:
-            if cell.bank != _LOCAL_LOADS:  # a signal waits for these and keeps none
-                self.reads.note(cell, source, at)
+    def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
+        """`kept` are the sources whose reads of what is written now stay."""
+        if written:
+            self.writes.drop(written)
+            self.reads.drop(written, kept)
+        self.writes.note(source, written)
+        self.reads.note(source, read)
         if isinstance(source, str):
-            self.count[source] = at + 1
+            self.count[source] += 1
+
+    def touches(self, token: int, cells: Cells) -> bool:
+        """Whether what sets a token may be about to touch some cells."""
+        return bool((self.writes.tokens.get(token, 0) | self.reads.tokens.get(token, 0)) & cells)
+
+    @property
+    def touched(self) -> Cells:
+        """All cells that may be pending, and maybe others."""
+        return self.writes.touched | self.reads.touched
 
     def is_busy(self) -> bool:
         """Whether something may be unfinished in some pipe."""
-        return any(table.by_source.get(pipe) for table in (self.writes, self.reads) for pipe in _PIPES)
+        return any(any(numbers.values()) for table in (self.writes, self.reads) for numbers in table.pipes.values())
 
     def finish_pipe(self, pipe: str, distance: int) -> None:
-        last = self.count.get(pipe, 0) - distance
-        self.writes.finish(pipe, last)
-        self.reads.finish(pipe, last)
+        for table in (self.writes, self.reads):
+            table.finish_pipe(pipe, self.count[pipe] - distance)
 
-    def finish_token(self, token: Source) -> None:
-        self.writes.finish(token, 0)
-        self.reads.finish(token, 0)
-
-    def finish_reads(self, token: int, *, flags_only: bool) -> None:
-        """The sources of a token's instructions are read; where that is not enough for payloads, only flags are."""
-        if not flags_only:
-            self.reads.finish(token, 0)
-            return
-        for cell in [c for c in self.reads.by_source.get(token, ()) if c.bank == "f"]:
-            self.reads.drop_one(cell, token)
+    def finish_token(self, token: int) -> None:
+        self.writes.finish_token(token)
+        self.reads.finish_token(token)
 
     def frozen(self) -> Pending:
-        tables = [
-            {(cell, source): d for cell, held in table.by_cell.items() for source, d in self._distances(held)}
-            for table in (self.writes, self.reads)
-        ]
-        return Pending(*tables)
-
-
-def _merged(a: Pending, b: Pending) -> Pending:
-    tables = []
-    for one, other in ((a.writes, b.writes), (a.reads, b.reads)):
-        both = dict(one)
-        for key, distance in other.items():
-            both[key] = min(distance, both.get(key, distance))
-        tables.append(both)
-    return Pending(*tables)
+        return Pending(self.writes.frozen(), self.reads.frozen())

@@ -42,7 +42,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import s32, u64
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import uniformity
 
 _ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
 _ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
@@ -67,7 +67,7 @@ class _Selector(Selector):
         self.target = facts.name
         self.out = XeEmitter(kernel.name, GENERATIONS[facts.name])
         bounds = Bounds(var_ranges(kernel), kernel.width)
-        self.scalars = XeScalars(self.out, Uniformity(varying(kernel)), bounds)
+        self.scalars = XeScalars(self.out, uniformity(kernel), bounds)
         self.vectors = XeVectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from weakref import proxy
 
 from convgen.backends.intel.bytes import UNSIGNED, gather_words
 from convgen.backends.intel.conversions import in_steps
@@ -37,7 +38,7 @@ class XeVectors(Elements):
 
     def __init__(self, scalars: XeScalars, uses: Mapping[Var, int]) -> None:
         super().__init__(scalars, uses)
-        scalars.elements = self
+        scalars.elements = proxy(self)  # which holds the scalars: a cycle would keep all code until it is collected
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
         out: list[Reg] = []

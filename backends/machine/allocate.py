@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import attrs
@@ -27,7 +28,12 @@ class Bank:
     is_strict: bool = True  #: whether they take no others
 
     def align(self, size: int) -> int:
-        return next((a for s, a in sorted(self.alignment.items(), reverse=True) if size >= s), 1)
+        return next((a for s, a in self._by_size if size >= s), 1)
+
+    @cached_property
+    def _by_size(self) -> Sequence[tuple[int, int]]:
+        """Sizes with their alignment, the largest first."""
+        return sorted(self.alignment.items(), reverse=True)
 
 
 @attrs.frozen

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TypeVar
 
-from convgen.backends.machine.instruction import Function
+from convgen.backends.machine.instruction import Function, Instruction
 
 S = TypeVar("S")
 
@@ -40,3 +40,24 @@ def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: 
                 entry[index], changed = now, True
                 leaving[index] = transfer(index, now)
     return entry
+
+
+def walked(
+    function: Function,
+    start: S,
+    walk: Callable[[int, S], tuple[S, Iterable[Instruction]]],
+    merge: Callable[[S, S], S],
+) -> Function:
+    """The function with the instructions that a walk through each block makes of it, given the facts on entry.
+
+    `walk(block, facts)` gives them behind the facts at the end. Each block keeps what its last walk made, which was
+    from the facts of the solution; blocks that cannot be reached are walked from the start.
+    """
+    made: dict[int, Iterable[Instruction]] = {}
+
+    def transfer(index: int, facts: S) -> S:
+        leaving, made[index] = walk(index, facts)
+        return leaving
+
+    solve(function, start, transfer, merge)
+    return function.rewritten(lambda index, block: made[index] if index in made else walk(index, start)[1])

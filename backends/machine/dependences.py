@@ -29,7 +29,7 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published)
     for turn in range(turns):
         for n, i in enumerate(body):
-            found = registers.follow(used[n], defined[n])
+            found = registers.step(n, used[n], defined[n], last=turn > 0)
             for flag in named[n]:
                 if flag in flags:
                     found[flags[flag]] = max(found.get(flags[flag], 0), 1)
@@ -38,12 +38,10 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
                     found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
             if found:
                 yield Dependences(n, turn > 0, found)
-            registers.overwrite(defined[n])
             if turn:  # of what follows only this turn matters
                 for flag in named[n]:
                     flags.pop(flag, None)
             else:
-                registers.add(n, used[n], defined[n])
                 flags.update(dict.fromkeys(named[n], n))
                 memory.add(n)
 
@@ -63,39 +61,36 @@ class _Kind(NamedTuple):
     barrier: Instruction | None
     access: Access | None
     origin: Access | None
-
-    @property
-    def accesses(self) -> tuple[Access, ...]:
-        """All that it touches."""
-        return tuple(a for a in (self.access, self.origin) if a is not None)
+    accesses: tuple[Access, ...]  #: all that it touches
 
     @classmethod
     def of(cls, i: Instruction) -> _Kind | None:
         if i.access is None and not i.op.barrier and not i.op.fence:
             return None
-        return cls(i.op.fence, i if i.op.barrier else None, i.access, i.origin)
+        return cls(i.op.fence, i if i.op.barrier else None, i.access, i.origin, i.accesses)
 
 
 class _Memory:
     """The memory operations and barriers so far, by kind: which kinds follow which is decided once."""
 
     def __init__(self, body: Sequence[Instruction], published: Ahead) -> None:
-        self._kinds = [_Kind.of(i) for i in body]
-        members: dict[_Kind, list[int]] = {kind: [] for kind in self._kinds if kind is not None}
-        self._members = members
-        self._before = {
-            kind: [members[other] for other in members if _ordered(other, kind, published)] for kind in members
-        }
+        kinds = [_Kind.of(i) for i in body]
+        number = {kind: n for n, kind in enumerate(dict.fromkeys(kind for kind in kinds if kind is not None))}
+        self._kinds = [-1 if kind is None else number[kind] for kind in kinds]  # by number
+        self._members: list[list[int]] = [[] for _ in number]
+        self._before = [
+            [self._members[n] for other, n in number.items() if _ordered(other, kind, published)] for kind in number
+        ]
 
     def follow(self, n: int) -> Sequence[Sequence[int]]:
         """The operations so far that an instruction must follow, by kind."""
         kind = self._kinds[n]
-        return () if kind is None else self._before[kind]
+        return () if kind < 0 else self._before[kind]
 
     def add(self, n: int) -> None:
         """An instruction joins them if it is one."""
         kind = self._kinds[n]
-        if kind is not None:
+        if kind >= 0:
             self._members[kind].append(n)
 
 
@@ -108,7 +103,11 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
     if before.barrier is not None or after.barrier is not None:
         other = after if before.barrier is not None else before
         return other.barrier is not None or any(a.space == "shared" for a in other.accesses)
-    return any(a.conflicts(b) for a in before.accesses for b in after.accesses)
+    for a in before.accesses:
+        for b in after.accesses:
+            if a.region == b.region and a.conflicts(b):
+                return True
+    return False
 
 
 class _History(NamedTuple):
@@ -125,42 +124,35 @@ class _Registers:
         self._latencies = latencies
         self._histories: dict[VirtualRegister, _History] = {}
 
-    def follow(self, used: Sequence[_Run], defined: Sequence[_Run]) -> dict[int, int]:
-        """The instructions that one with these operands must follow, and how much later."""
+    def step(self, n: int, used: Sequence[_Run], defined: Sequence[_Run], *, last: bool) -> dict[int, int]:
+        """The instructions that the next one with these operands must follow, and how much later.
+
+        It takes the place of those whose words it writes; the `last` ones of a turn are not remembered themselves.
+        """
         found: dict[int, int] = {}
         histories, latencies = self._histories, self._latencies
         for v, first, end in used:
             if v in histories:
-                for n, lo, hi in histories[v].writes:
-                    if lo < end and first < hi and found.get(n, -1) < latencies[n]:
-                        found[n] = latencies[n]
+                for m, lo, hi in histories[v].writes:
+                    if lo < end and first < hi and found.get(m, -1) < latencies[m]:
+                        found[m] = latencies[m]
         for v, first, end in defined:
-            if v in histories:
-                writes, reads = histories[v]
-                for n, lo, hi in writes:
-                    if lo < end and first < hi and found.get(n, 0) < 1:
-                        found[n] = 1
-                for n, lo, hi in reads:
-                    if lo < end and first < hi:
-                        found.setdefault(n, 0)
+            if v not in histories:
+                histories[v] = _History([], [])
+            writes, reads = histories[v]
+            for m, lo, hi in writes:
+                if lo < end and first < hi and found.get(m, 0) < 1:
+                    found[m] = 1
+            for m, lo, hi in reads:
+                if lo < end and first < hi:
+                    found.setdefault(m, 0)
+            writes[:] = [run for run in writes if run[1] < first or end < run[2]]
+            reads[:] = [run for run in reads if run[1] < first or end < run[2]]
+            if not last:
+                writes.append((n, first, end))
+        if not last:
+            for v, first, end in used:
+                if v not in histories:
+                    histories[v] = _History([], [])
+                histories[v].reads.append((n, first, end))
         return found
-
-    def overwrite(self, defined: Sequence[_Run]) -> None:
-        """Forget those whose words have all been written again."""
-        for v, first, end in defined:
-            if v in self._histories:
-                for runs in self._histories[v]:
-                    runs[:] = [run for run in runs if run[1] < first or end < run[2]]
-
-    def add(self, n: int, used: Sequence[_Run], defined: Sequence[_Run]) -> None:
-        """An instruction becomes one of them."""
-        for v, first, end in defined:
-            self._history(v).writes.append((n, first, end))
-        for v, first, end in used:
-            self._history(v).reads.append((n, first, end))
-
-    def _history(self, v: VirtualRegister) -> _History:
-        known = self._histories.get(v)
-        if known is None:
-            known = self._histories[v] = _History([], [])
-        return known

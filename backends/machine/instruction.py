@@ -147,7 +147,7 @@ class Flag:
 Operand = Reg | Inert | Flag
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Access:
     """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
 

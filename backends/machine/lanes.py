@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from convgen.ir.evaluate import Evaluator
 from convgen.ir.expr import Expr, Var
 from convgen.ir.mutate import free_vars, substitute
 
@@ -24,4 +23,6 @@ def lanes_read(lane: Expr, width: int, lets: Mapping[Var, Expr]) -> tuple[int, .
 
 @lru_cache(maxsize=2**8)
 def _evaluated(lane: Expr, width: int) -> tuple[int, ...]:
+    from convgen.ir.evaluate import Evaluator  # which few kernels need
+
     return tuple(Evaluator(width)(lane).data.tolist())

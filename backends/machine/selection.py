@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from convgen.backends.machine.emitter import Emitter
@@ -20,6 +20,7 @@ from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import free_vars, postorder, statements
+from convgen.ir.node import Node
 from convgen.ir.operands import operands
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
@@ -53,7 +54,9 @@ class Selector(ABC):
         """
         self.handlers: Handlers = {**_STATEMENTS, **messages}
         self.kernel, self.lines = kernel, lines
-        self.uses = use_counts(kernel)
+        nodes = postorder(kernel)
+        self.uses = use_counts(nodes)
+        self.multiplies = any(isinstance(n, Mma) for n in nodes)
         self.into: dict[Var, Reg] = {}  # loads that write straight into registers of a loop's, or of an operand
         self.operands = _operands(kernel, self.uses)
         self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
@@ -311,9 +314,9 @@ def comment(s: Any) -> str:
     return f"{s.site.comment} {s.site.stage}".strip()
 
 
-def use_counts(kernel: Kernel) -> dict[Var, int]:
-    """How often each variable is used as an operand."""
-    return Counter(e for node in postorder(kernel) for e in node.of_kind("Expr") if isinstance(e, Var))
+def use_counts(nodes: Iterable[Node]) -> dict[Var, int]:
+    """How often some nodes use each variable as an operand."""
+    return Counter(e for node in nodes for e in node.of_kind("Expr") if isinstance(e, Var))
 
 
 def kernel_arguments(kernel: Kernel) -> list[tuple[Global | Var, int, int]]:

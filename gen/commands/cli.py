@@ -6,6 +6,7 @@ line on stderr. Heavy modules are imported where they are needed, so that `--hel
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -44,6 +45,8 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "completion": ("completion", "parser", "completion", "bash|zsh", "print a completion script for a shell"),
 }
 
+_YOUNG = 1_000_000  #: objects that are made before the collector looks: a kernel takes fewer, and most of them stay
+
 _USAGE = """\
 usage: convgen COMMAND ...
 
@@ -63,6 +66,9 @@ examples:
 
 def entry() -> NoReturn:
     """The `convgen` program."""
+    if not any(word.startswith("--run") for word in sys.argv):  # only what is right is found by linear algebra,
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # and threads that wait for it take time
+    gc.set_threshold(_YOUNG)
     try:
         sys.stdout, sys.stderr = _stream(1, sys.stdout, _Results), _stream(2, sys.stderr, _Remarks)
         try:
@@ -75,6 +81,7 @@ def entry() -> NoReturn:
         code = 141
     except KeyboardInterrupt:
         code = 130
+    gc.freeze()  # what is left dies with the process: nobody need look through it for garbage
     sys.exit(code)
 
 

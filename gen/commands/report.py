@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from convgen.ir.error import visible
 from convgen.run.code import Code
 from convgen.run.files import Files
-from convgen.run.verify import Outcome
 
 if TYPE_CHECKING:
     from convgen.driver import Attempt
     from convgen.plan.choose import Candidate
     from convgen.run.schema import Entry
+    from convgen.run.verify import Outcome
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:

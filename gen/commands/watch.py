@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from convgen.backends.stages import MachineKernel
-from convgen.commands import dumps
 from convgen.commands.steps import Step, check_names, steps
 from convgen.driver import Attempt, Build, Options
 from convgen.ir.error import UserError
@@ -87,6 +84,8 @@ class Watch:
             _print(f"{title}\n{shown}\n", self.stream)
             return
         assert self.program is not None
+        from convgen.commands import dumps
+
         after = None if step is None else step.name
         number = 0 if step is None else 1 + steps(self.program.target.facts.name).index(step)
         path, text = self.folder / f"{made.name}.{number:02}.{after or 'built'}", f"{made}\n"
@@ -100,6 +99,10 @@ class Watch:
         """Write the kernel in work as it was before `error` broke it, as a replayable file; None if there was none."""
         if self.program is None or not self.program.trail:
             return None
+        import tempfile
+
+        from convgen.commands import dumps
+
         blamed = [note.removeprefix("pass: ") for note in getattr(error, "__notes__", []) if note.startswith("pass: ")]
         trail = self.program.trail
         ends = [number for number, (_, after) in enumerate(trail) if number and after in blamed]
@@ -128,6 +131,8 @@ def changes(before: Kernel | MachineKernel, after: Kernel | MachineKernel) -> st
     """A unified diff of two steps as printed, without its file names; the latter whole if no line can be the same."""
     if is_written_anew(before, after):
         return str(after)
+    import difflib
+
     lines = difflib.unified_diff(str(before).splitlines(), str(after).splitlines(), lineterm="", n=2)
     return "\n".join(line for number, line in enumerate(lines) if number >= 2)
 

@@ -36,10 +36,10 @@ class TeamsMeet:
     def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
         """In the largest of some tiles if there are any, in as large pieces as it has room for; None if it has none."""
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
-        for most in range(mma.met.registers, 0, -1):
+        for most in mma.met.lengths:
             share = mma.met.parts(most)[0]
             tile = scratch_tile(_NAME, mma.atom.acc, *_ways(mma, share), facts.chunk_bytes)
-            if share.registers == most and tile.bytes <= (over.bytes if over else facts.shared_bytes):
+            if tile.bytes <= (over.bytes if over else facts.shared_bytes):
                 fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
                 return cls(Overlay(**fields, over=over.name) if over else tile, most)
         return None
@@ -50,7 +50,7 @@ class TeamsMeet:
         for share in mma.met.parts(self.most):
             of = _apart(mma, share)
             stored, loaded = _ways(mma, share)
-            order = tuple(mma.d.owner(of.coords(0, 0, r))[2] for r in range(of.registers))
+            order = mma.d.registers_of(of)
             k.barrier("meet")
             k.store_shared(self.tile, Shuffle(total, order), stored, 0, "meet")
             k.barrier("meet")

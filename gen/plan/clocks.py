@@ -175,17 +175,54 @@ def ranked(
     Slices may meet by the last of so many of `meetings` at a time.
     """
     offered = choices(shape, atom, facts)
-    configs = Configs(
-        _even_tiles(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts),
-        facts.core.subtiles,
-        offered.k_orders,
-        offered.ways,
-        meetings=meetings,
-    )
+    configs = _even_configs(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts, meetings)
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
+    offer = _offer(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
+    rows = offer.rows
+    columns, slices, at_a_time = _clocks(configs, offer.work, shape, atom, facts)
+    scores = np.broadcast_to(shape.parts * (columns["launch"] + columns["besides"]), configs.dims).ravel()[rows]
+    return Table(shape, atom, moved, configs, columns, slices, at_a_time, offer.in_vectors, rows, scores)
+
+
+def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+    """What the clocks of one config consist of."""
+    configs = Configs.of(config)
+    work = _work(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
+    columns, *_ = _clocks(configs, work, shape, atom, facts)
+    return Clocks(**{name: column.item() for name, column in columns.items()})
+
+
+@attrs.frozen(cache_hash=True)
+class _Kind:
+    """What decides, beside the types, what a block of K takes: the same for problems of many sizes."""
+
+    taps: int  #: of windows that are resident; 0 where none are
+    reach: int  #: rows around a tile that they reach
+    loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
+    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by order of K: how often its loads take the issue
+
+    @classmethod
+    def of(cls, shape: Shape, k_orders: Sequence[str], atom: MmaAtom, facts: TargetFacts) -> _Kind:
+        taps, reach = (len(shape.windows.taps), shape.windows.reach) if shape.windows else (0, 0)
+        loads = shape.loads(atom, facts)
+        decodes = tuple(tuple(_decode(order, shape, load, atom, facts) for order in k_orders) for load in loads)
+        return cls(taps, reach, loads, decodes)
+
+
+@attrs.frozen(eq=False)
+class _Offer:
+    """Of the configs among which all products of a kind choose, what they need and which fit."""
+
+    work: _Work
+    in_vectors: Numbers  #: whether accumulators live among the vector registers
+    rows: Numbers  #: numbers of the combinations that fit
+
+
+@lru_cache(maxsize=256)
+def _offer(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Offer:
+    work = _work(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    work = _work(configs, shape, atom, facts)
     few = work.accumulators <= _MOST_IN_VECTORS
     in_registers = work.registers <= facts.registers
     # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
@@ -197,23 +234,13 @@ def ranked(
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
-    columns, slices, at_a_time = _clocks(configs, work, shape, atom, facts)
-    rows = np.flatnonzero(np.broadcast_to(fits, configs.dims))
-    scores = np.broadcast_to(shape.parts * (columns["launch"] + columns["besides"]), configs.dims).ravel()[rows]
-    return Table(shape, atom, moved, configs, columns, slices, at_a_time, in_vectors, rows, scores)
-
-
-def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
-    """What the clocks of one config consist of."""
-    configs = Configs.of(config)
-    columns, *_ = _clocks(configs, _work(configs, shape, atom, facts), shape, atom, facts)
-    return Clocks(**{name: column.item() for name, column in columns.items()})
+    return _Offer(work, in_vectors, np.flatnonzero(np.broadcast_to(fits, configs.dims)))
 
 
 @lru_cache(maxsize=256)
-def _even_tiles(
-    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts
-) -> Sequence[tuple[int, int, int, int, int, int]]:
+def _even_configs(
+    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, meetings: tuple[int, ...]
+) -> Configs:
     """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly.
 
     Of windows that are resident with so many taps, if any, copies are made even. All problems of one type choose among
@@ -230,7 +257,7 @@ def _even_tiles(
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
             found.append((m, n, k, wm, wn, wk))
-    return found
+    return Configs(found, facts.core.subtiles, offered.k_orders, offered.ways, meetings=meetings)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -269,18 +296,14 @@ def _messages(load: OperandLoad, rows: int, cols: int, count: int, elem_bytes: i
     return at_once.messages(rows, cols, facts.subgroup_size * count, elem_bytes)
 
 
-def _decode(configs: Configs, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> Numbers:
+def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> float:
     """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
+    if shape.runs:
+        return _RUN_DECODE
+    if order in (SPLIT, RESIDENT):
+        return 1.0
     even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-
-    def of(order: str) -> float:
-        if shape.runs:
-            return _RUN_DECODE
-        if order in (SPLIT, RESIDENT):
-            return 1.0
-        return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
-
-    return _along(_ORDER, map(of, configs.k_orders))
+    return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
 
 
 def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
@@ -290,16 +313,15 @@ def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
     return _along(_TILE, map(made.__getitem__, given))
 
 
-def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Work:
+def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Work:
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    elem, spans, lanes, windows = atom.elem_bytes, atom.spans, facts.subgroup_size, shape.windows
+    elem, spans, lanes, loads = atom.elem_bytes, atom.spans, facts.subgroup_size, kind.loads
     count = subgroups_m * subgroups_n * subgroups_k
     simds = np.minimum(count, facts.core.simds)
-    taps, reach = (len(windows.taps), windows.reach) if windows else (1, 0)
-    depth = k // taps
-    sides = (m + reach, depth), (n, k)
+    depth = k // max(1, kind.taps)
+    sides = (m + kind.reach, depth), (n, k)
     gaps = (m + n) * (_by_tile(lambda cols: pitch_of(cols, elem, facts)[0], k) - k) * elem
-    if windows:
+    if kind.taps:
         even = partial(even_rows, elem_bytes=elem, facts=facts)
         even_sides = [(_by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, count), side[1]) for side in sides]
         sides = even_sides[0], even_sides[1]
@@ -307,8 +329,7 @@ def _work(configs: Configs, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> 
         several = (lanes // atom.m > 2) & (depth * elem > 2 * facts.chunk_bytes)
         gaps = sum(rows for rows, _ in sides) * facts.chunk_bytes * (1 + several)
     copied = sum(rows * cols for rows, cols in sides) * elem
-    loads = shape.loads(atom, facts)
-    decodes = [_decode(configs, shape, load, atom, facts) for load in loads]
+    decodes = [_along(_ORDER, decode) for decode in kind.decodes]
     messages = sum(
         _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count) * decode
         for load, side, decode in zip(loads, sides, decodes)
@@ -417,6 +438,8 @@ def _meeting(
     if turns and turns.shared:
         at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
         return at_each * tile / costs.unit_rate, at_a_time
+    if (slices == 1).all():
+        return np.zeros(slices.shape), at_a_time
     left = slices * shape.m * shape.n * elem.bytes
     sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
     given_back = np.minimum(left, costs.dirty) / costs.drain

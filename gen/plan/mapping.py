@@ -15,10 +15,9 @@ from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
 from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
-from convgen.plan.lru import Steps, simulate
 from convgen.plan.panels import Ints
 from convgen.plan.plan import Plan
-from convgen.plan.traffic import Moved, Operands, Tiles, Traffic, count
+from convgen.plan.traffic import Count, Moved, Operands, Tiles, Traffic
 
 _WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
 _MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
@@ -62,12 +61,15 @@ class Launch:
         m, n = self.tiles
         return m * n * self.slices
 
-    def traffic(self, order: Order) -> Traffic:
+    def count(self, order: Order) -> Count:
         mapping = self.mapping(order)
         back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         tiles, takers = tiles_of(mapping), takers_of(mapping)
         units = self.facts.compute_units
-        return count(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
+        return Count.of(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
+
+    def traffic(self, order: Order) -> Traffic:
+        return self.count(order).traffic
 
     def least(self, found: Traffic) -> Traffic:
         """What no order can be below, given what one does: each byte comes once, and results reach all channels."""
@@ -76,6 +78,8 @@ class Launch:
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""
+        from convgen.plan.lru import Steps, simulate
+
         mapping, part = self.mapping(order), plan.parts[0]
         back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
         tile_m, tile_n, tile_k = plan.config.tile
@@ -105,13 +109,15 @@ def best_order(launch: Launch) -> Order:
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
     if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.facts.costs.launch:
         return IN_ROWS
-    if launch.least(default).clocks(launch.facts.caches, launch.facts.compute_units) >= _WORTH * clocks_of_memory:
+    least = launch.least(default)
+    best, fewest = IN_ROWS, _WORTH * clocks_of_memory
+    if least.clocks(launch.facts.caches, launch.facts.compute_units) >= fewest:
         return IN_ROWS
-    others = {order: launch.traffic(order) for order in _orders(launch)}
-    clocks = {order: found.clocks(launch.facts.caches, launch.facts.compute_units)
-              for order, found in others.items() if found.fill <= default.fill}  # fmt: skip
-    best = min(clocks, key=lambda order: clocks[order], default=IN_ROWS)
-    return best if clocks.get(best, clocks_of_memory) < _WORTH * clocks_of_memory else IN_ROWS
+    for order in _orders(launch):
+        found = launch.count(order)
+        if found.fill <= default.fill and found.clocks(least.memory) < fewest and found.clocks() < fewest:
+            best, fewest = order, found.clocks()
+    return best
 
 
 def ordered(plan: Plan, together: int) -> Plan:

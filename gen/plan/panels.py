@@ -63,6 +63,12 @@ class Panels:
         return float(self.union(np.zeros_like(every), every, 1)[0])
 
 
+def distinct(values: Ints) -> Ints:
+    """The values in order, each once. (`numpy.unique` does that and more, and loads masked arrays to look for some.)"""
+    found = np.sort(values)
+    return found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found
+
+
 def _ranges(first: Ints, counts: Ints) -> Ints:
     """first[0], first[0] + 1, ..., then those of first[1], ...: `counts` of each."""
     ends = np.cumsum(counts)

@@ -14,7 +14,8 @@ rounds alike. `lru.py` counts the same step by step, but for halos.
 
 from __future__ import annotations
 
-from math import gcd
+from functools import cached_property
+from math import gcd, prod
 
 import attrs
 import numpy as np
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View, stride
 from convgen.plan.contraction import Product
-from convgen.plan.panels import Floats, Ints, Panels, panels
+from convgen.plan.panels import Floats, Ints, Panels, distinct, panels
 
 Tiles = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -71,8 +72,7 @@ class Schedule:
 
 def _counted(keys: Ints) -> Ints:
     """Of each key, how many like it come before."""
-    order = np.argsort(keys, kind="stable")
-    _, counts = np.unique(keys, return_counts=True)
+    order, counts = np.argsort(keys, kind="stable"), np.bincount(keys)
     found = np.empty(len(keys), np.int64)
     found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     return found
@@ -102,14 +102,20 @@ class Traffic(Moved):
     channels: float  #: share of an L2's channels over which a wave's results lie
 
     def clocks(self, caches: Caches, units: int, busy: float = 0.0) -> float:
-        """What mappings are ranked by, with `busy` clocks of work on so many units.
+        """What mappings are ranked by, with `busy` clocks of work on so many units."""
+        return _clocks(self.fill, self.memory, self.result, self.channels, caches, units, busy)
 
-        Nothing hides the store of results: a unit has its own rate, a wave no more than the channels that it reaches.
-        Loads overlap with work, but for what a norm of 2.5 leaves over (fitted to public times of matrix products).
-        """
-        stores = min(units * caches.result_rate, self.channels * caches.xcds * caches.channels * caches.store_rate)
-        parts = busy + self.result / stores, self.fill / caches.fill_rate, self.memory / caches.memory_rate
-        return float(sum(part**_OVERLAP for part in parts) ** (1 / _OVERLAP))
+
+def _clocks(
+    fill: float, memory: float, result: float, channels: float, caches: Caches, units: int, busy: float = 0.0
+) -> float:
+    """Nothing hides the store of results: a unit has its own rate, a wave no more than the channels that it reaches.
+
+    Loads overlap with work, but for what a norm of 2.5 leaves over (fitted to public times of matrix products).
+    """
+    stores = min(units * caches.result_rate, channels * caches.xcds * caches.channels * caches.store_rate)
+    parts = busy + result / stores, fill / caches.fill_rate, memory / caches.memory_rate
+    return float(sum(part**_OVERLAP for part in parts) ** (1 / _OVERLAP))
 
 
 @attrs.frozen(eq=False)
@@ -142,27 +148,77 @@ def count(
     takers: Ints | None = None,
 ) -> Traffic:
     """The traffic of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
-    in_flight = max(1, units // caches.xcds) * per_unit
-    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
-    wave = at.round * caches.xcds + at.xcd
-    direction = _directions(wave, at.backwards, at.rounds * caches.xcds).reshape(at.rounds, caches.xcds)
-    fill = memory = _read(at, operands, at.xcd, caches.xcds, caches.l2_bytes, direction)
-    if caches.memory_side_bytes:
-        memory = _read(at, operands, np.zeros_like(at.xcd), 1, caches.memory_side_bytes, direction[:, :1])
-    return Traffic(
-        requested=len(wave) * (operands.rows.requested + operands.columns.requested) / at.slices,
-        fill=fill,
-        memory=memory,
-        bound=_bound(operands, wave, at.slices),
-        unlimited=_bound(operands, at.xcd, at.slices),
-        result=operands.result_bytes,
-        channels=_channels(at, operands, wave, caches),
-    )
+    return Count.of(tiles, operands, caches, units, per_unit, k_reversed, takers).traffic
 
 
-def _directions(wave: Ints, backwards: Flags, waves: int) -> Flags:
-    """Whether most workgroups of each wave walk K backwards."""
-    return np.bincount(wave, backwards, waves) * 2 > np.bincount(wave, minlength=waves)
+@attrs.frozen(eq=False)
+class Count:
+    """The numbers of a launch's traffic, each counted when it is asked for: many a launch is ruled out by one."""
+
+    at: Schedule
+    operands: Operands
+    caches: Caches
+    units: int
+
+    @classmethod
+    def of(
+        cls,
+        tiles: Tiles,
+        operands: Operands,
+        caches: Caches,
+        units: int,
+        per_unit: int = 1,
+        k_reversed: Flags | None = None,
+        takers: Ints | None = None,
+    ) -> Count:
+        in_flight = max(1, units // caches.xcds) * per_unit
+        return cls(Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers), operands, caches, units)
+
+    @property
+    def traffic(self) -> Traffic:
+        """All of them."""
+        at, operands, wave = self.at, self.operands, self._wave
+        return Traffic(
+            requested=len(wave) * (operands.rows.requested + operands.columns.requested) / at.slices,
+            fill=self.fill,
+            memory=self.memory,
+            bound=_bound(operands, wave, at.slices),
+            unlimited=_bound(operands, at.xcd, at.slices),
+            result=operands.result_bytes,
+            channels=self.channels,
+        )
+
+    def clocks(self, memory: float | None = None) -> float:
+        """What mappings are ranked by, with so many bytes from memory in place of those that are counted."""
+        memory = self.memory if memory is None else memory
+        return _clocks(self.fill, memory, self.operands.result_bytes, self.channels, self.caches, self.units)
+
+    @cached_property
+    def fill(self) -> float:
+        """Bytes into the L2s of all XCDs."""
+        return _read(self.at, self.operands, self.at.xcd, self.caches.xcds, self.caches.l2_bytes, self._direction)
+
+    @cached_property
+    def memory(self) -> float:
+        """Bytes from memory."""
+        at, held = self.at, self.caches.memory_side_bytes
+        return _read(at, self.operands, np.zeros_like(at.xcd), 1, held, self._direction[:, :1]) if held else self.fill
+
+    @cached_property
+    def channels(self) -> float:
+        """The share of an L2's channels over which a wave's results lie."""
+        return _channels(self.at, self.operands, self._wave, self.caches)
+
+    @cached_property
+    def _wave(self) -> Ints:
+        return self.at.round * self.caches.xcds + self.at.xcd
+
+    @cached_property
+    def _direction(self) -> Flags:
+        """Whether most workgroups of each wave, by round and XCD, walk K backwards."""
+        shape = self.at.rounds, self.caches.xcds
+        backwards, all_of_it = (np.bincount(self._wave, each, prod(shape)) for each in (self.at.backwards, None))
+        return (backwards * 2 > all_of_it).reshape(shape)
 
 
 def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: int, direction: Flags) -> float:
@@ -201,7 +257,7 @@ class _Side:
     @classmethod
     def of(cls, panels: Panels, at: Schedule, axis: int, place: Ints, places: int) -> _Side:
         rounds, slices = at.rounds, at.slices
-        key = np.unique(((at.tile[:, axis] * slices + at.tile[:, 2]) * places + place) * rounds + at.round)
+        key = distinct(((at.tile[:, axis] * slices + at.tile[:, 2]) * places + place) * rounds + at.round)
         owner, turn = np.divmod(key, rounds)
         tile, place = np.divmod(owner, places)
         before = np.full(len(key), -1)
@@ -250,10 +306,11 @@ def _bound(operands: Operands, group: Ints, slices: int) -> float:
     rows, columns = operands.rows, operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     total = 0.0
-    for size, times in zip(*np.unique(np.bincount(group), return_counts=True)):
+    of_size = np.bincount(np.bincount(group))
+    for size in np.flatnonzero(of_size).tolist():
         height = np.arange(1, min(rows.tiles, size) + 1)
         width = np.minimum(-(-size // height), columns.tiles)
-        total += times * float((height * row + width * column)[height * width >= size].min(initial=np.inf))
+        total += of_size[size] * float((height * row + width * column)[height * width >= size].min(initial=np.inf))
     return total / slices
 
 
@@ -265,14 +322,14 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
     spread = gcd(operands.result_pitch, caches.camp_bytes)
     if caches.channels == 1 or spread < caches.camp_bytes or not len(wave):
         return 1.0
-    columns = np.unique(wave * operands.columns.tiles + at.tile[:, 1])
+    columns = distinct(wave * operands.columns.tiles + at.tile[:, 1])
     of, column = np.divmod(columns, operands.columns.tiles)
     width = operands.tile[1] * operands.result_elem
     first = column * width // caches.channel_bytes
     count = min(caches.channels, max(1, width // caches.channel_bytes))
     reached = (first[:, None] + np.arange(count)) % caches.channels
-    found = np.unique(of[:, None] * caches.channels + reached)
-    waves = len(np.unique(of))
+    found = distinct((of[:, None] * caches.channels + reached).ravel())
+    waves = len(distinct(of))
     return len(found) / (waves * caches.channels)
 
 

@@ -36,7 +36,8 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 
-def products(problem: Problem, block: int, moved: Collection[str] = (), phases: str = APART) -> tuple[Product, ...]:
+@lru_cache(maxsize=2**6)
+def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
     """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
 
     The inputs `moved` are read where a kernel before has put them (see `reordered`); `phases` are those of a config.

@@ -11,6 +11,7 @@ from math import gcd, prod
 from typing import Any
 
 import attrs
+import numpy as np
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
@@ -71,7 +72,13 @@ class Fragment(Digits):
         shared = (Space.SUBGROUP, Space.LANE)
         if self.dims != other.dims or self.shape != other.shape or self.owners(*shared) != other.owners(*shared):
             raise UserError(f"fragments {self} and {other}: lanes hold different elements")
-        return tuple(self.owner(other.coords(0, 0, register))[2] for register in range(other.registers))
+        return self.registers_of(other)
+
+    def registers_of(self, other: Fragment) -> tuple[int, ...]:
+        """For each register of the first lane of `other` the register here that holds the same element."""
+        registers = np.arange(other.registers)
+        found = self.owner(other.coords(0, 0, registers))[2]
+        return tuple(np.broadcast_to(found, registers.shape).tolist())
 
     def shared_order(self, few: Fragment, place: Callable[[dict[str, Any]], Any]) -> tuple[int, ...]:
         """For each register the one of `few` whose element has the same place, which is made of its coordinates."""
@@ -124,6 +131,12 @@ class Fragment(Digits):
             Digit(Space.SUBGROUP, tile.count(Space.SUBGROUP), Space.MEMORY, self.registers * lanes),
         )
         return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many registers of a lane whole parts may have, the most first."""
+        strides = (d.stride for d in self.factored(Space.REGISTER).digits if d.space == Space.REGISTER)
+        return tuple(sorted({self.registers, *strides}, reverse=True))
 
     def parts(self, most: int) -> tuple[Fragment, ...]:
         """The same in parts of at most `most` registers a lane, whose registers follow one another in the whole's."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
-from convgen.ir.evaluate import Evaluator
 from convgen.ir.floats import EXACT, Abs, Ceil, Floor, Fma, Neg, Round
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
@@ -144,6 +143,8 @@ def _constant(e: x.Expr) -> x.Expr | None:
     """The value of an operation on constants that are the same in every element."""
     if not all(type(c.a if type(c) is x.Splat else c) is x.Const for c in e.children()):
         return None
+    from convgen.ir.evaluate import Evaluator  # which few kernels need
+
     value = Evaluator(1)(e).data.ravel()[:1]
     elem = e.type.elem
     found = x.Const(elem, int(value.view(f"u{value.itemsize}")[0]))

@@ -8,6 +8,7 @@ shift out of range) has no value and so widens no range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from convgen.ir import expr as x
@@ -364,7 +365,8 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
         yield from exits_of(s)
 
 
-def var_ranges(k: Kernel) -> dict[x.Var, Range]:
+@lru_cache(maxsize=1)
+def var_ranges(k: Kernel) -> Mapping[x.Var, Range]:
     """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.

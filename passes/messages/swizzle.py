@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import attrs
+import numpy as np
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import Fragment
@@ -62,8 +63,9 @@ def _accesses(
     row, col = layout.dims
     each = width // elem_bytes
     for register in range(0, min(layout.registers, _ACCESSES * each), each):
-        coords = [layout.coords(0, *first_of(way, lane, register)) for lane in range(lanes)]
-        yield _Access(tuple((at[row], at[col] // each) for at in coords), phases, width)
+        at = layout.coords(0, *first_of(way, np.arange(lanes), register))
+        rows, cols = (np.broadcast_to(at[dim], lanes).tolist() for dim in (row, col))
+        yield _Access(tuple((r, c // each) for r, c in zip(rows, cols)), phases, width)
 
 
 def _across(layout: Fragment) -> Fragment:

@@ -14,7 +14,7 @@ from convgen.backends import target
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.plan.choose import candidates, first_fitting
-from convgen.plan.mapping import Launch, best_order, named
+from convgen.plan.mapping import _MATTERS, _WORTH, Launch, _orders, best_order, named
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
@@ -182,6 +182,24 @@ def test_no_choice_reads_more_than_the_default() -> None:
             assert launch.traffic(best_order(launch)).fill <= launch.traffic(IN_ROWS).fill
 
 
+@pytest.mark.parametrize(
+    "descriptor", ["mb32ic512ih7oc512oh7kh3ph1", "mb4ic128ih28oc128oh28kh3ph1", "mb2ic3ih112oc64oh56kh7ph3sh2"]
+)
+@pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
+def test_the_choice_is_that_of_all_orders_counted_whole(descriptor: str, direction: str) -> None:
+    """The chooser leaves out what cannot change which is the first of the fewest clocks."""
+    problem = Conv.parse(descriptor, dir=direction, dt="f16")
+    found = first_fitting(problem, candidates(problem, FACTS), FACTS)
+    assert found is not None
+    launch = Launch.of(found[1], found[0].together)
+    default = launch.traffic(IN_ROWS)
+    orders = [order for order in _orders(launch) if launch.traffic(order).fill <= default.fill]
+    clocks = {o: launch.traffic(o).clocks(FACTS.caches, FACTS.compute_units) for o in (*orders, IN_ROWS)}
+    best = min(clocks, key=lambda order: clocks[order])
+    worth = default.fill * _WORTH > default.bound and clocks[IN_ROWS] >= _MATTERS * FACTS.costs.launch
+    assert best_order(launch) == (best if worth and clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS)
+
+
 @pytest.mark.parametrize("descriptor", ["mb32ic512ih7oc512oh7kh3ph1", "mb8ic64ih28oc96oh14kh3ph1sh2"])
 @pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
 def test_no_order_is_below_the_least(descriptor: str, direction: str) -> None:
@@ -189,9 +207,11 @@ def test_no_order_is_below_the_least(descriptor: str, direction: str) -> None:
     found = first_fitting(problem, candidates(problem, FACTS), FACTS)
     assert found is not None
     launch = Launch.of(found[1])
-    least = launch.least(launch.traffic(IN_ROWS)).clocks(FACTS.caches, FACTS.compute_units)
+    bytes_at_least = launch.least(launch.traffic(IN_ROWS))
+    least = bytes_at_least.clocks(FACTS.caches, FACTS.compute_units)
     for order in ("rows", "cols", "xcc:8+cols", "group:8m", "xcc:8+even:4m", "xcc:8+even:2n", "chunk:8x16"):
         traffic = launch.traffic(Order.parse(order))
+        assert traffic.memory >= bytes_at_least.memory * (1 - 1e-9), order
         assert traffic.clocks(FACTS.caches, FACTS.compute_units) >= least * (1 - 1e-9), order
 
 

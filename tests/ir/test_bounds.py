@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_variables_of_a_kernel() -> None:
     }
 
 
-def _counted(digit: Var, radix: int, begin: Expr) -> dict[Var, tuple[int, int]]:
+def _counted(digit: Var, radix: int, begin: Expr) -> Mapping[Var, tuple[int, int]]:
     """The ranges of a kernel in which a digit begins somewhere and is counted up, modulo its radix, by a select."""
     gx, gy, gz, sub, i, out = (var(n) for n in ("gx", "gy", "gz", "sub", "i", "out"))
     after = digit + 1

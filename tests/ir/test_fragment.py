@@ -106,6 +106,13 @@ def test_parts_are_runs_of_registers(f: Fragment, most: int) -> None:
             assert np.array_equal(np.broadcast_to(found[dim], wanted.shape), wanted)
 
 
+@settings(max_examples=100)
+@given(fragments())
+def test_lengths_are_those_of_parts(f: Fragment) -> None:
+    every = range(f.registers, 0, -1)
+    assert f.lengths == tuple(most for most in every if f.parts(most)[0].registers == most)
+
+
 @settings(max_examples=200)
 @given(reordered())
 def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
@@ -113,6 +120,7 @@ def test_the_order_of_another_layout(pair: tuple[Fragment, Fragment]) -> None:
     f, g = pair
     order = list(f.order_of(g))
     assert sorted(order) == list(range(f.registers))
+    assert order == [f.owner(g.coords(0, 0, register))[2] for register in range(g.registers)]
     sub, lane, reg = all_owners(g)
     wanted, found = g.coords(sub, lane, reg), f.coords(sub, lane, np.array(order)[reg])
     for dim in f.dims:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from string import Formatter
-from typing import Any
 
 import attrs
 import pytest
@@ -29,9 +28,7 @@ MEMORY = {t.__name__ for t in (Global, Plane, Shared, View)}
 @pytest.mark.parametrize("cls", STATEMENTS)
 def test_every_row_is_whole(cls: type[Stmt]) -> None:
     """Memory has a way in which it is accessed, operands have names, and the text shows all that is evaluated."""
-    rows: Any = cls
-    annotated = {a.name: a.type for a in attrs.fields(rows)}
-    memory = {f for f in cls.fields if annotated[f] in MEMORY}
+    memory = {f for f in cls.fields if cls.declared[f].annotation in MEMORY}
     assert memory == {f for f, way in cls.roles.items() if isinstance(way, Effect)}
     assert all(str(name).isidentifier() for f, name in cls.roles.items() if f not in memory)
     shown = {name for _, name, _, _ in Formatter().parse(cls.form) if name}
