@@ -29,7 +29,7 @@ _CODE = " code/"  #: in the names of kinds that were fitted to machine code
 _IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
 #: Chip -> the kind that tells what launches take where that is in clocks: of calls, which have no further launches and
 #: start later than kernels do. MIOpen's table times kernels; the shortest takes 4.2 us from start to end.
-_LAUNCHES = {"mi250x": "miopen nhwc/mi250/mlir", "mi300x": "miopen code/mi300x/f16"}
+_LAUNCHES = {"mi250x": "miopen nhwc/mi250/mlir B", "mi300x": "miopen code/mi300x/f16"}
 #: How matrix instructions write types -> as chips have them.
 _TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
