@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
@@ -141,6 +142,7 @@ def _products(plan: Plan) -> Iterator[Products]:
             "elem": product.of_m.memory.elem.bytes, "result": product.result.memory.elem.bytes,
             "k_runs_m": message_elems(product.of_m, chunk, K) > 1,
             "k_runs_n": message_elems(product.of_n, chunk, K) > 1,
+            "k_piece_m": math.inf, "launches": 1,
             "lane_m": _lane(product.of_m, chunk), "lane_n": _lane(product.of_n, chunk),
             "lane_out": min(chunk, _NEIGHBOURS * product.result.memory.elem.bytes),
             "others": 0, "other_groups": 0, "other_read": 0, "other_written": 0,

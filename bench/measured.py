@@ -6,7 +6,7 @@ ranks are Spearman's, over all rows and within a problem.
 
     measured.py DIR                                        errors of each part by constants fitted to the others
     measured.py DIR --constants FILE                       errors of given constants, nothing fitted
-    measured.py DIR --write FILE                           constants fitted to all of it
+    measured.py DIR --write FILE                           constants fitted to all of it (--only: others stay)
     measured.py --predict DIR --constants FILE --out DIR   a CSV a table: what tells rows apart, and `pred` in its unit
 
 With --kernels DIR, which holds code objects (.hsaco, .co) of the kernels that the column `kernel` names, rows of these
@@ -214,10 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(str(path))
         return 0
     if given.write:
+        fitted = dict(constants.known()) if given.only else {}
         coded = [table for table in tables if table.model is Loops]  # of the closed form, all rows
-        wanted = [*read(folder, given.only), *coded]
-        fitted = [fitting.fit(t, t.judged) for t in track(wanted, "fitting", console=console)]
-        constants.write(given.write, (entry for entries in fitted for entry in entries.values()))
+        wanted = [*read(folder, given.only, entries=fitted), *coded]
+        fitting.fit_all(track(wanted, "fitting", console=console), fitted)
+        constants.write(given.write, fitted.values())
         return 0
     told, panels = {}, {}
     for table in tables:

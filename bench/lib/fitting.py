@@ -7,7 +7,7 @@ twice too slow would cost no more than one told twice too quick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 
 from convgen.profile.chips import Chip
 from convgen.profile.closed import Estimate, Numbers, Terms, Work
-from convgen.profile.constants import Entry
+from convgen.profile.constants import Entry, rounded
 from convgen.profile.published.table import Table
 
 Mask = npt.NDArray[np.bool_]
@@ -34,20 +34,33 @@ _TIMED_ONLY, _CLOCKS = (
 
 
 def fit(table: Table, among: Mask) -> dict[str, Entry]:
-    """Constants of each kind of the table's rows, from those `among` them that count; wider kinds first."""
+    """Constants of each kind of the table's rows, from those `among` them that count; wider kinds first.
+
+    A kind of few rows has no constants but where these say nothing of a wider one.
+    """
     rows: dict[str, list[int]] = {}
     wider: dict[str, tuple[str, ...]] = {}
+    apart: set[str] = set()
     for number in np.flatnonzero(among & table.judged):
-        kinds = table.kinds(table.rows[number])
-        for at, kind in enumerate(kinds):
+        row = table.rows[number]
+        kinds = table.kinds(row)
+        for at, kind in enumerate(table.kinds_told(row)):
             rows.setdefault(kind, []).append(int(number))
             wider[kind] = kinds[at + 1 :]
+        if table.apart(row):
+            apart.add(kinds[0])
     found: dict[str, Entry] = {}
     for kind in sorted(rows, key=lambda k: len(wider[k])):
-        if len(rows[kind]) >= _FEWEST or not wider[kind]:
+        if len(rows[kind]) >= _FEWEST or kind in apart or not wider[kind]:
             usual = next((found[w].terms for w in wider[kind] if w in found), None)
             found[kind] = _entry(table, kind, np.array(rows[kind]), usual)
     return found
+
+
+def fit_all(tables: Iterable[Table], found: dict[str, Entry]) -> None:
+    """Add the constants of tables to those `found`, in their order: a table may be read by those of the ones before."""
+    for table in tables:
+        found |= fit(table, table.judged)
 
 
 def predict(table: Table, constants: Mapping[str, Entry]) -> Estimate:
@@ -105,22 +118,33 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     def terms(point: Numbers) -> Terms:
         return Terms(**dict(zip((f.name for f in fields), map(float, np.exp(point)))))
 
-    def errors(point: Numbers) -> Numbers:
-        own = terms(point)
-        return np.concatenate([
-            *(_off(part.estimate(own).total / part.measured) for part in some),
-            np.sqrt(2 * _SCALE * _HELD) * (point - start),
-        ])  # fmt: skip
+    def search(begin: Numbers, of: Callable[[Numbers], Terms]) -> Numbers:
+        def errors(point: Numbers) -> Numbers:
+            own = of(point)
+            return np.concatenate([
+                *(_off(part.estimate(own).total / part.measured) for part in some),
+                np.sqrt(2 * _SCALE * _HELD) * (point - start),
+            ])  # fmt: skip
 
-    bounds = low - 1e-9, high + 1e-9
-    at = least_squares(
-        errors, np.clip(start, low, high), bounds=bounds, loss="soft_l1", f_scale=_SCALE, ftol=_FINE, xtol=_FINE
-    ).x
-    best = terms(at)
+        bounds, ways = (low - 1e-9, high + 1e-9), {"loss": "soft_l1", "f_scale": _SCALE, "ftol": _FINE, "xtol": _FINE}
+        return np.asarray(least_squares(errors, begin, bounds=bounds, **ways).x)
+
+    best = terms(search(np.clip(start, low, high), terms))
+    if _kept(some, best) != best:
+        best = _kept(some, terms(search(np.clip(start, low, high), lambda point: _kept(some, terms(point)))))
+    best = rounded(best)
     ratios = np.concatenate([part.estimate(best).total / part.measured for part in _parts(table, rows)])
     off = 100 * np.abs(ratios - 1)
     figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
     return Entry(kind, table.name, len(rows), *figures, best)
+
+
+def _kept(parts: list[_Part], terms: Terms) -> Terms:
+    """The same with no more clocks at full use of the matrix units than the chip keeps, if all rows are of one."""
+    if len(parts) > 1:
+        return terms
+    most = parts[0].chip.kept * parts[0].chip.clock * (1 + terms.power)
+    return attrs.evolve(terms, clock=min(terms.clock, most))
 
 
 def _off(ratio: Numbers) -> Numbers:

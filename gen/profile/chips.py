@@ -17,6 +17,7 @@ class Chip:
     partitions: int  #: XCDs; workgroups go to them in turn, each has an L2 of its own
     clock: float  #: clocks per us at most
     rates: dict[str, int]  #: by type, FLOP of matrix instructions per clock of a unit, dense
+    kept: float = 0.85  #: most of the clock that it keeps while all matrix units work
 
 
 _CDNA2 = {"f16": 1024, "bf16": 1024, "f32": 256, "s8": 1024}  #: CDNA2 white paper, table of peak rates
@@ -28,7 +29,7 @@ _CDNA4 = {"f16": 4096, "bf16": 4096, "f32": 256, "s8": 8192, "fp8": 8192, "fp4":
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("mi250", "gfx90a", 104, 1, 1700, _CDNA2),
+        Chip("mi250", "gfx90a", 104, 1, 1700, _CDNA2, kept=1.0),
         Chip("mi250x", "gfx90a", 110, 1, 1700, _CDNA2),
         Chip("mi300x", "gfx942", 304, 8, 2100, _CDNA3),
         Chip("mi300a", "gfx942", 228, 6, 2100, _CDNA3),

@@ -1,11 +1,11 @@
 """The time of tiled products of matrices from sizes and tiles alone: a closed form, over numbers or arrays of them.
 
 Workgroups go to compute units in rounds. In one iteration of K a unit multiplies, takes in operands, reads them from
-local memory and arranges them; the slowest of these sets the pace, and the others show where they come near it. The
-result is written at the end of a round, without overlap. All of that runs at a clock that falls as the matrix units of
-the chip are used, since a chip may take so much power and no more. Beside it stands what memory takes, before it the
-start of the launch, behind it the way of results out of the L2s, the meeting of those that share K, and what else is
-launched: kernels that only move bytes.
+local memory and arranges them, while each of the workgroups that it holds waits for its own; the slowest of these sets
+the pace, and the others show where they come near it. The result is written at the end of a round, without overlap.
+All of that runs at a clock that falls as the matrix units of the chip are used, since a chip may take so much power and
+no more. Beside it stands what memory takes, before it the start of the launch, behind it the way of results out of the
+L2s, the meeting of those that share K, and what else is launched: kernels that only move bytes.
 
 Ticks are the unit in which a set of measurements tells time: us, or clocks of the unit where efficiencies are given.
 """
@@ -29,7 +29,7 @@ _REGISTERS = 512  #: of a lane of a SIMD, for all its waves
 _OTHER_REGISTERS = 48  #: of a wave; addresses, masks and temporaries
 _LOCAL = 65536  #: bytes of local memory of a unit
 _LOCAL_RATE = 128  #: bytes a clock of local memory (CDNA3 ISA, "LDS")
-_MOST_RESIDENT = 4  #: workgroups of a unit that hide one another's latencies
+_MOST_RESIDENT = 8  #: workgroups of four waves that a unit holds (CDNA3 ISA: eight waves a SIMD)
 _STAGES = 2  #: blocks of K held in registers and in local memory
 SUM = 4.0  #: bytes of an element of a sum that others are added to
 PACE = 4.0  #: exponent of the smooth maximum within an iteration
@@ -106,6 +106,7 @@ class Products(Work):
     n: Numbers
     k: Numbers
     batch: Numbers
+    launches: Numbers  #: into which the batch is cut, one after the other
     tile_m: Numbers
     tile_n: Numbers
     tile_k: Numbers
@@ -117,6 +118,7 @@ class Products(Work):
     result: Numbers  #: bytes of a result's element
     k_runs_m: Numbers  #: 1 where M's operand is contiguous along K, else 0
     k_runs_n: Numbers  #: likewise N's
+    k_piece_m: Numbers  #: elements of M's operand that follow each other along K, at most
     lane_m: Numbers  #: bytes of M's operand that a lane loads with one instruction
     lane_n: Numbers  #: likewise N's
     lane_out: Numbers  #: bytes of the result that a lane stores with one
@@ -157,8 +159,8 @@ class Terms:
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "of a launch, beside its workgroups")
     matrix: float = _term("1", 0.9, 1.3, 1.0, "matrix clocks beside those at the peak rate")
-    serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration, in which its workgroup does nothing else")
-    far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of an iteration all operands of which come from memory")
+    serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration at least: its workgroup loads, waits, meets")
+    far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of one all operands of which come from memory")
     operands: float = _term("bytes/clock", 8.0, 64.0, 30.0, "rate at which operands reach a unit")
     fabric: float = _term("bytes/clock", 500.0, 40000.0, 9000.0, "rate at which operands reach all units together")
     run: float = _term("bytes", 1.0, 512.0, 30.0, "that each contiguous run of an operand costs beside its own")
@@ -218,23 +220,25 @@ def at_clock(chip: Chip, terms: Terms, used: Numbers) -> Numbers:
 
 def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
     """Rounds of workgroups, iteration by iteration."""
-    rounds = np.ceil(p.groups / chip.units)
+    rounds = np.ceil(p.groups / p.launches / chip.units)  # of a launch
     together = np.minimum(rounds, _resident(p))
-    turns = np.ceil(rounds / together)
+    turns = p.launches * np.ceil(rounds / together)
+    rounds = p.launches * rounds
     iterations = np.ceil(p.depth / p.tile_k)
     matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
     arranged = _arranged(p) * terms.arrange
     busy, fetched = terms.matrix * matrix + arranged, _fetched(p, terms.run)
     asked_for = p.groups * iterations * _fetched(p, 0.0)
     missed = np.minimum(1.0, chip.partitions * p.bytes_once / asked_for)
-    own = busy * _SIMDS / np.minimum(p.waves, _SIMDS)
-    alone = turns * (own + terms.serial + terms.far * missed)
+    multiplied = np.maximum(rounds, turns * _SIMDS / np.minimum(p.waves, _SIMDS)) * busy
+    waited = turns * (terms.serial + terms.far * missed)
     shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
     together_in = p.groups * fetched / terms.fabric
     taken_in = smooth(PACE, rounds * fetched / terms.operands, together_in, rounds * _loads(p) * terms.load)
-    pace = smooth(PACE, rounds * busy, taken_in, rounds * shared, alone)
-    result = p.tile_m * p.tile_n * p.result
-    stored = rounds * result * (terms.store + terms.put / (_WAVE * p.lane_out))
+    pace = smooth(PACE, multiplied, taken_in, rounds * shared, waited)
+    result = np.minimum(p.tile_m, p.m) * np.minimum(p.tile_n, p.n) * p.result
+    stores = np.maximum(p.launches, p.groups / chip.units)  # not in rounds: what takes results away serves all units
+    stored = stores * result * (terms.store + terms.put / (_WAVE * p.lane_out))
     partial = np.where(p.depth % p.tile_k, turns * terms.rest, 0.0)
     clocks = iterations * pace + stored + partial + turns * terms.round
     return Inner(clocks, p.groups * iterations * matrix, rounds * iterations * matrix)
@@ -249,19 +253,22 @@ def _resident(p: Products) -> Numbers:
 
 
 def _fetched(p: Products, more: float) -> Numbers:
-    """Bytes of operands of an iteration, each contiguous run `more` longer than it is."""
-    along_k = np.minimum(p.tile_k, p.depth) * p.elem
+    """Bytes of operands of an iteration, each contiguous run `more` longer than it is; of rows that exist."""
+    along_k = np.minimum(p.tile_k, p.depth)
 
-    def side(rows: Numbers, k_runs: Numbers) -> Numbers:
-        run = np.where(k_runs > 0, along_k, rows * p.elem)
-        return np.asarray(rows * p.tile_k * p.elem * (1 + more / run))
+    def side(rows: Numbers, run: Numbers) -> Numbers:
+        return np.asarray(rows * p.tile_k * p.elem * (1 + more / (run * p.elem)))
 
-    return side(p.tile_m, p.k_runs_m) + side(p.tile_n, p.k_runs_n)
+    m, n = np.minimum(p.tile_m, p.m), np.minimum(p.tile_n, p.n)
+    run_m = np.where(p.k_runs_m > 0, np.minimum(along_k, p.k_piece_m), m)
+    run_n = np.where(p.k_runs_n > 0, along_k, n)
+    return side(m, run_m) + side(n, run_n)
 
 
 def _loads(p: Products) -> Numbers:
     """Loads of waves in an iteration."""
-    return np.asarray((p.tile_m / p.lane_m + p.tile_n / p.lane_n) * p.tile_k * p.elem / _WAVE)
+    lanes = np.minimum(p.tile_m, p.m) / p.lane_m + np.minimum(p.tile_n, p.n) / p.lane_n
+    return np.asarray(lanes * p.tile_k * p.elem / _WAVE)
 
 
 def _shared_bytes(p: Products) -> Numbers:

@@ -14,7 +14,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.profile.closed import Terms
 
-_FIGURES = 4  #: significant ones of a constant that is written
+_FIGURES = 4  #: significant ones of a constant
 
 
 @attrs.frozen
@@ -31,8 +31,12 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """As the file has it."""
-        told = {f.name: getattr(self, f.name) for f in attrs.fields(Entry) if f.name != "terms"}
-        return told | {"terms": {n: float(f"{v:.{_FIGURES}g}") for n, v in attrs.asdict(self.terms).items()}}
+        return attrs.asdict(self)
+
+
+def rounded(terms: Terms) -> Terms:
+    """Constants as they are kept."""
+    return Terms(**{name: float(f"{value:.{_FIGURES}g}") for name, value in attrs.asdict(terms).items()})
 
 
 def read(path: Path) -> dict[str, Entry]:

@@ -27,7 +27,6 @@ MEASURED = Path(__file__).parents[1] / "data" / "measured"
 CHIP = CHIPS["mi300x"]
 FIELDS = attrs.fields(Terms)
 
-KEPT = {"mi250": 1.0}  #: the largest share of its clock that a chip keeps at full use, where it is not the usual one
 #: Terms that make everything slower as they grow, and rates that make it quicker.
 COSTS = (
     *("start", "matrix", "serial", "far", "run", "load", "shared", "arrange", "rest", "store", "put", "round"),
@@ -54,6 +53,7 @@ def products(draw: st.DrawFn) -> Products:
         rate=one_of(256, 2048, 4096),
         **{size: float(draw(st.integers(1, 5000))) for size in "mnk"},
         batch=one_of(1, 3, 64),
+        launches=one_of(1, 3),
         tile_m=one_of(16, 64, 256),
         tile_n=one_of(16, 128, 256),
         tile_k=one_of(8, 32, 64),
@@ -65,6 +65,7 @@ def products(draw: st.DrawFn) -> Products:
         result=one_of(2, 4),
         k_runs_m=one_of(0, 1),
         k_runs_n=one_of(0, 1),
+        k_piece_m=one_of(2, 1000),
         lane_m=one_of(2, 16),
         lane_n=one_of(4, 16),
         lane_out=one_of(2, 16),
@@ -74,6 +75,16 @@ def products(draw: st.DrawFn) -> Products:
         other_written=one_of(0, 1e9),
     )
     return Products(**{name: np.array([value]) for name, value in numbers.items()})
+
+
+def one_product(**numbers: float) -> Products:
+    """Two tiles of 128 x 128 a unit of f16, unless told otherwise."""
+    usual = dict.fromkeys(("batch", "launches", "split", "k_runs_m", "k_runs_n"), 1.0)
+    usual |= dict.fromkeys(("lane_m", "lane_n", "lane_out"), 16.0)
+    usual |= dict.fromkeys(("waves_m", "waves_n", "elem", "result"), 2.0)
+    usual |= {"m": 128.0 * CHIP.units, "n": 256.0, "k": 4096.0, "k_piece_m": 4096.0, "rate": 2048.0, "waves": 4.0}
+    usual |= {**ALONE, "tile_m": 128.0, "tile_n": 128.0, "tile_k": 64.0}
+    return Products(**{name: np.array([value]) for name, value in (usual | numbers).items()})
 
 
 def total(p: Products, terms: Terms) -> float:
@@ -99,6 +110,56 @@ def test_more_work_takes_longer(p: Products, name: str) -> None:
     """Twice the work, that is: where a little more fills a block of K that was not full, it may take less."""
     twice = attrs.evolve(p, **{name: 2 * getattr(p, name)})
     assert total(twice, Terms(rest=1)) >= 0.999 * total(p, Terms(rest=1))
+
+
+#: Terms with which nothing but what is asked for takes long.
+QUICK = Terms(
+    start=1e-3,
+    serial=1,
+    far=1,
+    operands=1e9,
+    fabric=1e9,
+    load=1e-3,
+    put=1e-3,
+    store=1e-9,
+    shared=1e-3,
+    round=1e-3,
+    memory=1e12,
+    written_back=1e12,
+    clock=2100,
+    power=1e-9,
+)
+
+
+def test_waits_hide_behind_matrix_instructions() -> None:
+    """Two workgroups of 1024 matrix clocks an iteration each: waits of 500 clocks are free, of 4000 they are all."""
+    busy, hidden, waiting = (total(one_product(), attrs.evolve(QUICK, serial=c)) for c in (1, 500, 4000))
+    assert busy == pytest.approx(64 * 2 * 1024 / 2100, rel=1e-3)
+    assert hidden == pytest.approx(busy, rel=1e-2)
+    assert waiting == pytest.approx(64 * 4000 / 2100, rel=2e-2)
+
+
+def test_a_workgroup_of_one_wave_has_one_simd() -> None:
+    four, one = (total(one_product(n=128, waves=w, waves_m=w / 2, waves_n=w / 2), QUICK) for w in (4, 1))
+    assert one == pytest.approx(4 * four, rel=1e-3)
+
+
+def test_rows_that_do_not_exist_are_not_loaded() -> None:
+    narrow, wide = (total(one_product(n=n), attrs.evolve(QUICK, operands=1)) for n in (1, 128))
+    assert narrow == pytest.approx(wide * 129 / 256, rel=1e-2)
+
+
+def test_launches_in_a_row_do_not_share_rounds() -> None:
+    """Of 304 units, 152 each work in one of two launches; in one launch all do."""
+    half = CHIP.units / 2
+    numbers = {"m": 128 * half, "n": 128, "batch": 2}
+    one, two = (total(one_product(**numbers, launches=n), QUICK) for n in (1, 2))
+    assert two == pytest.approx(2 * one, rel=1e-3)
+
+
+def test_pieces_of_k_bring_what_lies_between() -> None:
+    whole, cut = (total(one_product(k_piece_m=n), attrs.evolve(QUICK, operands=8, run=64)) for n in (64, 2))
+    assert cut > 5 * whole
 
 
 @given(products())
@@ -214,8 +275,8 @@ def test_tiles_of_transposes(transpose: Transpose, groups: int, read: float) -> 
 def test_a_product_gets_the_tile_of_least_clocks() -> None:
     """Large tiles for large products; narrow ones, and K cut, where there is little else."""
     terms = constants.known()["rocblas/mi250x/f16"].terms
-    sizes = {**ALONE, "rate": 1024.0, "elem": 2.0, "result": 2.0, "k_runs_m": 1.0, "k_runs_n": 1.0, "batch": 1.0}
-    sizes |= {"lane_m": 16.0, "lane_n": 16.0, "lane_out": 16.0}
+    sizes = {**ALONE, "rate": 1024.0, "elem": 2.0, "result": 2.0, "batch": 1.0, "launches": 1.0}
+    sizes |= {"k_runs_m": 1.0, "k_runs_n": 1.0, "k_piece_m": 8192.0, "lane_m": 16.0, "lane_n": 16.0, "lane_out": 16.0}
     large = tiled({**sizes, "m": 8192.0, "n": 8192.0, "k": 4096.0}, CHIPS["mi250"], terms)
     assert large["tile_m"] * large["tile_n"] >= 128 * 128
     assert large["split"] == 1
@@ -262,7 +323,7 @@ def test_constants_are_physical() -> None:
             continue  # clocks of no chip, or of several
         chip = CHIPS[kind.split("/")[1]]
         full = float(at_clock(chip, entry.terms, np.ones(1))[0])
-        assert 0.35 * chip.clock <= full <= KEPT.get(chip.name, 0.85) * chip.clock, (kind, full)
+        assert 0.35 * chip.clock <= full <= 1.001 * chip.kept * chip.clock, (kind, full)
 
 
 def test_errors_are_those_recorded(tables: list[Table]) -> None:
@@ -270,7 +331,7 @@ def test_errors_are_those_recorded(tables: list[Table]) -> None:
     for table in tables:
         by_kind: dict[str, list[int]] = {}
         for n in np.flatnonzero(table.judged):
-            for kind in table.kinds(table.rows[n]):
+            for kind in table.kinds_told(table.rows[n]):
                 by_kind.setdefault(kind, []).append(int(n))
         for kind, rows in by_kind.items():
             entry = constants.known().get(kind)
@@ -278,7 +339,7 @@ def test_errors_are_those_recorded(tables: list[Table]) -> None:
                 continue
             assert entry.rows == len(rows)
             off = 100 * np.abs(_ratios(table, np.array(rows), entry.terms) - 1)
-            assert (np.median(off), off.mean()) == pytest.approx((entry.median, entry.mean), abs=0.15), kind
+            assert (np.median(off), off.mean()) == pytest.approx((entry.median, entry.mean), abs=0.002), kind
 
 
 def _ratios(
@@ -307,6 +368,17 @@ def test_some_rows_of_the_mi300x_are_from_an_mi300a(tables: list[Table]) -> None
     assert where["6144x4864x4096-NT-f32"] == "mi300x"  # not ordered in sixes
     assert where["70000x70000x70000-TT-f16"] == "mi300x"  # other types were not tuned there
     assert sum(chip == "mi300a" for chip in where.values()) == 161
+
+
+def test_launches_of_one_tuning_run_begin_late(tables: list[Table]) -> None:
+    """Its rows have constants of their own, and say nothing of those of others."""
+    table = next(t for t in tables if t.name == "rocblas_gfx942")
+    late = [row for row in table.rows if table.kinds(row)[0] == "rocblas/mi300x/f32/late"]
+    assert len(late) == 39
+    assert all((row["dtype"], row["trans"]) == ("f32", "NN") for row in late)
+    assert {kind for row in late for kind in table.kinds_told(row)} == {"rocblas/mi300x/f32/late"}
+    own, others = (constants.known()[f"rocblas/mi300x/f32{end}"].terms for end in ("/late", ""))
+    assert own.start > 3 * others.start
 
 
 def test_none_of_an_mi300as_rows_has_more_than_its_units_can(tables: list[Table]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from math import ceil
+from math import ceil, inf
 
 import attrs
 
@@ -110,6 +110,8 @@ def _sample(row: Row) -> Sample:
         result=_RESULT,
         k_runs_m=1.0,
         k_runs_n=1.0,
+        k_piece_m=inf,
+        launches=1.0,
         lane_m=WIDEST,
         lane_n=WIDEST,
         lane_out=WIDEST,

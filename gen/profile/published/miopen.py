@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 
 import attrs
 
@@ -141,6 +141,8 @@ def _product(row: Row) -> Sample:
         result=SUM if tiled.split > 1 else elem,
         k_runs_m=float(row["dir"] != "W"),
         k_runs_n=float(row["dir"] == "F"),
+        k_piece_m=inf,
+        launches=1.0,
         lane_m=WIDEST,
         lane_n=WIDEST,
         lane_out=WIDEST,

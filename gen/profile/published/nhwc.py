@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from convgen.profile import constants
+from collections.abc import Mapping
+from math import inf
+
 from convgen.profile.chips import CHIPS
-from convgen.profile.closed import SUM
+from convgen.profile.closed import SUM, Terms
+from convgen.profile.constants import Entry
 from convgen.profile.published.miopen import forward_shape, product_of
 from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
 from convgen.profile.tiles import tiled
 
 _CHIP = CHIPS["mi250"]  #: 104 units; the column of the card with 110 has the same problems
-_TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile
+TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile
 _ASSEMBLY = "ConvAsm"  #: solvers of hand-written code; the others are compiled from MLIR
 _DEPTH = 16.0  #: elements along K; blocks of K do not cross taps
 
 
-def table(name: str, rows: list[Row]) -> Table:
-    """Rows of both solvers: hand-written ones with the tile that the closed form would take, others with MLIR's own."""
+def table(name: str, rows: list[Row], entries: Mapping[str, Entry]) -> Table:
+    """Rows of both solvers: hand-written ones with the tile that the closed form would take, others with MLIR's own.
+
+    The former is that of least clocks by the constants for rocBLAS's products among `entries`.
+    """
+
+    def sample(row: Row) -> Sample:
+        return _sample(row, entries[f"{TILES_BY}/{row['dtype']}"].terms)
+
     return Table(
         name,
         rows,
@@ -26,7 +36,7 @@ def table(name: str, rows: list[Row]) -> Table:
         scale=1e3,
         shape=forward_shape,
         kinds=_kinds,
-        sample=_sample,
+        sample=sample,
         counts=lambda row: bool(row["ms_104cu"]),
         results=frozenset(("ms_104cu", "ms_110cu")),
         labels=("dir", "dtype", "solver"),
@@ -35,12 +45,11 @@ def table(name: str, rows: list[Row]) -> Table:
 
 def _kinds(row: Row) -> tuple[str, ...]:
     maker = "assembly" if _is_assembly(row) else "mlir"
-    by_maker = f"miopen nhwc/{_CHIP.name}/{maker}"
-    by_way = f"{by_maker} {row['dir']}"
-    return f"{by_way}/{row['dtype']}", by_way, by_maker
+    by_way = f"miopen nhwc/{_CHIP.name}/{maker} {row['dir']}"
+    return f"{by_way}/{row['dtype']}", by_way
 
 
-def _sample(row: Row) -> Sample:
+def _sample(row: Row, tiles_by: Terms) -> Sample:
     type, way = row["dtype"], row["dir"]
     rate, elem = float(_CHIP.rates[type]), BYTES[type]
     sizes = {
@@ -50,16 +59,17 @@ def _sample(row: Row) -> Sample:
         "result": elem,
         "k_runs_m": float(way != "W"),
         "k_runs_n": float(way == "F"),
+        "k_piece_m": inf,
+        "launches": 1.0,
     }
-    numbers = _chosen(row, sizes) if _is_assembly(row) else _compiled(row, sizes)
+    numbers = _chosen(row, sizes, tiles_by) if _is_assembly(row) else _compiled(row, sizes)
     return Sample(_CHIP, 1e9 * float(row["gflop"]), rate, numbers)
 
 
-def _chosen(row: Row, sizes: dict[str, float]) -> dict[str, float]:
+def _chosen(row: Row, sizes: dict[str, float], tiles_by: Terms) -> dict[str, float]:
     """Numbers of hand-written code, which was tuned: with the tile of least clocks."""
     product = product_of(row, _DEPTH, merged=int(row["c"]) % _DEPTH > 0)
-    terms = constants.known()[f"{_TILES_BY}/{row['dtype']}"].terms
-    return tiled({**sizes, **product, **_lanes(row, sizes["elem"])}, _CHIP, terms)
+    return tiled({**sizes, **product, **_lanes(row, sizes["elem"])}, _CHIP, tiles_by)
 
 
 def _compiled(row: Row, sizes: dict[str, float]) -> dict[str, float]:
@@ -88,7 +98,19 @@ def _compiled(row: Row, sizes: dict[str, float]) -> dict[str, float]:
         "waves": tile.waves,
         "waves_m": waves_m,
         "waves_n": waves_n,
+        **(_phases(row, sizes["others"], tile.depth) if way == "B" else {}),
     }
+
+
+def _phases(row: Row, others: float, depth: int) -> dict[str, float]:
+    """What sets a data gradient compiled from MLIR apart: each phase of the strides that has taps is a launch.
+
+    Its K goes through all taps of the phase, then to the next channel; with channels last these lie apart.
+    """
+    y, x, stride_h, stride_w = (int(row[name]) for name in "y x stride_h stride_w".split())
+    launches = min(stride_h * stride_w, y * x)
+    piece = max(1.0, depth * launches / (y * x))
+    return {"launches": launches, "others": others + launches - 1, "k_piece_m": piece}
 
 
 def _lanes(row: Row, elem: float) -> dict[str, float]:

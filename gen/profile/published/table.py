@@ -91,8 +91,13 @@ class Table:
     counts: Callable[[Row], bool]  #: whether the figure says enough to be judged by
     results: frozenset[str]  #: columns that follow from the measurement
     labels: tuple[str, ...]  #: columns by which errors are told
+    apart: Callable[[Row], bool] = lambda _: False  #: whether a row says nothing of kinds wider than its own
     subsets: dict[str, Callable[[Row], bool]] = attrs.field(factory=dict)  #: and other rows for which they are, by name
     model: type[Work] = Products
+
+    def kinds_told(self, row: Row) -> tuple[str, ...]:
+        """Those of a row's kinds of which it says something."""
+        return self.kinds(row)[:1] if self.apart(row) else self.kinds(row)
 
     @cached_property
     def samples(self) -> list[Sample]:

@@ -1,0 +1,60 @@
+"""bench/measured.py --write: the constants that come with convgen come out again."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import attrs
+import pytest
+
+from convgen.profile import constants
+from convgen.profile.constants import Entry
+from convgen.profile.published.read import read
+
+BENCH = Path(__file__).parents[2] / "bench"
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
+CODE = "_code"  #: at the end of tables that are told from machine code, which is not at hand
+
+FIGURES = 0.02  #: per cent by which errors may differ, of other versions of numpy, say
+TERMS = 0.02  #: and of themselves, constants
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("measured")
+
+
+def same(found: dict[str, Entry], wanted: dict[str, Entry]) -> None:
+    assert found.keys() == wanted.keys()
+    for kind, entry in found.items():
+        for name in ("source", "rows"):
+            assert getattr(entry, name) == getattr(wanted[kind], name), kind
+        for name in ("median", "mean"):
+            assert getattr(entry, name) == pytest.approx(getattr(wanted[kind], name), abs=FIGURES), kind
+        assert attrs.asdict(entry.terms) == pytest.approx(attrs.asdict(wanted[kind].terms), rel=TERMS), kind
+
+
+def test_one_table_is_fitted_as_before(measured: ModuleType, tmp_path: Path) -> None:
+    """The others stay as they are."""
+    measured.main([str(MEASURED), "--only", "rocblas_gfx942", "--write", str(tmp_path / "c.json")])
+    same(constants.read(tmp_path / "c.json"), constants.known())
+
+
+@pytest.mark.sweep
+def test_all_constants_that_need_no_machine_code(measured: ModuleType, tmp_path: Path) -> None:
+    measured.main([str(MEASURED), "--write", str(tmp_path / "c.json")])
+    wanted = {kind: entry for kind, entry in constants.known().items() if not entry.source.endswith(CODE)}
+    same(constants.read(tmp_path / "c.json"), wanted)
+
+
+def test_tiles_are_chosen_by_the_constants_that_are_given() -> None:
+    """Those of rocBLAS on the same chip, which the fit finds before."""
+    (table,) = read(MEASURED, ["miopen_gfx90a_nhwc"], entries={})
+    row = next(row for row in table.rows if row["solver"].startswith("ConvAsm") and row["dir"] == "F")
+    with pytest.raises(KeyError, match="rocblas/mi250x/"):
+        table.sample(row)
+    (table,) = read(MEASURED, ["miopen_gfx90a_nhwc"])
+    assert table.sample(row).numbers["tile_m"] >= 16
