@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from convgen.ir import stmt as s
-from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
+from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var, const
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
@@ -22,6 +22,7 @@ from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rules import number
 from convgen.ir.simplify.sums import Grouping, Home, Homes
 from convgen.ir.stmt import Stmt
+from convgen.ir.types import AnyType, VectorType
 
 N = TypeVar("N", bound=Node)
 
@@ -64,7 +65,7 @@ class _Simplifier(Mutator):
             if issubclass(cls, Expr):
                 self._table.setdefault(cls, self.expression)
             elif issubclass(cls, s.Load):
-                self._table[cls] = self.load
+                self._table[cls] = self.flat_load if cls is s.FlatLoad else self.load
 
     # ------------------------------------------------------------ expressions
 
@@ -160,9 +161,20 @@ class _Simplifier(Mutator):
         self.home_of[n.var] = Home(self.depth, True)
         return self.descend(n)
 
+    def flat_load(self, n: s.FlatLoad) -> Stmt:
+        """Zeros where no lane loads."""
+        new = self.load(n)
+        assert isinstance(new, s.FlatLoad)
+        return self.Let(s.Let(n.var, _zeros(n.var.type))) if number(new.mask) == 0 else new
+
     def ExitIf(self, n: s.ExitIf) -> Stmt:
         new = self.descend(n)
         return s.empty if number(new.cond) == 0 else new
+
+
+def _zeros(type: AnyType) -> Expr:
+    zero = const(0, type.elem)
+    return Splat(type, zero) if isinstance(type, VectorType) else zero
 
 
 def _lets(names: tuple[Var, ...], values: tuple[Expr, ...]) -> Stmt:
