@@ -205,8 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=given.json)
     try:
         clocks = clocks_of(given.kernels, given.clocks, console) if given.kernels else None
-        tables = read(folder, given.only, clocks)
         by = constants.read(given.constants) if given.constants else None
+        tables = read(folder, given.only, clocks, constants.known() | (by or {}))
     except UserError as error:
         parser.error(str(error))
     if given.predict:

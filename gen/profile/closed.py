@@ -159,7 +159,7 @@ class Terms:
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "of a launch, beside its workgroups")
     matrix: float = _term("1", 0.9, 1.3, 1.0, "matrix clocks beside those at the peak rate")
-    serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration at least: its workgroup loads, waits, meets")
+    serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration, in which its workgroup waits for loads")
     far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of one all operands of which come from memory")
     operands: float = _term("bytes/clock", 8.0, 64.0, 30.0, "rate at which operands reach a unit")
     fabric: float = _term("bytes/clock", 500.0, 40000.0, 9000.0, "rate at which operands reach all units together")
@@ -231,8 +231,8 @@ def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
     asked_for = p.groups * iterations * _fetched(p, 0.0)
     missed = np.minimum(1.0, chip.partitions * p.bytes_once / asked_for)
     multiplied = np.maximum(rounds, turns * _SIMDS / np.minimum(p.waves, _SIMDS)) * busy
-    waited = turns * (terms.serial + terms.far * missed)
     shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
+    waited = turns * (shared + terms.serial + terms.far * missed)
     together_in = p.groups * fetched / terms.fabric
     taken_in = smooth(PACE, rounds * fetched / terms.operands, together_in, rounds * _loads(p) * terms.load)
     pace = smooth(PACE, multiplied, taken_in, rounds * shared, waited)
