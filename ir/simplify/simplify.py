@@ -163,9 +163,8 @@ class _Simplifier(Mutator):
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:
         """Zeros where no lane loads."""
-        new = self.load(n)
-        assert isinstance(new, s.FlatLoad)
-        return self.Let(s.Let(n.var, _zeros(n.var.type))) if number(new.mask) == 0 else new
+        is_empty = number(self.mutate(n.mask)) == 0
+        return self.Let(s.Let(n.var, _zeros(n.var.type))) if is_empty else self.load(n)
 
     def ExitIf(self, n: s.ExitIf) -> Stmt:
         new = self.descend(n)

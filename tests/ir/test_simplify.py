@@ -8,13 +8,13 @@ from hypothesis import given, settings
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Div, Expr, Lane, Max, Min, Shuffle, Splat, Uniform, const, eq, ne, select, var
+from convgen.ir.expr import AddressOf, Div, Expr, Lane, Max, Min, Shuffle, Splat, Uniform, const, eq, ne, select, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.node import table_size
 from convgen.ir.simplify.bounds import bounds
 from convgen.ir.simplify.simplify import simplify
-from convgen.ir.types import f32, s8, s16, s32, s64, u8, u32, vector
+from convgen.ir.types import AnyType, bool_, f16, f32, s8, s16, s32, s64, u8, u32, u64, vector
 from convgen.ir.verify import verify
 from tests.ir.expressions import CASES, Case
 from tests.strategies import FIXED, SWEEP
@@ -260,6 +260,20 @@ def test_branches_with_known_conditions_fold() -> None:
     with k.when(k.group[0] < 2):
         k.let("unused", const(3))
     assert body(k) == "barrier  # 1 kept"
+
+
+@pytest.mark.parametrize("type", [f32, vector(f16, 8)])
+def test_a_load_of_no_lane_is_zeros(type: AnyType) -> None:
+    k = KernelBuilder("k", width=16)
+    source, result = (k.buffer(name, type.elem, 256) for name in ("source", "result"))
+    v, place = k.var("v", type), Lane().to(u64) * (type.bits // 8)
+    k.add(stmt.FlatLoad(v, source, AddressOf(source) + place, (Lane() < 0) & (Lane() < 3), k.site()))
+    k.add(stmt.FlatStore(result, AddressOf(result) + place, const(True, bool_), v, k.site()))
+    after = verify(simplify(k.done()), "message")
+    assert not any(isinstance(n, stmt.FlatLoad) for n in postorder(after))
+    memory = {name: np.full(256 * type.elem.bytes, 7, np.uint8) for name in ("source", "result")}
+    interpret(after, memory, {})
+    assert not memory["result"][: 16 * type.bits // 8].any()
 
 
 def test_arms_that_bind_the_same_variable_differently() -> None:
