@@ -10,6 +10,7 @@ from operator import and_, or_
 from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
 from convgen.ir.simplify.extents import divisor, least, never_less
+from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
@@ -90,22 +91,56 @@ class Masks:
 
     def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
         """The dims that may leave their range and whose offsets would not show it, with their positions."""
-        last = self.view.memory.length - self.view.base
+        for dims in self.view.axes:
+            for n, d in enumerate(dims):
+                at = positions[d.name]
+                if self._may_leave(d, n, at) and not self._shows(d, at):
+                    yield d, at.value
+
+    def shown(self, positions: Mapping[str, Position]) -> frozenset[str]:
+        """The dims whose whole position belongs into the varying offset, which alone is checked: it shows that they
+        leave their range.
+        """
+        dims = ((d, n, positions[d.name]) for dims in self.view.axes for n, d in enumerate(dims))
+        return frozenset(d.name for d, n, at in dims if self._may_leave(d, n, at) and self._shows(d, at))
+
+    def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
+        """Whether a dim, so many behind the first of its axis, may leave its range."""
+        if number and d.size == d.padded:
+            return False  # a remainder
+        low, high = self.bounds(at.value)
+        return low < 0 or high >= least(d.extent)
+
+    def _shows(self, d: LinearDim, at: Position) -> bool:
+        """Whether an offset past a dim's end is past the buffer's."""
         # What is displaced may begin further down than its position says.
         is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
-        for dims in self.view.axes:
-            for i, d in enumerate(dims):
-                value = positions[d.name].value
-                if i and d.size == d.padded:
-                    continue  # a remainder
-                low, high = self.bounds(value)
-                if low >= 0 and high < least(d.extent):
-                    continue
-                # Past the end of the buffer by the varying offset alone: soffset may not take part in the check.
-                alone = positions[d.name].uniform is ZERO or self.access.is_steady(positions[d.name].uniform)
-                shows = alone and is_surface and not d.reversed and low >= 0
-                if not (shows and never_less(times(d.stride, d.extent), last)):
-                    yield d, value
+        low, high = self.bounds(at.value)
+        if not is_surface or d.reversed or low < 0:
+            return False
+        begin = self._begin()
+        last = self.view.memory.length - begin
+        fits = isinstance(d.stride, int) and isinstance(last, int) and high * d.stride + last < -OUT_OF_RANGE
+        alone = begin == self.view.base and (at.uniform is ZERO or self.access.is_steady(at.uniform))
+        return (alone or fits) and never_less(times(d.stride, d.extent), last)
+
+    def _begin(self) -> Extent:
+        """The first byte that the view has for coordinates that exist, whatever its dims say: halos are tested, too."""
+        dims = [d for dims in self.view.axes for d in dims]
+        begin, strides = self.view.base, {d.name: d.stride for d in dims}
+        names = [name for halo in self.view.halos for name, _ in halo.terms]
+        if any(d.reversed for d in dims) or len(set(names)) < len(names):
+            return begin
+        for halo in self.view.halos:
+            steps = {
+                divmod(stride, coef) if isinstance(stride, int) and coef > 0 else (0, 1)
+                for name, coef in halo.terms
+                if (stride := strides.get(name)) is not None
+            }
+            if len(steps) != 1 or any(rest for _, rest in steps):
+                return self.view.base
+            begin = begin - halo.const * steps.pop()[0]
+        return begin
 
     def _coordinate(self, terms: Sequence[tuple[str, int]], start: int, positions: Mapping[str, Position]) -> Expr:
         total: Expr = const(start)

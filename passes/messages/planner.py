@@ -7,7 +7,7 @@ stands in the varying part, and a lane that must not access gets an offset beyon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
@@ -61,7 +61,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
         at = positions.of(start)
-        varying, uniform, imm = _offset(access, window, at)
+        varying, uniform, imm = _offset(access, window, at, masks.shown(at))
         yield assemble(access, masks, at, GlobalMessage(start, run, window.surface, varying, uniform, imm, TRUE))
 
 
@@ -73,7 +73,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
     begin = 0
     for start in range(0, access.layout.registers, runs.count):
         at, run = runs.at(start), runs.of(start)
-        varying, uniform, imm = _displaced(*_offset(access, window, at), run, access)
+        varying, uniform, imm = _displaced(*_offset(access, window, at, masks.shown(at)), run, access)
         masks.outside = run.outside
         if not runs.is_skewed:
             yield assemble(
@@ -144,8 +144,10 @@ def _run(access: TileAccess, positions: Positions, widest: int) -> int:
     return 1
 
 
-def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position]) -> tuple[Expr, Expr, int]:
-    """(varying, uniform, immediate) in bytes from the start of the window."""
+def _offset(
+    access: TileAccess, window: Window, positions: Mapping[str, Position], shown: Collection[str] = ()
+) -> tuple[Expr, Expr, int]:
+    """(varying, uniform, immediate) in bytes from the window's start; of dims that are `shown` nothing is uniform."""
     varying: Expr = ZERO
     uniform: Expr = ZERO
     imm = access.view.skew
@@ -153,7 +155,7 @@ def _offset(access: TileAccess, window: Window, positions: Mapping[str, Position
         for d in dims:
             at = window.position(d, positions[d.name])
             varying = plus(varying, scale(at.varying, d.stride))
-            if access.is_steady(at.uniform):
+            if access.is_steady(at.uniform) or d.name in shown:
                 varying = plus(varying, scale(at.uniform, d.stride))
             else:
                 uniform = plus(uniform, scale(at.uniform, d.stride))

@@ -9,6 +9,7 @@ import pytest
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.error import Unsupported, VerifyError
+from convgen.ir.expr import Comparison
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
@@ -37,7 +38,7 @@ from convgen.passes.lower_tiles import lower_tiles
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.run import reference
-from tests.passes.running import tile_kernel
+from tests.passes.running import tile_kernel, tile_kernels
 
 FACTS = get("gfx942").facts
 CONFIG = Config((32, 32, 32), (2, 1), (16, 16, 16))
@@ -85,6 +86,25 @@ def test_fused_taps_that_straddle_a_message_narrow_it() -> None:
     fused = Config((32, 32, 32), (2, 1), (16, 16, 16), taps="fused")
     assert load_bytes(lowered("mb1ic24ih8oc32kh3ph1", fused), "src") == {16}
     assert load_bytes(lowered("mb1ic20ih8oc32kh3ph1", fused), "src") == {8}
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "tests"),
+    [
+        ("mb5ic32ih7oc32kh1", {"src": 0, "diff_dst": 0}),
+        ("mb5ic32ih7oc32kh3ph1", {"src": 2, "diff_dst": 0}),  # rows and columns of an image
+        ("mb5ic32ih8oc32oh6kh3ph0", {"src": 0, "diff_dst": 0}),
+    ],
+)
+def test_past_the_end_of_k_offsets_are_past_the_end_of_the_buffer(descriptor: str, tests: dict[str, int]) -> None:
+    """Where slices of K do not come out even, no comparison says so."""
+    problem = Conv.parse(descriptor, dir="BWD_W", dt="f16")
+    config = Config((32, 32, 32), (2, 1), (16, 16, 16), taps="fused", slices=3)
+    main, _ = tile_kernels(problem, config, FACTS)
+    loads = [s for s in postorder(lower_tiles(buffer_shared(main), FACTS)) if isinstance(s, GlobalLoad)]
+    for name, count in tests.items():
+        offsets = [load.varying for load in loads if load.site.comment == name]
+        assert max(sum(isinstance(e, Comparison) for e in postorder(offset)) for offset in offsets) == count
 
 
 @pytest.mark.parametrize(("step", "width"), [(8, 16), (4, 8), (2, 4), (6, 4), (1, 2)])
