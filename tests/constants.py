@@ -85,8 +85,10 @@ def _name(value: Any) -> Any:
 
 
 def _ordered(value: Any) -> Any:
-    """The value with sets in order, at any depth."""
+    """The value with sets in order, at any depth; classes by name, for ctypes' pointers are of whoever asks first."""
     match value:
+        case type():
+            return value.__name__
         case set() | frozenset():
             return sorted(map(repr, value))
         case dict():
