@@ -94,7 +94,7 @@ class Masks:
         for dims in self.view.axes:
             for n, d in enumerate(dims):
                 at = positions[d.name]
-                if self._may_leave(d, n, at) and not self._shows(d, at):
+                if self._may_leave(d, n, at) and not self._shows(d, positions):
                     yield d, at.value
 
     def shown(self, positions: Mapping[str, Position]) -> frozenset[str]:
@@ -102,7 +102,7 @@ class Masks:
         leave their range.
         """
         dims = ((d, n, positions[d.name]) for dims in self.view.axes for n, d in enumerate(dims))
-        return frozenset(d.name for d, n, at in dims if self._may_leave(d, n, at) and self._shows(d, at))
+        return frozenset(d.name for d, n, at in dims if self._may_leave(d, n, at) and self._shows(d, positions))
 
     def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
         """Whether a dim, so many behind the first of its axis, may leave its range."""
@@ -111,25 +111,34 @@ class Masks:
         low, high = self.bounds(at.value)
         return low < 0 or high >= least(d.extent)
 
-    def _shows(self, d: LinearDim, at: Position) -> bool:
-        """Whether an offset past a dim's end is past the buffer's."""
+    def _shows(self, d: LinearDim, positions: Mapping[str, Position]) -> bool:
+        """Whether an offset past a dim's end is past the buffer's, if all of its position is in the varying one."""
         # What is displaced may begin further down than its position says.
         is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
+        at = positions[d.name]
         low, high = self.bounds(at.value)
         if not is_surface or d.reversed or low < 0:
             return False
-        begin = self._begin()
+        begin = self._begin(d, positions)
         last = self.view.memory.length - begin
         fits = isinstance(d.stride, int) and isinstance(last, int) and high * d.stride + last < -OUT_OF_RANGE
-        alone = begin == self.view.base and (at.uniform is ZERO or self.access.is_steady(at.uniform))
+        alone = begin == self.view.base and self._is_alone(at)
         return (alone or fits) and never_less(times(d.stride, d.extent), last)
 
-    def _begin(self) -> Extent:
-        """The first byte that the view has for coordinates that exist, whatever its dims say: halos are tested, too."""
-        dims = [d for dims in self.view.axes for d in dims]
-        begin, strides = self.view.base, {d.name: d.stride for d in dims}
+    def _is_alone(self, at: Position) -> bool:
+        """Whether all of a position is in the varying offset anyhow."""
+        return at.uniform is ZERO or self.access.is_steady(at.uniform)
+
+    def _begin(self, d: LinearDim, positions: Mapping[str, Position]) -> Extent:
+        """The first byte, by the varying offset, of what the view has at a dim's first position.
+
+        Where halos have coordinates, these are tested as well, whatever the other dims say that they are of.
+        """
+        dims = [each for axis in self.view.axes for each in axis]
+        begin, strides = self.view.base, {each.name: each.stride for each in dims}
         names = [name for halo in self.view.halos for name, _ in halo.terms]
-        if any(d.reversed for d in dims) or len(set(names)) < len(names):
+        elsewhere = any(not self._is_alone(positions[name]) for name in names if name in positions)
+        if elsewhere or d.name in names or any(each.reversed for each in dims) or len(set(names)) < len(names):
             return begin
         for halo in self.view.halos:
             steps = {
