@@ -172,6 +172,13 @@ def test_only_what_can_be_wrong_is_looked_at(shape: str, dt: str, config: str, v
     assert ("padding=" in str(program.plan and program.plan.config)) is ("padding" in config)
 
 
+@pytest.mark.parametrize(("dir", "shape"), [("BWD_W", "g2mb1ic16ih5oc16kh3ph1"), ("FWD_D", "mb2ic5ih7oc6kh3ph1")])
+def test_what_lies_past_the_last_row_is_not_read(dir: str, shape: str) -> None:
+    """Rows that do not exist have coordinates that do, by some taps, and taps that stand in another offset."""
+    problem = Conv.parse(shape, dir=dir, dt="f16")
+    check(problem, "gfx942", None, corners(problem))
+
+
 EVERY = list(product(OTHER, SHAPES, WAYS, ("f16", "bf16"), ("gfx942", "xehpc")))[::3]
 
 
