@@ -186,16 +186,18 @@ def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total
 class Tails(Step):
     """Zero in the padding of the result's blocks, whatever the steps before made of it.
 
-    `view` has the axes of the result, `sizes` are those of the tensor, without padding.
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding. Where zeros are multiplied as
+    something else (u8 as s8), sums of padding do not `vanish`.
     """
 
     is_light = True
 
     view: View
     sizes: tuple[int, ...]
+    vanish: bool = True  #: whether sums of padding are zero
 
     def is_sum(self, acc: Type) -> bool:
-        return True  # sums of padding are zero
+        return self.vanish
 
     def load(self, reader: Reader, layout: Fragment) -> Held:
         """The coordinates along the dims that have padding, which are computed."""

@@ -438,7 +438,7 @@ def _part(
         mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
     depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *steps.of(problem, product)))
+    epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(product, unit, shared=mapping.sharers > 1)

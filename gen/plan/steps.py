@@ -96,19 +96,19 @@ def _check_post_ops(problem: Problem) -> None:
             raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
 
 
-def of(problem: Problem, product: Product) -> tuple[Step, ...]:
+def of(problem: Problem, product: Product, *, vanish: bool = True) -> tuple[Step, ...]:
     """From sums to results, which are rounded at the end, or before what is the same of rounded numbers and costs less.
 
-    Rounding to f16 keeps the order of numbers, and two of them make a register.
+    Rounding to f16 keeps the order of numbers, and two of them make a register. Sums of padding may `vanish` or not.
     """
-    made, elem = list(_unrounded(problem, product)), product.result.memory.elem
+    made, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
     match made:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
     return (*made, Convert(elem))
 
 
-def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
+def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[Step]:
     """Sums in their type, times the scales of the factors, a bias, post-ops, over the scale of dst.
 
     Then comes its zero point; the padding of blocks becomes zero.
@@ -124,7 +124,7 @@ def _unrounded(problem: Problem, product: Product) -> Iterator[Step]:
     if point := problem.zero_point("dst"):
         yield _shifted(problem, product, point)
     if (output := problem.outputs[0]).layout.padded_dims != output.dims:
-        yield Tails(product.result, output.dims)
+        yield Tails(product.result, output.dims, vanish)
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:

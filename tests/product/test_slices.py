@@ -126,3 +126,11 @@ def test_what_the_chooser_takes_is_deterministic_when_asked(dir: str, dt: str) -
     assert "slices=" in code.config
     tickets = code.asm.count("// counts ticket")  # those say who is the last to arrive; what he adds is in order
     assert atomics(code) == tickets
+
+
+@pytest.mark.parametrize("dt", ["u8:s32:u8", "s8:s32:u8", "s8:s32:s8"])
+def test_padding_of_blocks_stays_zero_where_slices_add_to_it(dt: str) -> None:
+    """Zeros that are multiplied as -128 make sums that are none."""
+    problem = Conv.parse("mb2ic22ih6oc35kh1", dir="BWD_W", dt=dt, stag="axb", wtag="cAdB2a2b", dtag="axb")
+    config = "tile=32x32x64 waves=1x2 mma=16x16x32 slots=1 taps=chunk slices=3"
+    assert verify.run(driver.compile(driver.build(problem, config=config))).passed
