@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from convgen.ir import stmt as s
-from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var, const
+from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
@@ -172,7 +172,7 @@ class _Simplifier(Mutator):
 
 
 def _zeros(type: AnyType) -> Expr:
-    zero = const(0, type.elem)
+    zero = Const(type.elem, 0)  # whose bits are zero, whatever that means
     return Splat(type, zero) if isinstance(type, VectorType) else zero
 
 

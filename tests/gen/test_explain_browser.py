@@ -162,11 +162,11 @@ def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:
     for field, value in ((m, "3"), (n, "0")):
         field.clear()
         field.send_keys(value)
-    told = "Tile (3, 0): XCD 6, workgroup 6, round 0" if target == "gfx942" else "Tile (3, 0): workgroup 3, round 0"
-    assert answer.text == told
+    assert answer.text == f"Tile (3, 0): {'XCD 6, ' if target == 'gfx942' else ''}workgroup 6, round 0"
     n.clear()
     n.send_keys("5")
-    assert answer.text.startswith("There is no tile (3, 5): M has tiles 0 to 97, N 0 to ")
+    most = 97 if target == "gfx942" else 48
+    assert answer.text.startswith(f"There is no tile (3, 5): M has tiles 0 to {most}, N 0 to ")
 
 
 def test_what_is_folded_opens_for_a_link(browser: Any, made: tuple[str, Path]) -> None:

@@ -28,6 +28,7 @@ UNBOUNDED = {
     "convgen.ir.types._infinite": "one entry for each type of floats",
     "convgen.ir.types._limits": "one entry for each type of floats",
     "convgen.ir.dump._parameters": "one entry for each class that a dump may name",
+    "convgen.ir.node._code": "one entry for each way in which classes of nodes have their fields",
 }
 
 
