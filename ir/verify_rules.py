@@ -320,10 +320,10 @@ def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
 def _flat(c: Checker, n: Any) -> str | None:
     if n.address.type is not u64:
         return f"address {show(n.address)} is {n.address.type}, wanted u64"
-    return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
+    return _masked(c, n)
 
 
-def _filled(c: Checker, n: s.FilledWrite) -> str | None:
+def _masked(c: Checker, n: Any) -> str | None:
     return None if n.mask.type is bool_ else f"mask {show(n.mask)} is {n.mask.type}, wanted bool"
 
 
@@ -362,7 +362,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.DirectLoad: (_surface, _offset("varying"), _uniform("uniform", "address"), _direct_message),
     s.SharedRead: (_offset("address"), _message),
     s.SharedWrite: (_offset("address"), _message),
-    s.FilledWrite: (_offset("address"), _filled, _message),
+    s.FilledWrite: (_offset("address"), _masked, _message),
     s.BlockRead: (_uniform("address"), _block),
     s.TurnedRead: (_offset("address"), _turned),
     s.BlockWrite: (_uniform("address"), _block),

@@ -42,7 +42,7 @@ class _Orderer(Mutator):
         if not depths or min(depths) == max(depths):
             return self.descend(e)
         by_depth: dict[int, list[Expr]] = {depth: [] for depth in sorted(set(depths))}
-        for t in (*(t for t in terms if not isinstance(t, Const)), *(t for t in terms if isinstance(t, Const))):
+        for t in sorted(terms, key=lambda t: isinstance(t, Const)):
             by_depth[min(depths) if isinstance(t, Const) else self._depth(t)].append(self.mutate(t))
         return reduce(Add, (reduce(Add, alike) for alike in by_depth.values()))
 

@@ -22,19 +22,15 @@ def chains(
 
     `shared` are the sources of which one that is the same all along makes a chain.
     """
-    chain = _Chain(physical, shared)
+    found = [_Chain(physical, shared)]
     for i in instructions:
         assert isinstance(i, XeInstruction)
-        if i.op.unit is Unit.MATRIX and chain.takes(i):
-            chain.add(i)
-            continue
-        if chain.members:
-            yield tuple(chain.members)
-        chain = _Chain(physical, shared)
-        if i.op.unit is Unit.MATRIX:
-            chain.add(i)
-    if chain.members:
-        yield tuple(chain.members)
+        is_matrix = i.op.unit is Unit.MATRIX
+        if not (is_matrix and found[-1].takes(i)):
+            found.append(_Chain(physical, shared))
+        if is_matrix:
+            found[-1].add(i)
+    return (tuple(chain.members) for chain in found if chain.members)
 
 
 class _Chain:
@@ -64,13 +60,13 @@ class _Chain:
 
     def _same(self, i: XeInstruction) -> frozenset[int]:
         """The sources that it has in common with the members."""
-        return frozenset(n for n in self.same if _place(i, n) == _place(self.members[-1], n))
+        return frozenset(n for n in self.same if _register(i, n).same(self.members[-1].src[n]))
 
 
-def _place(i: XeInstruction, source: int) -> tuple[object, ...]:
+def _register(i: XeInstruction, source: int) -> Reg:
     operand = i.src[source]
     assert isinstance(operand, Reg)
-    return operand.vreg, operand.first, operand.count
+    return operand
 
 
 def _types(i: XeInstruction) -> list[str]:

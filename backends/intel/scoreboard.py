@@ -328,7 +328,8 @@ class Scoreboard:
         for what in SYNCS:
             if alike := [f"${token}" for token, kind in tokens if kind == what]:
                 yield waiting(alike, what)
-        yield i.annotated(*([own] if own == _ATOMIC else []), *carried, *([own] if own not in ("", _ATOMIC) else []))
+        annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
+        yield i.annotated(*filter(None, annotations))
 
 
 def _joined(distances: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import Order
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.mapping import tiles_of
-from convgen.plan.traffic import Operands, Tiles, Traffic, count
+from convgen.plan.traffic import Count, Operands, Tiles, Traffic
 from convgen.plan.views import products
 from convgen.problem.matmul import Matmul
 from convgen.profile.chips import CHIPS, Chip
@@ -48,7 +48,7 @@ class Gemm:
         m, n, k = self.sizes
         (part,) = products(Matmul.parse(f"{m}x{k}:{k}x{n}", dt=self.dtype, wtag="ba"), 1)
         caches = self.facts.caches
-        return count(self.tiles(order), Operands.of(part, self.tile[:2], caches), caches, self.chip.units)
+        return Count.of(self.tiles(order), Operands.of(part, self.tile[:2], caches), caches, self.chip.units).traffic
 
     def clocks(self, order: str) -> float:
         """By matrix units at their peak, rounds of workgroups, and traffic."""

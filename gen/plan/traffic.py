@@ -138,19 +138,6 @@ class Operands:
         return cls(rows, columns, tile, float(part.m * part.n * elem), elem, pitch)
 
 
-def count(
-    tiles: Tiles,
-    operands: Operands,
-    caches: Caches,
-    units: int,
-    per_unit: int = 1,
-    k_reversed: Flags | None = None,
-    takers: Ints | None = None,
-) -> Traffic:
-    """The traffic of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
-    return Count.of(tiles, operands, caches, units, per_unit, k_reversed, takers).traffic
-
-
 @attrs.frozen(eq=False)
 class Count:
     """The numbers of a launch's traffic, each counted when it is asked for: many a launch is ruled out by one."""
@@ -171,6 +158,7 @@ class Count:
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
     ) -> Count:
+        """Of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
         in_flight = max(1, units // caches.xcds) * per_unit
         return cls(Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers), operands, caches, units)
 

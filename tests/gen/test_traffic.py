@@ -23,7 +23,7 @@ from convgen.plan.contraction import Product
 from convgen.plan.lru import Steps, simulate
 from convgen.plan.mapping import Launch, takers_of
 from convgen.plan.panels import panels, reach
-from convgen.plan.traffic import Operands, Schedule, Traffic, count
+from convgen.plan.traffic import Count, Operands, Schedule, Traffic
 from convgen.plan.views import products
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
@@ -55,7 +55,7 @@ def steps(size: int) -> Steps:
 def closed(name: str, size: int) -> Traffic:
     tiles, flip = tiled(name, size)
     operands = Operands.of(product(*GEMMS[size]), (TILE[0], TILE[1]), MI300X.caches)
-    return count(tiles, operands, MI300X.caches, MI300X.compute_units, k_reversed=flip)
+    return Count.of(tiles, operands, MI300X.caches, MI300X.compute_units, k_reversed=flip).traffic
 
 
 # ---------------------------------------------------------------- against the independent model
@@ -238,9 +238,9 @@ def test_dies_read_what_their_workgroups_take() -> None:
 
 def test_slices_of_a_product_read_their_part_of_k() -> None:
     operands = Operands.of(product(256, 256, 4096), (128, 256), MI300X.caches)
-    whole = count(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8)
+    whole = Count.of(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8).traffic
     cut = np.array([[m, 0, k] for k in range(4) for m in range(2)], np.int32)
-    found = count(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 8)
+    found = Count.of(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 8).traffic
     assert found.requested == whole.requested
     assert found.fill == operands.rows.whole + operands.columns.whole
 
@@ -249,7 +249,7 @@ def test_slices_of_taps_read_the_same_pixels() -> None:
     (part,) = products(Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16"), 1)
     operands = Operands.of(part, (256, 64), MI300X.caches)
     cut = np.array([[0, 0, k] for k in range(9)], np.int32)
-    one = count(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 9)
+    one = Count.of(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 9).traffic
     assert one.fill == 9 * operands.rows.whole + operands.columns.whole
 
 
@@ -260,10 +260,11 @@ def test_what_fits_stays() -> None:
     panel = 128 * 512 * 2
     for capacity, read in ((2 * panel, 3 * panel), (2 * panel - 1, 4 * panel)):
         caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=capacity, memory_side_bytes=0)
-        assert count(tiles, operands, caches, 1).fill == read
+        assert Count.of(tiles, operands, caches, 1).traffic.fill == read
     caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=panel, memory_side_bytes=0)
     turned_round = np.array([False, True])
-    assert count(tiles, operands, caches, 1, k_reversed=turned_round).fill == pytest.approx(4 * panel - panel / 3)
+    found = Count.of(tiles, operands, caches, 1, k_reversed=turned_round).traffic
+    assert found.fill == pytest.approx(4 * panel - panel / 3)
 
 
 def test_halos_stay_from_round_to_round_where_they_fit() -> None:
@@ -273,7 +274,7 @@ def test_halos_stay_from_round_to_round_where_they_fit() -> None:
     filled = {}
     for capacity in (1 << 10, 1 << 30):
         caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=capacity, memory_side_bytes=0)
-        filled[capacity] = count(tiles, operands, caches, 1).fill
+        filled[capacity] = Count.of(tiles, operands, caches, 1).traffic.fill
     row = 32 * 64 * 2
     assert filled[1 << 10] == (2 * 5 + 6 * 6) * row + 8 * operands.columns.whole
     assert filled[1 << 30] == operands.rows.whole + operands.columns.whole == 32 * row + 64 * 576 * 2
