@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, Terms
@@ -22,7 +23,7 @@ from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
-from convgen.backends.intel.sim.decode import Instruction, Operand, disassemble
+from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.sim.errors import reading
 from convgen.backends.toolchain import IGA64
@@ -135,25 +136,45 @@ def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
 
 
 def _used(code: Sequence[Instruction], grf: int) -> int:
-    """One more than the highest register that is touched, but for the payload of the end of the thread."""
-    last = [i.message.src0.reg for i in code if i.message is not None and "EOT" in i.options]
-    spans = [span for i in code for span in _spans(i, grf)]
-    return max((first + count for first, count in spans if first not in last), default=0)
+    """One more than the highest register that is touched, not only to carry the payload of the end of the thread."""
+    ends = [i for i in code if i.message is not None and "EOT" in i.options]
+    spans = [(_written(i, grf), _read(i, grf)) for i in code if i not in ends]
+    read = {first for _, sources in spans for first, _ in sources}
+    carried = {i.message.src0.reg for i in ends if i.message is not None} - read
+    return max((first + count for both in spans for first, count in chain(*both) if first not in carried), default=0)
 
 
-def _spans(i: Instruction, grf: int) -> list[tuple[int, int]]:
-    """First register and number of registers of each operand."""
+#: First register and number of registers of an operand.
+_Registers = tuple[int, int]
+
+
+def _written(i: Instruction, grf: int) -> list[_Registers]:
+    """The registers of an instruction's result."""
     if i.message is not None:
-        payloads = (i.message.dst, i.message.src0, i.message.src1)
-        return [(p.reg, max(1, p.length)) for p in payloads if p.reg >= 0]
-    operands = [o for o in (i.dst, *i.sources) if o is not None and o.kind == "reg" and o.file == "r"]
+        return _payloads(i.message.dst)
+    if i.op.startswith("dpas"):
+        return [(o.reg, int(i.sub.partition("x")[2])) for o in _in_registers(i.dst)]
+    return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(i.dst)]
+
+
+def _read(i: Instruction, grf: int) -> list[_Registers]:
+    """The registers of each source."""
+    if i.message is not None:
+        return _payloads(i.message.src0, i.message.src1)
     if i.op.startswith("dpas"):
         rows = int(i.sub.partition("x")[2])
-        b, a = i.sources[1:]
         packed = -(-rows * 32 // grf)  # of dpasw the two threads of a pair hold a half each
-        counts = {id(b): 8, id(a): -(-packed // 2) if i.op == "dpasw" else packed}
-        return [(o.reg, counts.get(id(o), rows)) for o in operands]
-    return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in operands]
+        counts = rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
+        return [(o.reg, count) for source, count in zip(i.sources, counts) for o in _in_registers(source)]
+    return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(*i.sources)]
+
+
+def _payloads(*payloads: Payload) -> list[_Registers]:
+    return [(p.reg, max(1, p.length)) for p in payloads if p.reg >= 0]
+
+
+def _in_registers(*operands: Operand | None) -> list[Operand]:
+    return [o for o in operands if o is not None and o.kind == "reg" and o.file == "r"]
 
 
 def _reach(o: Operand, lanes: int) -> int:

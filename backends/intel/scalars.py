@@ -55,7 +55,6 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
-        self.in_flags: tuple[str, Operand, Reg] | None = None  # the last bool that flags had, too, and its block
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
@@ -115,7 +114,9 @@ class XeScalars(Scalars):
                 return out.alu("not", kind, self.value(e.a))
             case x.Select():
                 chosen, other = self.value(e.a), self.value(e.b)
-                return self._select(self.mask(e.cond), chosen, other, kind, self.uniform(e))
+                uniform = self.uniform(e)
+                condition = self.condition(e.cond) if uniform else self.mask(e.cond)
+                return self._select(condition, chosen, other, kind, uniform)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
 
     def _count(self, a: x.Expr, condition: x.Comparison, type: str) -> Reg:
@@ -225,21 +226,23 @@ class XeScalars(Scalars):
         value = self.value(a)
         if self.out.generation.long_alu and self.out.is_uniform(value):
             return self.out.alu("mov", "q", self.out.source(value, "d" if a.type.elem.kind is Kind.SIGNED else "ud"))
-        negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
-        return self._joined(value, self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0))
+        return self._joined(value, self._sign(a, value))
 
-    def _joined(self, low: Operand, high: Operand) -> Reg:
-        """A 64-bit value of its halves."""
-        out = self.out
-        if out.is_uniform(low) and out.is_uniform(high):
-            dst = out.new("s", 2)
-            for word, half in enumerate((low, high)):
-                out.emit("mov", (region(dst.words(word, 1), "ud"),), (out.source(half, "ud"),))
-            return dst
-        dst = out.new("v", 2)
-        for word, half in enumerate((low, high)):
-            to = region(dst, "ud", word, 2)
-            out.emit("mov", (to,), (out.source(half, "ud"),), lanes=out.lanes, partial=word > 0)
+    def _sign(self, a: x.Expr, value: Operand) -> Operand:
+        """The upper half of a 32-bit value with 64 bits."""
+        negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
+        return self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0)
+
+    def _joined(self, low: Operand, *high: Operand) -> Reg:
+        """A 64-bit value of its halves, the upper one perhaps a sum of two."""
+        out, scalar = self.out, all(map(self.out.is_uniform, (low, *high)))
+        dst = out.new("s" if scalar else "v", 2)
+        for word, half in enumerate(((low,), high)):
+            to = region(dst.words(word, 1), "ud") if scalar else region(dst, "ud", word, 2)
+            sources, lanes = [out.source(o, "ud") for o in half], 1 if scalar else out.lanes
+            out.emit(
+                "add" if high[1:] and word else "mov", (to,), sources, lanes=lanes, partial=word > 0 and not scalar
+            )
         return dst
 
     def _add_wide(self, a: x.Expr, b: x.Expr) -> Reg:
@@ -247,17 +250,27 @@ class XeScalars(Scalars):
         if isinstance(a, x.Const):
             a, b = b, a
         if out.generation.long_alu:
-            signed = _signed(b.bits) if isinstance(b, x.Const) else 1 << 63
-            second = Literal(signed, "d") if -(1 << 31) <= signed < 1 << 31 else self.value(b)
-            return out.alu("add", "q", self.value(a), second)
+            return out.alu("add", "q", self._summand(a), self._summand(b))
         return self._add_halves(self._halves(a), self._halves(b))
+
+    def _summand(self, e: x.Expr) -> Operand:
+        """A 64-bit value where the engine adds such; one of 32 bits is extended as it is read."""
+        out, signed = self.out, _signed(e.bits) if isinstance(e, x.Const) else 1 << 63
+        if -(1 << 31) <= signed < 1 << 31:
+            return Literal(signed, "d")
+        if not isinstance(e, x.Cast) or e.a.type.bits != 32 or out.is_uniform(value := self.value(e.a)):
+            return self.value(e)
+        spread = out.new("v", 2)  # elements of each lane stand at the same place of a qword (Mesa, brw_eu_validate.c)
+        out.emit("mov", (region(spread, "ud", 0, 2),), (out.source(value, "ud"),), lanes=out.lanes)
+        return region(spread, "d" if e.a.type.elem.kind is Kind.SIGNED else "ud", 0, 2)
 
     def _halves(self, e: x.Expr) -> tuple[Operand, Operand]:
         """The lower and upper 32 bits of a 64-bit value."""
         if isinstance(e, x.Const):
             return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
-        if isinstance(e, x.Cast) and e.a.type.bits == 32 and self.bounds(e.a)[0] >= 0:
-            return self.value(e.a), Imm(0)
+        if isinstance(e, x.Cast) and e.a.type.bits == 32:
+            value = self.value(e.a)
+            return value, self._sign(e.a, value)
         whole = self._whole(e)
         if whole.bank == "s":
             return whole.words(0, 1), whole.words(1, 1)
@@ -272,20 +285,20 @@ class XeScalars(Scalars):
     def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
         """64-bit addition where the engine has none: the accumulator takes the carry of the lower halves."""
         out = self.out
-        uniform = all(map(out.is_uniform, (*a, *b)))
-        high = a[1] if b[1] == Imm(0) else b[1] if a[1] == Imm(0) else out.alu("add", "ud", a[1], b[1])
-        if isinstance(high, Imm):
-            high = out.constant(Literal(high.value, "ud"))
-        bank, lanes = ("s", 1) if uniform else ("v", out.lanes)
-        low, top = out.new(bank), out.new(bank)
+        lanes = 1 if all(map(out.is_uniform, (*a, *b))) else out.lanes
+        highs = [out.source(o, "ud") for o in (a[1], b[1]) if o != Imm(0)] or [Literal(0, "ud")]
+        highs.sort(key=out.is_uniform)
+        if isinstance(highs[-1], Literal):
+            highs[-1] = out.source(out.constant(highs[-1]), "ud")
+        low, top = (out.new("s" if lanes == 1 else "v") for _ in range(2))
         first, second = (out.source(o, "ud") for o in (a[0], b[0]))
         if isinstance(first, Literal):
             first, second = second, first
         if isinstance(first, Literal):
             first = out.source(out.constant(first), "ud")
         out.emit("addc", (region(low, "ud"),), (first, second), lanes=lanes, modifiers=out.generation.carry_option)
-        out.emit("add", (region(top, "ud"),), (out.source(high, "ud"), out.accumulator("ud")), lanes=lanes)
-        return self._joined(low, top)
+        out.emit("add", (region(top, "ud"),), (highs[-1], out.accumulator("ud")), lanes=lanes)
+        return self._joined(low, top, *highs[:-1])
 
     def _low(self, o: Operand) -> Reg:
         assert isinstance(o, Reg)
@@ -301,7 +314,7 @@ class XeScalars(Scalars):
             case x.Const():
                 return self._flags("mov", Imm(-e.bits & 0xFFFF))
             case x.Var():
-                return self._loaded(e)
+                return self._flags("mov", self.env[e])
             case x.Comparison():
                 return self._compare(e, out.lanes)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
@@ -314,13 +327,6 @@ class XeScalars(Scalars):
                 return self._agreed(a, out.lanes)
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
 
-    def _loaded(self, v: x.Var) -> Reg:
-        """A bool that has a name: in the flag register that has it still if no other flags were made since."""
-        held, flags = self.env[v], self.out.newest.get("f")
-        if self.in_flags is None or self.in_flags[:2] != (self.out.block.label, held) or self.in_flags[2] is not flags:
-            self.in_flags = self.out.block.label, held, self._flags("mov", held)
-        return self.in_flags[2]
-
     def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""
         e = plain(strip(e))
@@ -331,7 +337,6 @@ class XeScalars(Scalars):
         bits = self.mask(e)
         dst = self.out.new("s")
         self.out.emit("mov", (region(dst, "ud"),), (region(bits, "uw", 0, 0),))
-        self.in_flags = self.out.block.label, dst, bits
         return dst
 
     def condition(self, e: x.Expr) -> Reg:

@@ -9,7 +9,9 @@ import attrs
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
 from convgen.backends.intel.coalesce import coalesce
+from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.payloads import keep_payloads
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
@@ -24,7 +26,7 @@ from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
-_HOLD_STEPS = (3, 6, 12, 48, 96)  #: instructions for which the sources of messages are kept, if there is room
+_HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
 _SCALARS_AT = 1  #: the first of them: the payload stands before
 
@@ -56,6 +58,11 @@ def _coalesce(made: MachineKernel) -> MachineKernel:
     return attrs.evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
+def _keep_flags(made: MachineKernel) -> MachineKernel:
+    """What is compared again, or moved to the flags again, is kept there as far as there is room."""
+    return attrs.evolve(made, function=keep_flags(made.code, _generation(made).flags))
+
+
 def _drop_fences(made: MachineKernel) -> MachineKernel:
     """Fences that publish nothing go: behind them nobody loads what was stored before."""
     return attrs.evolve(made, function=drop_fences(made.code))
@@ -82,6 +89,14 @@ def _allocate(
     scalars = made.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
     return attrs.evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
+
+
+def _keep_payloads(made: MachineKernel) -> MachineKernel:
+    """What loops compute again and again for messages is computed before them, as far as registers are left."""
+    assert made.liveness is not None
+    allocation = made.allocation
+    function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"])
+    return attrs.evolve(made, function=function, allocation=attrs.evolve(allocation, base=places), liveness=None)
 
 
 def _tuples_at(made: MachineKernel) -> int:
@@ -157,9 +172,11 @@ def stages(g: Generation) -> tuple[Stage, ...]:
     return (
         Stage("select", _select),
         Stage("coalesce", _coalesce, optional=True),
+        Stage("flags", _keep_flags, optional=True),
         Stage("fences", _drop_fences, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
+        Stage("payloads", _keep_payloads, optional=True),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),

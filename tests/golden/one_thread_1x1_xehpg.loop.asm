@@ -60,31 +60,30 @@
 (W)     mov (16|M0)              r32.0<1>:ud       0:ud
 (W)     mov (16|M0)              r34.0<1>:ud       0:ud
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
+(W)     mov (1|M0)               r6.0<1>:ud        0:ud
+(W)     mov (1|M0)               r41.0<1>:ud       0:ud
+        add (8|M0)               r42.0<1>:ud       r4.0<1;1,0>:ud    256:ud    {I@7}
+(W)     mov (1|M0)               r59.0<1>:ud       256:ud
 k_loop:  // for kb in [0, 3)
-(W)     mov (1|M0)               r5.0<1>:ud        0:ud
 (W)     sync.allwr               0xf0
-(W)     store.slm.d32x64t.a32 (1|M0)                  [r5:1]  r9:8             {A@1,$8}               // wei store
-        add (8|M0)               r6.0<1>:ud        r4.0<1;1,0>:ud    256:ud
-        store.slm.d32x8.a32 (8|M0)                    [r6:1]  r19:8            {A@1,$9}               // src store
+(W)     store.slm.d32x64t.a32 (1|M0)                  [r6:1]  r9:8             {A@4,$8}               // wei store
+        store.slm.d32x8.a32 (8|M0)                    [r42:1]  r19:8           {A@2,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     32:uw
 (W)     add (1|M0)               r1.4<1>:d         r1.3<0;1,0>:d     32:d      {I@1}
 (W)     mov (1|M0)               r1.5<1>:ud        0:ud
-        add (8|M0)               r27.0<1>:ud       r7.1<2;1,0>:ud    r1.5<0;1,0>:ud {I@1}
-        addc (8|M0)              r36.0<1>:ud       r7.0<2;1,0>:ud    r1.4<0;1,0>:ud {AccWrEn,$8.src}
-        add (8|M0)               r27.0<1>:ud       r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
-        mov (8|M0)               r37.0<2>:ud       r36.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r37.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
+        addc (8|M0)              r27.0<1>:ud       r7.0<2;1,0>:ud    r1.4<0;1,0>:ud {AccWrEn,I@2}
+        add (8|M0)               r36.0<1>:ud       r1.5<0;1,0>:ud    acc0.0<1;1,0>:ud {I@2}
+        mov (8|M0)               r37.0<2>:ud       r27.0<1;1,0>:ud             {I@2}
+        add (8|M0)               r37.1<2>:ud       r36.0<1;1,0>:ud   r7.1<2;1,0>:ud {I@2}
+(W)     sync.allrd               0x101
         load.ugm.d32x8.a64.ca.ca (8|M0)               r9:8  [r37:2]            {A@1,$7}               // wei load
-        add (8|M0)               r27.0<1>:ud       r17.1<2;1,0>:ud   r1.5<0;1,0>:ud
-        addc (8|M0)              r5.0<1>:ud        r17.0<2;1,0>:ud   r1.4<0;1,0>:ud {AccWrEn,$9.src}
-        add (8|M0)               r6.0<1>:ud        r27.0<1;1,0>:ud   acc0.0<1;1,0>:ud {I@2}
-        mov (8|M0)               r39.0<2>:ud       r5.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r39.1<2>:ud       r6.0<1;1,0>:ud              {I@2}
+        addc (8|M0)              r27.0<1>:ud       r17.0<2;1,0>:ud   r1.4<0;1,0>:ud {AccWrEn}
+        add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    acc0.0<1;1,0>:ud {$9.src}
+        mov (8|M0)               r39.0<2>:ud       r27.0<1;1,0>:ud             {I@2}
+        add (8|M0)               r39.1<2>:ud       r5.0<1;1,0>:ud    r17.1<2;1,0>:ud {I@2}
         load.ugm.d32x8.a64.ca.ca (8|M0)               r19:8  [r39:2]           {A@1,$4}               // src load
-(W)     mov (1|M0)               r5.0<1>:ud        0:ud                        {$0.src}
-(W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {A@1,$10}              // wei fragment
-(W)     mov (1|M0)               r6.0<1>:ud        256:ud
-(W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r6:1]            {A@1,$11}              // src fragment
+(W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r41:1]           {$10}                  // wei fragment
+(W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r59:1]           {$11}                  // src fragment
 (W)     sync.allwr               0xc00
         dpas.8x8 (8|M0)          r28:f             r28:f             r43:bf            r51.0:bf {$0}  // 1 steps of 1 x 1 tiles
 (W)     add (1|M0)               r1.2<1>:d         r1.2<0;1,0>:d     1:d

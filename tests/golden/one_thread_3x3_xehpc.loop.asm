@@ -74,30 +74,30 @@
 (W)     mov (1|M0)               r1.0<1>:ud        0:ud
 (W)     mov (1|M0)               r1.1<1>:ud        1:ud
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
-k_loop:  // for kb in [0, 5)
+(W)     mov (1|M0)               r4.6<1>:ud        0:ud
 (W)     mov (1|M0)               r2.0<1>:ud        0:ud                        {$5.dst}
+(W)     mov (1|M0)               r3.0<1>:ud        0:ud                        {$6.dst}
+(W)     mov (1|M0)               r6.0<1>:ud        512:ud
+(W)     mov (1|M0)               r23.0<1>:ud       512:ud
+k_loop:  // for kb in [0, 5)
 (W)     sync.allwr               0x90
-(W)     store.slm.d64x64t.a32 (1|M0)                  [r2:1]  r7:8             {I@1,$8}               // wei store
-(W)     mov (1|M0)               r3.0<1>:ud        512:ud                      {$6.dst}
-(W)     store.slm.d64x64t.a32 (1|M0)                  [r3:1]  r15:8            {I@1,$9}               // src store
+(W)     store.slm.d64x64t.a32 (1|M0)                  [r2:1]  r7:8             {I@4,$8}               // wei store
+(W)     store.slm.d64x64t.a32 (1|M0)                  [r6:1]  r15:8            {I@2,$9}               // src store
 (W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
-(W)     add (1|M0)               r4.5<1>:d         r1.3<0;1,0>:d     8:d       {I@1}
-(W)     mov (1|M0)               r4.6<1>:ud        0:ud                        {$8.dst}
+(W)     add (1|M0)               r4.5<1>:d         r1.3<0;1,0>:d     8:d       {@1,$8.dst}
 (W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r4:1]             {I@1,$7}               // wei load
 (W)     mul (1|M0)               r5.5<1>:d         r1.1<0;1,0>:d     16:uw
 (W)     add (1|M0)               r5.6<1>:d         r1.0<0;1,0>:d     -1:d      {$9.dst}
 (W)     load_block2d.ugm.d16.a64.ca.ca (1|M0)         r15:8  [r5:1]            {I@1,$4}               // src load
-(W)     mov (1|M0)               r6.0<1>:ud        0:ud                        {$0.src}
-(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r6:1]            {I@1,$10}              // wei fragment
-(W)     mov (1|M0)               r2.0<1>:ud        512:ud
-(W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r2:1]            {I@1,$11}              // src fragment
+(W)     sync.nop                 null                                          {$0.src}
+(W)     load.slm.d64x64t.a32 (1|M0)                   r43:8  [r3:1]            {$10}                  // wei fragment
+(W)     load.slm.d64x64t.a32 (1|M0)                   r51:8  [r23:1]           {$11}                  // src fragment
 (W)     sync.allwr               0xc00
         dpas.8x8 (16|M0)         r24:f             r24:f             r43:hf            r51.0:hf {Atomic,$0.dst}  // 1 steps of 1 x 2 tiles
         dpas.8x8 (16|M0)         r32:f             r32:f             r43:hf            r55.0:hf {$0}
 (W)     add (1|M0)               r1.1<1>:d         r1.1<0;1,0>:d     1:d
 (W)     cmp (1|M0) (ge)f0.0      r1.3<1>:d         r1.1<0;1,0>:d     2:d       {I@1}
 (W)     add (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     -r1.3<0;1,0>:d {I@1}
-        cmp (16|M0) (ge)f0.0     null<1>:d         r1.1<0;1,0>:d     2:d
 (W&~f0.0)sel (1|M0)               r1.1<1>:d         r1.1<0;1,0>:d     0:d
 (W)     add (1|M0)               r1.2<1>:d         r1.2<0;1,0>:d     1:d
 (W)     cmp (1|M0) (lt)f0.0      null<1>:d         r1.2<0;1,0>:d     5:d       {I@1}

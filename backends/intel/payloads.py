@@ -1,0 +1,181 @@
+"""What loops compute again and again for their messages is computed before them.
+
+An address that nothing in the loop changes takes a register of its own all through the loop, where one is left. Nobody
+writes there, so that no message waits for an earlier one to have read its address, either. The others take the rest by
+turns: as many are kept as leave these room enough to be left alone for a while. A part of a payload that always gets
+the same value takes none: the payload stays anyhow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction
+from convgen.backends.machine.allocate import Bank, Liveness
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
+from convgen.backends.machine.loops import innermost, natural_loops
+from convgen.backends.machine.vectors import WORD_BYTES
+
+_Dword = tuple[VirtualRegister, int]
+_Places = Mapping[VirtualRegister, int]
+
+_MAKERS = frozenset(("mov", "add"))  #: what makes addresses of scalars and of registers
+_DWORDS = 16  #: of a register, at most
+_HOLDS = (12, 6, 3)  #: instructions for which addresses that are not kept are left alone, if there is room
+
+
+def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank: Bank) -> tuple[Function, _Places]:
+    """The function with less in its innermost loops, and where tuples stand in `bank` then, of which the others stay.
+
+    `liveness` is that of the function.
+    """
+    graph = [function.successors(n) for n in range(len(function.blocks))]
+    everywhere = _Uses(function.blocks)
+    ends = list(accumulate(2 * len(block.instructions) for block in function.blocks))
+    gone: set[Instruction] = set()
+    ahead: dict[int, Sequence[Instruction]] = {}
+    for header, nodes in innermost(natural_loops(graph)).items():
+        entries = [n for n, after in enumerate(graph) if header in after and n not in nodes]
+        if entries != [header - 1] or graph[header - 1] != [header]:
+            continue
+        loop = _Uses([function.blocks[n] for n in nodes])
+        span = sum(_span(ends[n] - 2 * len(function.blocks[n].instructions), ends[n]) for n in nodes)
+        made = {i.defs()[0].vreg: i for i in loop.addresses(everywhere)}
+        kept, places = _Room(places, liveness, bank).shared_out(list(made), span)
+        addresses, parts = [made[v] for v in kept], loop.same_parts()
+        gone.update(addresses, *parts)
+        ahead[header - 1] = [*(same[0] for same in parts), *addresses]
+    if not gone:
+        return function, places
+    left = function.rewritten(lambda n, block: [*(i for i in block.instructions if i not in gone), *ahead.get(n, ())])
+    return left, places
+
+
+def _span(begin: int, end: int) -> int:
+    """Positions as bits."""
+    return (1 << end) - (1 << begin)
+
+
+class _Room:
+    """The registers of a bank, and who needs them where."""
+
+    def __init__(self, places: _Places, liveness: Liveness, bank: Bank) -> None:
+        self.places, self.liveness, self.bank = places, liveness, bank
+
+    def shared_out(self, made: Sequence[VirtualRegister], span: int) -> tuple[Sequence[VirtualRegister], _Places]:
+        """Those of some addresses that stay all through a loop of those positions, and the places of all.
+
+        None stays where the others would not be left alone for any time.
+        """
+        free = [at for at, needed in self._needed(made, 0).items() if not needed & span]
+        order = [*made[::2], *made[1::2]]  # neighbours follow closely: not both take a register by turns
+        for hold in _HOLDS:
+            needed, live = self._needed(made, hold), self.liveness.ranges(hold=hold)
+            for count in range(min(len(order), len(free)), 0, -1):
+                kept = dict(zip(order, free[:count]))
+                others = {v: live[v] for v in made if v not in kept}
+                by_turns = _placed(
+                    others, {at: bits | (span if at in kept.values() else 0) for at, bits in needed.items()}
+                )
+                if by_turns is not None:
+                    return list(kept), {**self.places, **kept, **by_turns}
+        return [], self.places
+
+    def _needed(self, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
+        """The positions at which others than some addresses need each register, which they hold for a time."""
+        needed = dict.fromkeys(range(self.bank.first, self.bank.limit), 0)
+        apart = set(made)
+        for v, live in self.liveness.ranges(hold=hold).items():
+            if v.bank == "v" and v not in apart:
+                for at in range(self.places[v], self.places[v] + v.size):
+                    if at in needed:
+                        needed[at] |= live
+        return needed
+
+
+def _placed(live: Mapping[VirtualRegister, int], needed: dict[int, int]) -> dict[VirtualRegister, int] | None:
+    """Places for registers that are needed at some positions each; None if there are too few."""
+    found: dict[VirtualRegister, int] = {}
+    for v in sorted(live, key=lambda v: live[v] & -live[v]):
+        at = next((at for at, bits in needed.items() if not bits & live[v]), None)
+        if at is None:
+            return None
+        needed[at] |= live[v]
+        found[v] = at
+    return found
+
+
+class _Uses:
+    """Who writes and reads which register in some code."""
+
+    def __init__(self, blocks: Sequence[BasicBlock]) -> None:
+        self.blocks = [block.instructions for block in blocks]
+        self.code = code = [i for block in self.blocks for i in block]
+        self.written = Counter(r.vreg for i in code for r in i.defs())
+        self.readers: dict[VirtualRegister, list[Instruction]] = {}
+        for i in code:
+            for r in i.uses():
+                self.readers.setdefault(r.vreg, []).append(i)
+
+    def _is_steady(self, i: Instruction) -> bool:
+        """Whether an instruction makes the same each time, by all that it says."""
+        assert isinstance(i, XeInstruction)
+        plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
+        return plain and all(not isinstance(o, Reg) or o.vreg not in self.written for o in i.src)
+
+    def addresses(self, everywhere: _Uses) -> list[Instruction]:
+        """What makes an address that stays the same, which only messages of this code read."""
+        found = []
+        for i in self.code:
+            to = i.dst[0] if len(i.dst) == 1 else None
+            if not isinstance(to, Reg) or to.bank != "v" or not to.whole or to.count != 1 or not self._is_steady(i):
+                continue
+            readers = self.readers.get(to.vreg, [])
+            alone = everywhere.written[to.vreg] == 1 and len(readers) == len(everywhere.readers.get(to.vreg, []))
+            if alone and all(isinstance(reader.op, Message) for reader in readers):
+                found.append(i)
+        return found
+
+    def same_parts(self) -> list[list[Instruction]]:
+        """What sets a dword of a register that nothing else here writes, always to the same value, ahead of readers."""
+        writers: dict[_Dword, list[Instruction]] = {}
+        for i in self.code:
+            for place in _set_dwords(i):
+                writers.setdefault(place, []).append(i)
+        groups = (same for same in writers.values() if all(_is_part(i) and self._is_steady(i) for i in same))
+        return [same for same in groups if len(set(map(_value, same))) == 1 and self._come_first(same)]
+
+    def _come_first(self, same: Sequence[Instruction]) -> bool:
+        """Whether in each block one of some instructions stands before all that read what they make."""
+        (made,) = {r.vreg for i in same for r in i.defs()}
+        for block in self.blocks:
+            first = next((i for i in block if i in same or any(r.vreg is made for r in i.touched())), None)
+            if first is not None and first not in same:
+                return False
+        return True
+
+
+def _set_dwords(i: Instruction) -> Iterator[_Dword]:
+    """The dwords of single registers that an instruction writes."""
+    assert isinstance(i, XeInstruction)
+    for r in i.defs():
+        if r.bank == "v" and r.vreg.size == 1:
+            dwords = range(_DWORDS)
+            if isinstance(r, Region) and i.lanes == 1:
+                begin, size = r.sub * TYPE_BYTES[r.type], TYPE_BYTES[r.type]
+                dwords = range(begin // WORD_BYTES, -(-(begin + size) // WORD_BYTES))
+            yield from ((r.vreg, dword) for dword in dwords)
+
+
+def _is_part(i: Instruction) -> bool:
+    """Whether an instruction writes a dword of a register and keeps the rest."""
+    to = i.dst[0]
+    assert isinstance(i, XeInstruction)
+    return i.partial and i.lanes == 1 and isinstance(to, Region) and TYPE_BYTES[to.type] == WORD_BYTES
+
+
+def _value(i: Instruction) -> tuple[str, ...]:
+    """What a plain instruction computes."""
+    return i.op.name, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in i.src)

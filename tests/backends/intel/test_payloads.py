@@ -1,0 +1,168 @@
+"""Which addresses stay in registers of their own all through a loop, and which parts of payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction, message, region
+from convgen.backends.intel.payloads import keep_payloads
+from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
+from convgen.backends.machine.verify import verify
+
+LANES, MESSAGES = 16, 6
+
+
+class Code:
+    """A loop between two blocks, with scalars `s` and `t`, a payload `p`, and the sum of what messages bring."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.s, self.t, self.p, self.sum = self.new("s"), self.new("s"), self.new("v"), self.new("v")
+        self.blocks = [BasicBlock("entry"), BasicBlock("loop"), BasicBlock("exit")]
+        for r in (self.s, self.t, self.p, self.sum):
+            self.add("mov", region(r, "ud"), Literal(1, "ud"), lanes=LANES, block=0)
+
+    def new(self, bank: str, size: int = 1) -> Reg:
+        self.count += 1
+        return Reg(VirtualRegister(self.count, bank, size, f"{bank}{self.count}"), 0, size)
+
+    def add(self, op: str, dst: Operand, *src: Operand, lanes: int = 1, partial: bool = False, block: int = 1) -> None:
+        self.blocks[block].instructions.append(XeInstruction(OPCODES[op], (dst,), src, lanes=lanes, partial=partial))
+
+    def load(self, address: Reg, block: int = 1) -> None:
+        brought = self.new("v")
+        self.blocks[block].instructions.append(XeInstruction(message("load", "slm", 4), (brought,), (address,)))
+        self.add("add", region(self.sum, "ud"), region(self.sum, "ud"), region(brought, "ud"), lanes=LANES, block=block)
+
+    def address(self, of: Reg, more: int) -> Reg:
+        made = self.new("v")
+        self.add("add", region(made, "ud"), region(of, "ud", 0, 0), Literal(more, "ud"))
+        return made
+
+    def part(self, dword: int, value: Reg, *, block: int = 1) -> None:
+        self.add("mov", region(self.p, "ud", dword), region(value, "ud", 0, 0), partial=True, block=block)
+
+    def kept(self, registers: int = 32) -> Mapping[str, list[Instruction]]:
+        """What is left of each block; places fit, and nothing that is needed is overwritten."""
+        self.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target="loop"))
+        self.blocks[2].instructions.append(XeInstruction(OPCODES["eot"], (), (self.sum,)))
+        function = Function("f", self.blocks)
+        banks = {"v": Bank(registers, {1: 1}), "s": Bank(16, {1: 1})}
+        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"])
+        verify(found, banks, Allocation(places, {"v": registers, "s": 16}))
+        assert max(at for v, at in places.items() if v.bank == "v") < registers
+        return {block.label: block.instructions for block in found.blocks}
+
+
+def made(instructions: list[Instruction]) -> int:
+    """How many addresses are made of `s` or `t` and a number."""
+    return sum(i.op.name == "add" and isinstance(i.src[1], Literal) for i in instructions)
+
+
+def test_addresses_are_made_before_the_loop() -> None:
+    c = Code()
+    for n in range(MESSAGES):
+        c.load(c.address(c.s, 64 * n))
+    found = c.kept()
+    assert made(found["entry"]) == MESSAGES
+    assert made(found["loop"]) == 0
+
+
+def test_as_many_as_there_are_registers_for() -> None:
+    counts = []
+    for registers in range(4, 20):
+        c = Code()
+        for n in range(MESSAGES):
+            c.load(c.address(c.s, 64 * n))
+        found = c.kept(registers)
+        counts.append(made(found["entry"]))
+        assert made(found["loop"]) == MESSAGES - counts[-1]
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert 0 < counts[len(counts) // 2] <= counts[-1] == MESSAGES
+
+
+def test_what_the_loop_changes_is_made_there() -> None:
+    c = Code()
+    c.load(c.address(c.s, 64))
+    c.load(c.address(c.t, 64))
+    c.add("add", region(c.t, "ud"), region(c.t, "ud", 0, 0), Literal(1, "ud"))
+    found = c.kept()
+    assert made(found["entry"]) == 1
+    assert made(found["loop"]) == 2  # the other address, and what it is made of
+
+
+def test_what_others_read_too_stays() -> None:
+    c = Code()
+    address = c.address(c.s, 64)
+    c.load(address)
+    c.add("add", region(c.sum, "ud"), region(c.sum, "ud"), region(address, "ud"), lanes=LANES)
+    behind = c.address(c.s, 128)
+    c.load(behind)
+    c.load(behind, block=2)
+    assert made(c.kept()["loop"]) == 2
+
+
+def test_what_runs_in_some_lanes_stays() -> None:
+    c = Code()
+    c.load(c.address(c.s, 64))
+    flag = c.new("f")
+    (last,) = (i for i in c.blocks[1].instructions if made([i]))
+    assert isinstance(last, XeInstruction)
+    last.predicate = flag
+    c.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target="loop"))
+    function = Function("f", c.blocks)
+    banks = {"v": Bank(32, {1: 1}), "s": Bank(16, {1: 1}), "f": Bank(4, {1: 1})}
+    found, _ = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"])
+    assert found is function
+
+
+def test_parts_that_stay_the_same_are_set_once() -> None:
+    c = Code()
+    for _ in range(2):
+        c.part(5, c.s)
+        c.load(c.p)
+    found = c.kept()
+    assert sum(i.op.name == "mov" for i in found["loop"]) == 0
+    assert sum(i.op.name == "mov" for i in found["entry"]) == 5
+
+
+@pytest.mark.parametrize("case", ["two values", "changed", "read before", "all of it"])
+def test_parts_that_do_not_are_set_again(case: str) -> None:
+    c = Code()
+    if case == "read before":
+        c.load(c.p)
+    c.part(5, c.s)
+    c.load(c.p)
+    if case == "two values":
+        c.part(5, c.t)
+        c.load(c.p)
+    if case == "changed":
+        c.add("add", region(c.s, "ud"), region(c.s, "ud", 0, 0), Literal(1, "ud"))
+    if case == "all of it":
+        c.add("mov", region(c.p, "ud"), Literal(0, "ud"), lanes=LANES)
+        c.part(5, c.s)
+        c.load(c.p)
+    found = c.kept()
+    assert sum(i.op.name == "mov" for i in found["loop"]) == sum(i.op.name == "mov" for i in c.blocks[1].instructions)
+
+
+def test_other_parts_do_not_matter() -> None:
+    c = Code()
+    for n in range(2):
+        c.part(5, c.s)
+        c.add("mov", region(c.p, "ud", 6), Literal(n, "ud"), partial=True)
+        c.load(c.p)
+    c.add("add", region(c.p, "q"), region(c.p, "q"), Literal(8, "q"), partial=True)  # dwords 0 and 1
+    assert sum(i.op.name == "mov" for i in c.kept()["loop"]) == 2
+
+
+def test_a_part_within_a_wider_one_is_set_again() -> None:
+    c = Code()
+    c.part(1, c.s)
+    c.load(c.p)
+    c.add("add", region(c.p, "q"), region(c.p, "q"), Literal(8, "q"), partial=True)
+    assert sum(i.op.name == "mov" for i in c.kept()["loop"]) == 1
