@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
@@ -130,15 +130,25 @@ class Masks:
         return at.uniform is ZERO or self.access.is_steady(at.uniform)
 
     def _begin(self, d: LinearDim, positions: Mapping[str, Position]) -> Extent:
-        """The first byte, by the varying offset, of what the view has at a dim's first position.
+        """The first byte, by the varying offset, of what the view has at a dim's first position."""
+        checked = all(self._is_alone(positions[name]) for name in self._counting if name in positions)
+        return self._inside_halos if checked and d.name not in self._counting else self.view.base
 
-        Where halos have coordinates, these are tested as well, whatever the other dims say that they are of.
+    @cached_property
+    def _counting(self) -> frozenset[str]:
+        """The dims that halos' coordinates are of."""
+        return frozenset(name for halo in self.view.halos for name, _ in halo.terms)
+
+    @cached_property
+    def _inside_halos(self) -> Extent:
+        """The first byte of what the view has by its halos, which are tested whatever the dims say that they are of.
+
+        That of the view where one step of a coordinate is not so many bytes by each of its dims.
         """
         dims = [each for axis in self.view.axes for each in axis]
         begin, strides = self.view.base, {each.name: each.stride for each in dims}
-        names = [name for halo in self.view.halos for name, _ in halo.terms]
-        elsewhere = any(not self._is_alone(positions[name]) for name in names if name in positions)
-        if elsewhere or d.name in names or any(each.reversed for each in dims) or len(set(names)) < len(names):
+        apart = len(self._counting) == sum(len(halo.terms) for halo in self.view.halos)
+        if not apart or any(each.reversed for each in dims):
             return begin
         for halo in self.view.halos:
             steps = {
