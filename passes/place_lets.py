@@ -56,11 +56,11 @@ _TEMPORARIES = 24
 
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
-    budget = max(0, facts.registers - _loop_words(kernel.body) - _TEMPORARIES)
+    budget = max(0, facts.registers - _loop_words(kernel.body, in_order=facts.core.fragment_sets == 1) - _TEMPORARIES)
     return replace(kernel, body=_Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed())
 
 
-def _loop_words(body: Stmt) -> int:
+def _loop_words(body: Stmt, *, in_order: bool) -> int:
     """Vector registers that the values of the fullest loop take: carried or loaded in it, accumulators elsewhere."""
     most = 0
     for loop in statements(body):
@@ -68,18 +68,18 @@ def _loop_words(body: Stmt) -> int:
             inside = postorder(loop.body)
             elsewhere = {n.acc for n in inside if isinstance(n, Mma) and n.op.separate_accumulators}
             held = [v for v in loop.carried if v not in elsewhere]
-            most = max(most, _words(held) + _loaded_words(loop))
+            most = max(most, _words(held) + _loaded_words(loop, in_order=in_order))
     return most
 
 
-def _loaded_words(loop: For) -> int:
+def _loaded_words(loop: For, *, in_order: bool) -> int:
     """Those that loads in a loop bring and it does not carry, where most of them are held from barrier to barrier.
 
     Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later.
     """
     run, first, last = 0, dict[Var, int](), dict[Var, int]()
     for s in statements(loop.body):
-        run += isinstance(s, Barrier)
+        run += in_order or isinstance(s, Barrier)
         last.update((n, run) for e in s.operands for n in postorder(e) if n in first)
         if isinstance(s, Load) and s.var not in loop.yields:
             first[s.var] = last[s.var] = run
