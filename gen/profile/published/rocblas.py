@@ -27,6 +27,8 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
             return f"{by_type}/{own.name}", f"rocblas/{chip.name}"
         if _begins_late(row):
             return f"{by_type}/late", by_type, f"rocblas/{chip.name}"
+        if _reads_slowly(row):
+            return f"rocblas/{chip.name}/slow", f"rocblas/{chip.name}"
         narrower = (f"{by_type}/{row['trans']}",) if chip.name in _MANY_ROWS else ()
         return *narrower, by_type, f"rocblas/{chip.name}"
 
@@ -40,7 +42,7 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
         kinds=kinds,
         sample=_sample(chip),
         counts=lambda row: float(row["eff_pct"]) >= _LEAST,
-        apart=_begins_late,
+        apart=lambda row: _begins_late(row) or _reads_slowly(row),
         results=frozenset(("eff_pct",)),
         labels=("dtype", "trans", "mi"),
     )
@@ -111,9 +113,27 @@ def _begins_late(row: Row) -> bool:
     transposes, and the names of that run's kernels, unlike others, spell how operands are loaded or read, but not
     whether shared memory is transposed.
     """
-    words = set(_PARAMETER.findall(row.get("kernel", "")))
+    words = _words(row)
     is_run = bool(words & {"LRVW", "NLCA"}) and "TLDS" not in words
     return is_run and (row["dtype"], row["trans"]) == ("f32", "NN")
+
+
+def _reads_slowly(row: Row) -> bool:
+    """Whether a row is from the tuning run in which operands reached units at a third of the usual rate.
+
+    That run tried neither by how much workgroups stagger (`SU`, all have 32) nor operands that go straight to registers
+    (`DTVA`) nor other latencies of local memory (`ELFLR`), which names of other runs' kernels spell. Its rows are f16
+    and bf16, most of them products of vision transformers. They take up to 5.6 times as many clocks as one die of an
+    MI250X does, whose table has some of them; so it is not the products. What it is is not known.
+    """
+    words = _words(row)
+    is_run = "TT" in words and not words & {"DTVA", "DTVB", "ELFLR", "SU"}
+    return is_run and row["stagger_u"] == "32" and row["dtype"] in ("f16", "bf16")
+
+
+def _words(row: Row) -> set[str]:
+    """What parameters the name of a row's kernel spells, if the row has it."""
+    return set(_PARAMETER.findall(row.get("kernel", "")))
 
 
 def _measured_on(chip: Chip, row: Row) -> Chip:
