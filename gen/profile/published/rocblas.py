@@ -15,6 +15,9 @@ _USUAL_THREADS = 256  #: where a name says nothing of them
 _LANES = {"lane_m": ("GLVWA", "GRVW"), "lane_n": ("GLVWB", "GRVW"), "lane_out": ("SVW", "VWA", "VW")}
 _MANY_ROWS = ("mi250x",)  #: chips with enough of them to tell constants of transpositions apart
 _PARAMETER = re.compile(r"_([A-Z]+)")  #: a word that a kernel's name spells, without its value
+#: Type -> what names of kernels spell, but not those of the run that read slowly: what that run did not try.
+_NOT_TRIED = {type_: {"DTVA", "DTVB", "ELFLR", "SU"} for type_ in ("f16", "bf16")}
+_NOT_TRIED["f32"] = _NOT_TRIED["f16"] | {"EPS", "EMLL"}
 _LEAST = 2.0  #: per cent; figures have three decimals, and below that they are all start
 
 
@@ -122,13 +125,13 @@ def _reads_slowly(row: Row) -> bool:
     """Whether a row is from the tuning run in which operands reached units at a third of the usual rate.
 
     That run tried neither by how much workgroups stagger (`SU`, all have 32) nor operands that go straight to registers
-    (`DTVA`) nor other latencies of local memory (`ELFLR`), which names of other runs' kernels spell. Its rows are f16
-    and bf16, most of them products of vision transformers. They take up to 5.6 times as many clocks as one die of an
-    MI250X does, whose table has some of them; so it is not the products. What it is is not known.
+    (`DTVA`) nor other latencies of local memory (`ELFLR`), which names of other runs' kernels spell. Many of its rows
+    are products of vision transformers. They take up to 5.6 times as many clocks as one die of an MI250X does, whose
+    table has some of them; so it is not the products. What it is is not known.
     """
     words = _words(row)
-    is_run = "TT" in words and not words & {"DTVA", "DTVB", "ELFLR", "SU"}
-    return is_run and row["stagger_u"] == "32" and row["dtype"] in ("f16", "bf16")
+    is_run = "TT" in words and row["stagger_u"] == "32"
+    return is_run and not words & _NOT_TRIED[row["dtype"]]
 
 
 def _words(row: Row) -> set[str]:
