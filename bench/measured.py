@@ -2,7 +2,8 @@
 
 DIR holds the tables (their README says what columns mean). Rows are cut in four by shape; each part is told by
 constants fitted to the others. Errors are |predicted / measured - 1|, bias is the median of predicted / measured,
-ranks are Spearman's, over all rows and within a problem.
+ranks are Spearman's, of times or clocks, over all rows and within a problem. Errors are told in the unit of the column
+that was measured, in which --predict tells rows as well; those of efficiencies in clocks, too.
 
     measured.py DIR                                        errors of each part by constants fitted to the others
     measured.py DIR --constants FILE                       errors of given constants, nothing fitted
@@ -56,6 +57,7 @@ class Figures:
     """How well some rows are told."""
 
     what: str
+    unit: str  #: in which errors and bias are told
     rows: int
     median: float  #: per cent
     mean: float  #: per cent
@@ -65,13 +67,18 @@ class Figures:
     rank_within: float | None  #: mean over problems with three rows and more, if there are any
 
     @classmethod
-    def of(cls, what: str, predicted: Numbers, measured: Numbers, problems: Sequence[str]) -> Figures:
-        ratio = predicted / measured
-        off = np.sort(100 * np.abs(ratio - 1))
-        kept = off[: max(1, round(len(off) * (1 - _TRIM)))]
-        rank = float(spearmanr(predicted, measured).statistic) if len(off) > 2 else float("nan")
-        own = float(np.median(off)), float(off.mean()), float(kept.mean()), float(np.median(ratio))
-        return cls(what, len(off), *own, rank, _rank_within(predicted, measured, problems))
+    def of(cls, what: str, table: Table, predicted: Numbers, rows: npt.NDArray[np.intp]) -> list[Figures]:
+        """Some of a table's rows, in each unit; ticks of all of them are predicted."""
+        predicted, measured = predicted[rows], table.measured[rows]
+        rank = float(spearmanr(predicted, measured).statistic) if len(rows) > 2 else float("nan")
+        within = _rank_within(predicted, measured, [table.shape(table.rows[n]) for n in rows])
+        found = []
+        for unit, ratio in table.ratios(predicted, measured).items():
+            off = np.sort(100 * np.abs(ratio - 1))
+            kept = off[: max(1, round(len(off) * (1 - _TRIM)))]
+            own = float(np.median(off)), float(off.mean()), float(kept.mean()), float(np.median(ratio))
+            found.append(cls(what, unit, len(off), *own, rank, within))
+        return found
 
 
 def _rank_within(predicted: Numbers, measured: Numbers, problems: Sequence[str]) -> float | None:
@@ -99,21 +106,15 @@ def crossed(table: Table) -> Estimate:
 
 def report(table: Table, predicted: Numbers) -> list[Figures]:
     """All rows that count, then those of each value of the table's labels and of its subsets."""
-    use, problems = table.judged, [table.shape(row) for row in table.rows]
-
-    def figures(what: str, mask: Mask) -> Figures:
-        some = np.flatnonzero(mask)
-        return Figures.of(what, predicted[some], table.measured[some], [problems[n] for n in some])
-
-    found = [figures("all", use)]
+    use = table.judged
+    chosen: dict[str, Mask] = {}
     for label in table.labels:
         column = np.array([row[label] for row in table.rows])
         values = sorted(set(column[use]), key=lambda v: -int((column[use] == v).sum()))
-        found += [
-            figures(f"{label} {v}", use & (column == v)) for v in values if (use & (column == v)).sum() >= _FEWEST
-        ]
-    chosen = {name: use & np.array([holds(row) for row in table.rows]) for name, holds in table.subsets.items()}
-    return found + [figures(name, mask) for name, mask in chosen.items() if mask.sum() >= _FEWEST]
+        chosen |= {f"{label} {v}": use & (column == v) for v in values}
+    chosen |= {name: use & np.array([holds(row) for row in table.rows]) for name, holds in table.subsets.items()}
+    some = {"all": use} | {name: mask for name, mask in chosen.items() if mask.sum() >= _FEWEST}
+    return [f for what, mask in some.items() for f in Figures.of(what, table, predicted, np.flatnonzero(mask))]
 
 
 def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[str, Any]]:
@@ -126,7 +127,7 @@ def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[
             "row": table.rows[n]["key"],
             "measured": float(table.rows[n][table.measure]),
             "predicted": float(told[n]),
-            "ratio": float(predicted[n] / table.measured[n]),
+            "ratio": float(told[n]) / float(table.rows[n][table.measure]),
             "bound": bounds[n],
         }
         for n in rows
@@ -134,11 +135,11 @@ def worst(table: Table, predicted: Numbers, bounds: Sequence[str]) -> list[dict[
 
 
 def show(table: Table, found: Sequence[Figures], bad: Sequence[Mapping[str, Any]], console: Console) -> None:
-    columns = ("rows", "median %", "mean %", "trimmed %", "bias", "rank", "rank within a problem")
-    grid = Grid(table.name, *columns, title=f"{table.name}: error of predicted {'times' if table.timed else 'clocks'}")
+    columns = ("unit", "rows", "median %", "mean %", "trimmed %", "bias", "rank", "rank within a problem")
+    grid = Grid(table.name, *columns, title=f"{table.name}: errors")
     for f in found:
         errors = f"{f.median:.1f}", f"{f.mean:.1f}", f"{f.trimmed:.1f}", f"{f.bias:.3f}", f"{f.rank:.3f}"
-        grid.add_row(f.what, str(f.rows), *errors, "" if f.rank_within is None else f"{f.rank_within:.2f}")
+        grid.add_row(f.what, f.unit, str(f.rows), *errors, "" if f.rank_within is None else f"{f.rank_within:.2f}")
     console.print(grid)
     grid = Grid("row", f"measured {table.measure}", "predicted", "times", "bound", title="furthest off")
     for row in bad:

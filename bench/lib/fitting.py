@@ -2,7 +2,8 @@
 
 What counts is the error as it is told, |predicted / measured - 1|, by halves: 2 (sqrt(predicted / measured) - 1) weighs
 too much and too little between that, by which to tell too little would be cheap, and the logarithm, by which a row told
-twice too slow would cost no more than one told twice too quick.
+twice too slow would cost no more than one told twice too quick. Errors of efficiencies are told in per cent of the peak
+and in clocks, and weigh what they do in both on average.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
         def errors(point: Numbers) -> Numbers:
             own = of(point)
             return np.concatenate([
-                *(_off(part.estimate(own).total / part.measured) for part in some),
+                *(_off(table.ratios(part.estimate(own).total, part.measured)) for part in some),
                 np.sqrt(2 * _SCALE * _HELD) * (point - start),
             ])  # fmt: skip
 
@@ -133,7 +134,8 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     if _kept(some, best) != best:
         best = _kept(some, terms(search(np.clip(start, low, high), lambda point: _kept(some, terms(point)))))
     best = rounded(best)
-    ratios = np.concatenate([part.estimate(best).total / part.measured for part in _parts(table, rows)])
+    told = [table.ratios(part.estimate(best).total, part.measured)[table.measure] for part in _parts(table, rows)]
+    ratios = np.concatenate(told)
     off = 100 * np.abs(ratios - 1)
     figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
     return Entry(kind, table.name, len(rows), *figures, best)
@@ -147,9 +149,10 @@ def _kept(parts: list[_Part], terms: Terms) -> Terms:
     return attrs.evolve(terms, clock=min(terms.clock, most))
 
 
-def _off(ratio: Numbers) -> Numbers:
-    """By how much predicted over measured is above 1, or below."""
-    return np.asarray(2 * (np.sqrt(ratio) - 1))
+def _off(ratios: Mapping[str, Numbers]) -> Numbers:
+    """By how much predicted over measured is above 1, or below: on average over units, with the sign of the first."""
+    each = [2 * (np.sqrt(ratio) - 1) for ratio in ratios.values()]
+    return np.copysign(np.mean(np.abs(each), axis=0), each[0])
 
 
 def _tells(parts: list[_Part], field: attrs.Attribute[float]) -> bool:

@@ -24,7 +24,7 @@ class Entry:
     kind: str  #: chip/type, and what else tells kernels apart
     source: str  #: the table of measurements
     rows: int
-    median: float  #: per cent; of |predicted / measured - 1|, over rows
+    median: float  #: per cent; of |predicted / measured - 1|, over rows, in the unit of what was measured
     mean: float  #: per cent
     bias: float  #: median of predicted / measured
     terms: Terms

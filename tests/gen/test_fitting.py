@@ -50,6 +50,15 @@ def test_all_constants_that_need_no_machine_code(measured: ModuleType, tmp_path:
     same(constants.read(tmp_path / "c.json"), wanted)
 
 
+def test_errors_stand_in_the_unit_that_predictions_have(measured: ModuleType) -> None:
+    """First; then those in clocks, of which a prediction may be off more or less."""
+    (table,) = read(MEASURED, ["rocblas_gfx942"])
+    first, then = measured.report(table, 2 * table.measured)[:2]
+    assert [(f.what, f.unit) for f in (first, then)] == [("all", "eff_pct"), ("all", "clocks")]
+    assert (first.median, first.mean, first.bias) == pytest.approx((50, 50, 0.5))
+    assert (then.median, then.mean, then.bias) == pytest.approx((100, 100, 2))
+
+
 def test_tiles_are_chosen_by_the_constants_that_are_given() -> None:
     """Those of rocBLAS on the same chip, which the fit finds before."""
     (table,) = read(MEASURED, ["miopen_gfx90a_nhwc"], entries={})

@@ -350,7 +350,7 @@ def _ratios(
     for chip in dict.fromkeys(chips):
         mine = np.array([c is chip for c in chips])
         estimate = table.work.take(rows[mine]).estimate(chip, terms, timed=table.timed)
-        found[mine] = estimate.total / table.measured[rows[mine]]
+        found[mine] = table.ratios(estimate.total, table.measured[rows[mine]])[table.measure]
     return found
 
 
@@ -358,6 +358,17 @@ def test_told_is_measured_where_ticks_are(tables: list[Table]) -> None:
     for table in tables:
         column = np.array([float(row[table.measure] or "nan") for row in table.rows])
         assert np.allclose(table.told(table.measured)[table.judged], column[table.judged])
+
+
+def test_errors_are_told_in_the_unit_of_the_column(tables: list[Table]) -> None:
+    """A product that takes twice as long as predicted has half the per cent of the peak."""
+    told = {t.name: t.ratios(np.array([100.0]), np.array([200.0])) for t in tables}
+    assert told["rocblas_gfx942"] == {"eff_pct": 2.0, "clocks": 0.5}
+    assert told["miopen_gfx942_igemm"] == {"ms": 0.5}
+    for table in tables:
+        predicted = 1.5 * table.measured
+        column = table.told(predicted) / table.told(table.measured)
+        assert np.allclose(table.ratios(predicted, table.measured)[table.measure][table.judged], column[table.judged])
 
 
 def test_some_rows_of_the_mi300x_are_from_an_mi300a(tables: list[Table]) -> None:
@@ -379,6 +390,18 @@ def test_launches_of_one_tuning_run_begin_late(tables: list[Table]) -> None:
     assert {kind for row in late for kind in table.kinds_told(row)} == {"rocblas/mi300x/f32/late"}
     own, others = (constants.known()[f"rocblas/mi300x/f32{end}"].terms for end in ("/late", ""))
     assert own.start > 3 * others.start
+
+
+def test_operands_reach_units_slowly_in_another_run(tables: list[Table]) -> None:
+    """Its rows, of all types, have constants of their own, and say nothing of those of others."""
+    table = next(t for t in tables if t.name == "rocblas_gfx942")
+    slow = [row for row in table.rows if table.kinds(row)[0] == "rocblas/mi300x/slow"]
+    assert len(slow) == 81
+    assert {row["key"] for row in slow} >= {"1536x384x50432-NT-f16", "196x64x784b768-NT-bf16", "64x784x196b96-NN-f32"}
+    assert {kind for row in slow for kind in table.kinds_told(row)} == {"rocblas/mi300x/slow"}
+    own, others = (constants.known()[f"rocblas/mi300x{end}"].terms for end in ("/slow", ""))
+    assert own.operands < others.operands / 2
+    assert own.run > 2 * others.run
 
 
 def test_none_of_an_mi300as_rows_has_more_than_its_units_can(tables: list[Table]) -> None:

@@ -15,6 +15,9 @@ _USUAL_THREADS = 256  #: where a name says nothing of them
 _LANES = {"lane_m": ("GLVWA", "GRVW"), "lane_n": ("GLVWB", "GRVW"), "lane_out": ("SVW", "VWA", "VW")}
 _MANY_ROWS = ("mi250x",)  #: chips with enough of them to tell constants of transpositions apart
 _PARAMETER = re.compile(r"_([A-Z]+)")  #: a word that a kernel's name spells, without its value
+#: Type -> what names of kernels spell, but not those of the run that read slowly: what that run did not try.
+_NOT_TRIED = {type_: {"DTVA", "DTVB", "ELFLR", "SU"} for type_ in ("f16", "bf16")}
+_NOT_TRIED["f32"] = _NOT_TRIED["f16"] | {"EPS", "EMLL"}
 _LEAST = 2.0  #: per cent; figures have three decimals, and below that they are all start
 
 
@@ -27,6 +30,8 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
             return f"{by_type}/{own.name}", f"rocblas/{chip.name}"
         if _begins_late(row):
             return f"{by_type}/late", by_type, f"rocblas/{chip.name}"
+        if _reads_slowly(row):
+            return f"rocblas/{chip.name}/slow", f"rocblas/{chip.name}"
         narrower = (f"{by_type}/{row['trans']}",) if chip.name in _MANY_ROWS else ()
         return *narrower, by_type, f"rocblas/{chip.name}"
 
@@ -40,7 +45,7 @@ def table(name: str, rows: list[Row], chip: Chip) -> Table:
         kinds=kinds,
         sample=_sample(chip),
         counts=lambda row: float(row["eff_pct"]) >= _LEAST,
-        apart=_begins_late,
+        apart=lambda row: _begins_late(row) or _reads_slowly(row),
         results=frozenset(("eff_pct",)),
         labels=("dtype", "trans", "mi"),
     )
@@ -111,9 +116,27 @@ def _begins_late(row: Row) -> bool:
     transposes, and the names of that run's kernels, unlike others, spell how operands are loaded or read, but not
     whether shared memory is transposed.
     """
-    words = set(_PARAMETER.findall(row.get("kernel", "")))
+    words = _words(row)
     is_run = bool(words & {"LRVW", "NLCA"}) and "TLDS" not in words
     return is_run and (row["dtype"], row["trans"]) == ("f32", "NN")
+
+
+def _reads_slowly(row: Row) -> bool:
+    """Whether a row is from the tuning run in which operands reached units at a third of the usual rate.
+
+    That run tried neither by how much workgroups stagger (`SU`, all have 32) nor operands that go straight to registers
+    (`DTVA`) nor other latencies of local memory (`ELFLR`), which names of other runs' kernels spell. Many of its rows
+    are products of vision transformers. They take up to 5.6 times as many clocks as one die of an MI250X does, whose
+    table has some of them; so it is not the products. What it is is not known.
+    """
+    words = _words(row)
+    is_run = "TT" in words and row["stagger_u"] == "32"
+    return is_run and not words & _NOT_TRIED[row["dtype"]]
+
+
+def _words(row: Row) -> set[str]:
+    """What parameters the name of a row's kernel spells, if the row has it."""
+    return set(_PARAMETER.findall(row.get("kernel", "")))
 
 
 def _measured_on(chip: Chip, row: Row) -> Chip:
