@@ -130,7 +130,7 @@ def _reads_slowly(row: Row) -> bool:
     table has some of them; so it is not the products. What it is is not known.
     """
     words = _words(row)
-    is_run = "TT" in words and row["stagger_u"] == "32"
+    is_run = "TT" in words and row.get("stagger_u") == "32" and row["dtype"] in _NOT_TRIED
     return is_run and not words & _NOT_TRIED[row["dtype"]]
 
 
