@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction
 from convgen.backends.machine.allocate import Bank, Liveness
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
+from convgen.backends.machine.instruction import BasicBlock, Function, Inert, Instruction, Reg, VirtualRegister
 from convgen.backends.machine.loops import innermost, natural_loops
 from convgen.backends.machine.vectors import WORD_BYTES
 
@@ -33,7 +33,7 @@ def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank:
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
-    ends = list(accumulate(2 * len(block.instructions) for block in function.blocks))
+    starts = [0, *accumulate(2 * len(block.instructions) for block in function.blocks)]
     gone: set[Instruction] = set()
     ahead: dict[int, Sequence[Instruction]] = {}
     for header, nodes in innermost(natural_loops(graph)).items():
@@ -41,7 +41,7 @@ def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank:
         if entries != [header - 1] or graph[header - 1] != [header]:
             continue
         loop = _Uses([function.blocks[n] for n in nodes])
-        span = sum(_span(ends[n] - 2 * len(function.blocks[n].instructions), ends[n]) for n in nodes)
+        span = sum((1 << starts[n + 1]) - (1 << starts[n]) for n in nodes)  # positions, as bits
         made = {i.defs()[0].vreg: i for i in loop.addresses(everywhere)}
         kept, places = _Room(places, liveness, bank).shared_out(list(made), span)
         addresses, parts = [made[v] for v in kept], loop.same_parts()
@@ -51,11 +51,6 @@ def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank:
         return function, places
     left = function.rewritten(lambda n, block: [*(i for i in block.instructions if i not in gone), *ahead.get(n, ())])
     return left, places
-
-
-def _span(begin: int, end: int) -> int:
-    """Positions as bits."""
-    return (1 << end) - (1 << begin)
 
 
 class _Room:
@@ -74,11 +69,9 @@ class _Room:
         for hold in _HOLDS:
             needed, live = self._needed(made, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
-                kept = dict(zip(order, free[:count]))
+                kept = dict(zip(order[:count], free))
                 others = {v: live[v] for v in made if v not in kept}
-                by_turns = _placed(
-                    others, {at: bits | (span if at in kept.values() else 0) for at, bits in needed.items()}
-                )
+                by_turns = _placed(others, needed | {at: needed[at] | span for at in kept.values()})
                 if by_turns is not None:
                     return list(kept), {**self.places, **kept, **by_turns}
         return [], self.places
@@ -123,7 +116,7 @@ class _Uses:
         """Whether an instruction makes the same each time, by all that it says."""
         assert isinstance(i, XeInstruction)
         plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
-        return plain and all(not isinstance(o, Reg) or o.vreg not in self.written for o in i.src)
+        return plain and all(isinstance(o, Inert) or (isinstance(o, Reg) and o.vreg not in self.written) for o in i.src)
 
     def addresses(self, everywhere: _Uses) -> list[Instruction]:
         """What makes an address that stays the same, which only messages of this code read."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction, message, region
+from convgen.backends.intel.isa import OPCODES, Literal, Special, XeInstruction, message, region
 from convgen.backends.intel.payloads import keep_payloads
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
@@ -104,6 +104,14 @@ def test_what_others_read_too_stays() -> None:
     c.load(behind)
     c.load(behind, block=2)
     assert made(c.kept()["loop"]) == 2
+
+
+def test_what_the_accumulator_changes_is_made_there() -> None:
+    c = Code()
+    made_of_carry = c.new("v")
+    c.add("add", region(made_of_carry, "ud"), region(c.s, "ud", 0, 0), Special("acc0", "ud"))
+    c.load(made_of_carry)
+    assert any(isinstance(o, Special) for i in c.kept()["loop"] for o in i.src)
 
 
 def test_what_runs_in_some_lanes_stays() -> None:
