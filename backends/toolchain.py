@@ -14,15 +14,14 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import attrs
-
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 VERSIONS = range(40, 16, -1)  #: of LLVM; 17 is the first that knows gfx942
 ROCM = "/opt/rocm/llvm/bin"
 
 
-@attrs.frozen
+@frozen
 class Tool:
     """A program, the variable that may name it, and where one gets it."""
 

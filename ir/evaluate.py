@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +24,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
+from convgen.ir.record import frozen
 from convgen.ir.types import HALF_BYTES, AnyType, Type, VectorType, s4, u4
 from convgen.ir.votes import AllLanes
 
@@ -36,7 +36,7 @@ class InterpError(VerifyError):
     """A program does what docs/ir.md does not allow; the message says what, notes say where."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Value:
     """The elements of all lanes; no mask means that none is poison."""
 
@@ -51,7 +51,7 @@ class Value:
         return self.data
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SurfaceValue:
     """The value of a surface: `extent` bytes of a buffer from byte `shift` on, each for every lane."""
 

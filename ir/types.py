@@ -14,11 +14,11 @@ from enum import Enum
 from functools import cache, cached_property
 from typing import Any
 
-import attrs
 import ml_dtypes
 import numpy as np
 
 from convgen.ir.checks import check_range
+from convgen.ir.record import frozen
 
 _MOST_LANES = 1 << 16  #: elements in one lane's registers; devices have up to 2 KiB of these a lane
 
@@ -38,7 +38,7 @@ class AddressSpace(Enum):
     SHARED = "shared"  #: 32-bit byte offsets from the start of the workgroup's shared memory
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class Type:
     """A scalar type; equality is identity, so obtain instances from this module's names or `scalar(name)`."""
 
@@ -132,7 +132,7 @@ class Type:
         return (scalar, (self.name,))
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class VectorType:
     """`lanes` elements of `elem` in the registers of each lane, packed low bits first."""
 
@@ -154,7 +154,7 @@ class VectorType:
         return (vector, (self.elem, self.lanes))
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class PointerType(Type):
     """The address of an element of `pointee`; it can be passed and chosen, not calculated with."""
 

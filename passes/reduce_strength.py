@@ -19,6 +19,7 @@ from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, con
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32, u32
@@ -60,7 +61,7 @@ def _is_power_of_two(e: Expr) -> bool:
     return isinstance(e, Const) and e.bits & (e.bits - 1) == 0
 
 
-@attrs.frozen
+@frozen
 class _Quotient:
     """`(a * counter + steady + b) // below`, of that the remainder by `count` unless None; times `scale`, plus `rest`.
 
@@ -148,7 +149,7 @@ class _Loop:
         return _Linear(0, e, 0) if self.is_steady(e) else None
 
 
-@attrs.frozen
+@frozen
 class _Linear:
     """`a * counter + steady + b`."""
 
@@ -157,7 +158,7 @@ class _Linear:
     b: int
 
 
-@attrs.frozen
+@frozen
 class _Digits:
     """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`."""
 
@@ -261,7 +262,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
     )
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Number:
     """`counter * growth + steady + start` as digits that a loop carries, and such numbers ahead of it."""
 

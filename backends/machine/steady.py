@@ -16,6 +16,7 @@ import attrs
 from convgen.backends.machine.dependences import dependences
 from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
+from convgen.ir.record import define, frozen
 
 #: Slots that an instruction keeps its unit busy, if every SIMD issues it.
 Busy = Callable[[Instruction], int]
@@ -33,7 +34,7 @@ def steady(body: Sequence[Instruction], published: Ahead, busy: Busy) -> list[In
     return _Turn(body, published, busy).order()
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Node:
     """An instruction with what it depends on and what depends on it: nodes by number, and latencies."""
 
@@ -93,7 +94,7 @@ class _Table:
             self.pipes[node.unit] &= ~(((1 << node.busy) - 1) << slot)
 
 
-@attrs.frozen
+@frozen
 class _Group:
     """Nodes that get their slots one after the other, those behind first."""
 

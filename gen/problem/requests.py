@@ -25,6 +25,7 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import define, frozen
 from convgen.problem import aiter, lines, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -42,7 +43,7 @@ _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
 
-@attrs.frozen
+@frozen
 class Request:
     """A problem that was asked for; or a text that is none, and why. `where` is the line of a file."""
 
@@ -83,7 +84,7 @@ def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, 
     return lines.problems(text, knobs) if found else ()
 
 
-@attrs.frozen
+@frozen
 class Batch:
     """What a batch file asks for, in order, and the options that mean nothing here with where each stood first."""
 
@@ -101,7 +102,7 @@ def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: 
     return Batch(tuple(reader.file(path)), reader.ignored)
 
 
-@attrs.define
+@define
 class _Settings:
     """What options have set since the last reset."""
 
@@ -109,7 +110,7 @@ class _Settings:
     match: _Pattern | None = None
 
 
-@attrs.frozen
+@frozen
 class _Line:
     """A logical line and where it begins; one of no file has no number."""
 
@@ -122,7 +123,7 @@ class _Line:
         return f"{self.path}:{self.number}" if self.number else ""
 
 
-@attrs.define
+@define
 class Reader:
     """Finds the requests of nested files, one after the other. `skipped` problems are left out at the beginning.
 
@@ -327,7 +328,7 @@ def _combinations(choices: Sequence[tuple[options.Option, Sequence[str]]]) -> It
 _SWITCHES = {f"--{driver}" for driver in (*options.BOTH, *options.OTHER_DRIVERS)}
 
 
-@attrs.define
+@define
 class _Pattern:
     """A regular expression, the text it came from with its column, and the seconds it has left."""
 

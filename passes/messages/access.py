@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from convgen.ir.expr import Expr, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import free_vars
+from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.sizes import Extent
 from convgen.passes.messages.linear import ZERO, LinearView
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class TileAccess:
     """A tile of `view` at `coords` (one start per axis), spread as `layout`.
 
@@ -45,7 +44,7 @@ class TileAccess:
         return all(v in self.steady for v in free_vars(e))
 
 
-@attrs.frozen
+@frozen
 class Position:
     """A position along one dimension: uniform + varying + constant part."""
 
