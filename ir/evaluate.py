@@ -25,7 +25,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
 from convgen.ir.record import frozen
-from convgen.ir.types import HALF_BYTES, AnyType, Type, VectorType, s4, u4
+from convgen.ir.types import AnyType, Type, VectorType, half_bytes, s4, u4
 from convgen.ir.votes import AllLanes
 
 Array = npt.NDArray[Any]
@@ -350,7 +350,7 @@ def to_bytes(v: Value) -> tuple[Array, Mask | None]:
     size = v.data.dtype.itemsize
     raw: Array = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
     poison = None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
-    if v.data.dtype in HALF_BYTES:
+    if v.data.dtype in half_bytes():
         if raw.shape[1] % 2:
             raise InterpError(f"{raw.shape[1]} elements of 4 bits have no bytes")
         raw = raw[:, ::2] & 0xF | raw[:, 1::2] << 4

@@ -20,17 +20,21 @@ from math import prod
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import define, frozen
-from convgen.problem import aiter, lines, options
+from convgen.problem import lines, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
 from convgen.problem.text import logical_lines, text_of
+
+if TYPE_CHECKING:
+    from convgen.problem.aiter import Row
 
 _SELECTING = ("match", "start")
 _READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
@@ -161,16 +165,18 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
+        from convgen.problem import aiter  # which is not needed without a file
+
         if path.suffix == aiter.SUFFIX:
-            yield from self.table(text, path)
+            yield from self.table(aiter.rows(text), path)
         else:
             for number, line in logical_lines(text):
                 yield from self.line(_Line(line, path, number))
         self.open.pop()
 
-    def table(self, text: str, path: Path) -> Iterator[Request]:
+    def table(self, rows: Iterable[Row], path: Path) -> Iterator[Request]:
         """The products of a table, a row each. Raises UserError for one that names no sizes."""
-        for row in aiter.rows(text):
+        for row in rows:
             line = _Line(row.descriptor, path, row.number)
             if row.error is not None:
                 yield from self._chosen(Request(row.descriptor, error=row.error, where=line.where), None)
