@@ -141,7 +141,7 @@ class _Printer:
         if e in self.visible:
             return
         for c in e.children():
-            self.bind(c)  # type: ignore[arg-type]
+            self.bind(c)
         if e in self.repeated:
             name = self.temporaries.get(e) or next(self.fresh)
             self.line(f"{name} = {self.inline(e, _LOOSEST)}")

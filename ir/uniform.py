@@ -37,7 +37,7 @@ class Uniformity:
         always = _ALWAYS.get(type(e))
         if always is not None:
             return always
-        return all(map(self, e.children()))  # type: ignore[arg-type]
+        return all(map(self, e.children()))
 
 
 #: Expressions that are uniform, or varying, whatever they are made of.

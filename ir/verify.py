@@ -165,7 +165,7 @@ class Checker:
         """Every variable is visible and every operation takes its operands."""
         for e in es:
             if e not in self.right:
-                self.expressions(node, e.children())  # type: ignore[arg-type]
+                self.expressions(node, e.children())
                 if isinstance(e, Var) and e not in self.visible:
                     self.require(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
                 for rule in EXPRESSIONS.get(type(e), ()):
@@ -188,5 +188,5 @@ class Checker:
             case x.Const() | x.Splat():
                 return ANYHOW
             case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
-                return agreed([self.distribution(c, known) for c in e.children()])  # type: ignore[arg-type]
+                return agreed([self.distribution(c, known) for c in e.children()])
         return None

@@ -121,8 +121,8 @@ class _Placer:
         """The depth of the innermost block that binds a variable of `e`."""
         known = self.homes.get(e)
         if known is None:
-            inner = (self.home(c) for c in e.children() if isinstance(c, Expr))
-            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else max(inner, default=0)
+            inner = max(map(self.home, e.children()), default=0)
+            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else inner
         return known
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
@@ -140,7 +140,7 @@ class _Placer:
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
-                if isinstance(c, Expr) and not (isinstance(e, FromLane) and c is e.lane):
+                if not (isinstance(e, FromLane) and c is e.lane):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
         hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]
