@@ -67,12 +67,12 @@ class Type:
         """Whether other numbers are converted to it: all types but those of scales and of 4-bit floats."""
         return self not in (f4_e2m1, e8m0)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of one element alone; 4-bit elements share theirs, so memory goes by `spacing`."""
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def spacing(self) -> int:
         """Bits from one element to the next in memory."""
         return 4 if self.bits == 4 else 8 * self.bytes
