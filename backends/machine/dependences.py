@@ -154,19 +154,20 @@ class _Registers:
                     if lo < end and first < hi and found.get(m, -1) < latencies[m]:
                         found[m] = latencies[m]
         for v, first, end in defined:
-            if v not in histories:
+            if v in histories:
+                writes, reads = histories[v]
+                for m, lo, hi in writes:
+                    if lo < end and first < hi and found.get(m, 0) < 1:
+                        found[m] = 1
+                for m, lo, hi in reads:
+                    if lo < end and first < hi:
+                        found.setdefault(m, 0)
+                writes[:] = [run for run in writes if run[1] < first or end < run[2]]
+                reads[:] = [run for run in reads if run[1] < first or end < run[2]]
+            elif not last:
                 histories[v] = _History([], [])
-            writes, reads = histories[v]
-            for m, lo, hi in writes:
-                if lo < end and first < hi and found.get(m, 0) < 1:
-                    found[m] = 1
-            for m, lo, hi in reads:
-                if lo < end and first < hi:
-                    found.setdefault(m, 0)
-            writes[:] = [run for run in writes if run[1] < first or end < run[2]]
-            reads[:] = [run for run in reads if run[1] < first or end < run[2]]
             if not last:
-                writes.append((n, first, end))
+                histories[v].writes.append((n, first, end))
         if not last:
             for v, first, end in used:
                 if v not in histories:
