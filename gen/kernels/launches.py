@@ -24,7 +24,6 @@ from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
-from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import Joined
@@ -279,6 +278,8 @@ class _Builder:
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
+                from convgen.kernels.window_sums import windows_kernel  # long, and of few layers
+
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
                 kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)
