@@ -15,6 +15,7 @@ between lanes, what is used once stays in its loop there.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard, TypeVar
 
@@ -77,12 +78,13 @@ def _loaded_words(loop: For) -> int:
 
     Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later.
     """
-    run, first, last = 0, dict[Var, int](), dict[Var, int]()
+    run, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
     for s in statements(loop.body):
         run += isinstance(s, Barrier)
-        last.update((n, run) for e in s.operands for n in postorder(e) if n in first)
+        used[run] += s.operands
         if isinstance(s, Load) and s.var not in loop.yields:
-            first[s.var] = last[s.var] = run
+            first[s.var] = run
+    last = first | {n: at for at, es in used.items() for n in postorder(*es) if n in first}
     return max((_words(v for v in first if first[v] <= n <= last[v]) for n in range(run + 1)), default=0)
 
 
@@ -130,7 +132,7 @@ class _Placer:
         uses: dict[Expr, list[int]] = {}
         for e, depth in _uses(body, 0):
             uses.setdefault(e, []).append(depth)
-        order = dict.fromkeys(n for e in list(uses) for n in postorder(e) if isinstance(n, Expr))
+        order = [n for n in postorder(*uses) if isinstance(n, Expr)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             depths = uses.get(e, [])

@@ -248,7 +248,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         return loop
     body = substitute(loop.body, replaced)
     old_yields = tuple(substitute(y, replaced) for y in loop.yields)
-    used = {v for part in (body, *old_yields) for v in postorder(part) if isinstance(v, Var)}
+    used = {v for v in postorder(body, *old_yields) if isinstance(v, Var)}
     lets = [let for number in numbers for let in number.lets(used)]
     all_carried = [each for number in numbers for each in number.carried(used)]
     carried = tuple(digit for digit, *_ in all_carried)
