@@ -45,16 +45,14 @@ def reduce_strength(kernel: Kernel) -> Kernel:
 
 def _divides_carried(new: Stmt, old: For) -> bool:
     """Whether a division by no power of two is left of something that depends on what `new` carries beyond `old`."""
-    loops = [s for s in statements(new) if isinstance(s, For) and s.var is old.var]
-    unknown = {v for loop in loops for v in loop.carried if v not in old.carried}
-    for s in statements(new):
-        for e in s.operands if unknown else ():
-            for part in postorder(e):
-                if isinstance(part, Div | Mod) and not _is_power_of_two(part.b) and unknown & set(free_vars(part.a)):
-                    return True
-            if isinstance(s, Let) and unknown & set(free_vars(e)):
-                unknown.add(s.var)
-    return False
+    inside = statements(new)
+    unknown = {v for s in inside if isinstance(s, For) and s.var is old.var for v in s.carried if v not in old.carried}
+    parts = postorder(*[e for s in inside for e in s.operands]) if unknown else []
+    divided = [e.a for e in parts if isinstance(e, Div | Mod) and not _is_power_of_two(e.b)]
+    for s in inside if divided else ():
+        if isinstance(s, Let) and not unknown.isdisjoint(free_vars(s.value)):
+            unknown.add(s.var)
+    return any(not unknown.isdisjoint(free_vars(e)) for e in divided)
 
 
 def _is_power_of_two(e: Expr) -> bool:
