@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 import attrs
 
+from convgen.ir.record import frozen
 
-@attrs.frozen
+
+@frozen
 class Terms:
     """The words and the clock of a target family."""
 
@@ -22,7 +24,7 @@ class Terms:
     issue: str  #: cause of issue slots beyond one for each instruction
 
 
-@attrs.frozen
+@frozen
 class Line:
     """One instruction: its offset in the kernel, what it is and what it occupies."""
 
@@ -36,7 +38,7 @@ class Line:
     bytes: Mapping[str, int] = attrs.Factory(dict)  #: bytes; by path: lds read, lds write, global load, ...
 
 
-@attrs.frozen
+@frozen
 class Stretch:
     """Code that runs as a piece: one iteration of a loop, or a kernel without loops."""
 
@@ -89,7 +91,7 @@ class Stretch:
         return sum(line.issue for line in self.lines if line.unit != "matrix") / matrix if matrix else None
 
 
-@attrs.frozen
+@frozen
 class KernelAnalysis:
     """One kernel. `occupancy` is how many subgroups a unit holds at once, as registers and shared memory allow."""
 
@@ -106,7 +108,7 @@ class KernelAnalysis:
     sources: Mapping[int, str] = attrs.Factory(dict)  #: FILE:LINE by offset, as far as debug information says so
 
 
-@attrs.frozen
+@frozen
 class Analysis:
     """All kernels of a code object."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
 
-import attrs
+from convgen.ir.record import frozen
 
 
 class Tag(IntEnum):
@@ -79,7 +79,7 @@ def abbreviation_codes(number: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------- bytes
 
 
-@attrs.frozen
+@frozen
 class CompilationUnit:
     """A kernel in a section of its own: name, listing, bytes, and rows of (address, line of the listing)."""
 
@@ -89,7 +89,7 @@ class CompilationUnit:
     rows: Sequence[tuple[int, int]]
 
 
-@attrs.frozen
+@frozen
 class Sections:
     """The content of .debug_abbrev, .debug_info and .debug_line, and where addresses stand in it, to be relocated.
 

@@ -6,11 +6,11 @@ import mmap
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.error import UserError
+from convgen.ir.record import define, frozen
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]  #: byte offsets
@@ -33,7 +33,7 @@ def reserve(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.frombuffer(space, dtype)
 
 
-@attrs.define
+@define
 class Budget:
     """The bytes that pages may still take, of all buffers together."""
 
@@ -91,7 +91,7 @@ class Pages:
             self._missing -= len(some)
 
 
-@attrs.frozen
+@frozen
 class KernelArg:
     """One kernel argument: `size` bytes at byte `offset` of the argument block.
 
@@ -103,7 +103,7 @@ class KernelArg:
     value: str | bytes
 
 
-@attrs.frozen
+@frozen
 class LaunchRequest:
     """One kernel launch. `grid` counts workgroups, `workgroup` counts work-items, both (x, y, z).
 
@@ -120,7 +120,7 @@ class LaunchRequest:
     groups: tuple[int, ...] | None = None
 
 
-@attrs.frozen
+@frozen
 class Parameter:
     """An argument that whoever launches a kernel gives: a pointer or a value of `size` bytes."""
 
@@ -131,7 +131,7 @@ class Parameter:
     type_name: str = ""  #: as the source has it, where the object says so
 
 
-@attrs.frozen
+@frozen
 class Signature:
     """What a launch of a kernel needs. `shared_bytes` is the local memory that the kernel itself declares."""
 
@@ -140,7 +140,7 @@ class Signature:
     shared_bytes: int
 
 
-@attrs.frozen
+@frozen
 class Scrutiny:
     """How closely a run is looked at: kinds of findings that are none, and who is shown waves before instructions.
 
@@ -155,7 +155,7 @@ class Scrutiny:
 STRICT = Scrutiny()
 
 
-@attrs.frozen
+@frozen
 class Source:
     """The source of a rule: a section of a manual, or a compiler.
 
@@ -169,7 +169,7 @@ class Source:
 UNSTATED = Source("the simulator")  #: for rules whose simulator names no source
 
 
-@attrs.frozen
+@frozen
 class Finding:
     """Something the hardware does not promise to do right, or that is plainly wrong."""
 
@@ -191,7 +191,7 @@ class Finding:
         return f"{self.kind}: {self.message}{asks} [{where}: {self.instruction}]{who}"
 
 
-@attrs.frozen
+@frozen
 class SimReport:
     """The outcome of a simulation; buffers were changed in place."""
 

@@ -17,12 +17,13 @@ from convgen.backends.machine.instruction import Function
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import listing
 from convgen.passes.pipeline import LOWERING, OPTIMISING, noted
 
 
-@attrs.frozen
+@frozen
 class Emitted:
     """A kernel as text, with what it takes to launch it."""
 
@@ -36,7 +37,7 @@ class Emitted:
     note: str = ""  #: the kernel's lines in the metadata of its module, where the format has such a table
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MachineKernel:
     """A kernel between two stages: at first the IR alone, behind selection a function, then places of registers.
 
@@ -86,7 +87,7 @@ class MachineKernel:
         return str(self.kernel) if self.function is None else show(self.function, self.allocation)
 
 
-@attrs.frozen
+@frozen
 class Rung:
     """A way to run a stage that may find no room."""
 
@@ -101,7 +102,7 @@ class Rung:
 Ladders = tuple[tuple[Rung, ...], ...]
 
 
-@attrs.frozen
+@frozen
 class Stage:
     """One step behind the passes; `name` is unique within its family, and no pass has it."""
 

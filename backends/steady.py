@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import attrs
+from convgen.ir.record import frozen
 
 TURNS = (2, 6)  #: iterations of the two runs; by what one takes longer, one iteration is told
 
@@ -25,7 +25,7 @@ class Course(Protocol):
     def waves(self) -> Sequence[Ran]: ...
 
 
-@attrs.frozen
+@frozen
 class Steady:
     each: float  #: clocks of an iteration of all that runs
     around: float  #: clocks of the code before and behind

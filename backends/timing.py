@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
-
 from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
+from convgen.ir.record import frozen
 
 L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
 L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
 
 
-@attrs.frozen
+@frozen
 class LoopClocks:
     """Clocks of a kernel on a unit that several of its workgroups share."""
 
@@ -36,7 +35,7 @@ class LoopClocks:
         return each, rest
 
 
-@attrs.frozen
+@frozen
 class TimedLine:
     """An instruction; clocks are of a wave on average: of an iteration of its loop in the steady state, or of all."""
 
@@ -51,7 +50,7 @@ def bound_of(busy: Mapping[str, float], clocks: float) -> str:
     return pipe if 2 * busy[pipe] >= clocks else "waiting"
 
 
-@attrs.frozen
+@frozen
 class LoopProfile:
     """The loop of a kernel where so many of its workgroups share a unit."""
 
@@ -66,7 +65,7 @@ class LoopProfile:
         return bound_of(self.busy, self.clocks)
 
 
-@attrs.frozen
+@frozen
 class KernelProfile:
     """A kernel of a code object, by how many of its workgroups share a unit."""
 
@@ -82,7 +81,7 @@ class KernelProfile:
 # ---------------------------------------------------------------- whole launches
 
 
-@attrs.frozen
+@frozen
 class Work:
     """What the workgroups of a launch have to do, where that of one of them that has most is 1."""
 
@@ -91,7 +90,7 @@ class Work:
     busiest: float  #: all workgroups of the unit that ends last
 
 
-@attrs.frozen
+@frozen
 class Machine:
     """What of a chip decides where workgroups run and what they find in caches."""
 
@@ -103,7 +102,7 @@ class Machine:
     line_bytes: int
 
 
-@attrs.frozen
+@frozen
 class Moved:
     """Bytes that a launch moves."""
 
@@ -129,7 +128,7 @@ class Moved:
         return 1 - self.fill / self.asked if self.asked else 1.0
 
 
-@attrs.frozen
+@frozen
 class Slice:
     """Something that takes a while on a track: a wave that issues or waits, a pipe at work."""
 
@@ -142,7 +141,7 @@ class Slice:
     offset: int  #: bytes from the kernel's start
 
 
-@attrs.frozen
+@frozen
 class Step:
     """An instruction as a wave executes it, in clocks."""
 
@@ -163,7 +162,7 @@ class Step:
         return self.done > self.issued + self.issue
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Executed:
     """A wave from its first instruction to its last, but for rounds that were not modelled one by one."""
 
@@ -173,7 +172,7 @@ class Executed:
     steps: tuple[Step, ...]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class UnitProfile:
     """A unit that runs some workgroups from their first instruction to their last."""
 
@@ -192,7 +191,7 @@ class UnitProfile:
         return bound_of(self.busy, self.clocks)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LaunchProfile:
     """A launch, of which some workgroups were executed."""
 

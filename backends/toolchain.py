@@ -10,19 +10,21 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import attrs
+from typing import TYPE_CHECKING
 
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
+
+if TYPE_CHECKING:
+    import subprocess
 
 VERSIONS = range(40, 16, -1)  #: of LLVM; 17 is the first that knows gfx942
 ROCM = "/opt/rocm/llvm/bin"
 
 
-@attrs.frozen
+@frozen
 class Tool:
     """A program, the variable that may name it, and where one gets it."""
 
@@ -86,6 +88,8 @@ def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
     Raises UserError if it cannot be started, is killed, or says that the machine lacks something.
     """
+    import subprocess  # which is not needed where no program runs
+
     name = Path(command[0]).name
     environment = {**os.environ, "TMPDIR": str(folder)}
     try:

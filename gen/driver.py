@@ -27,6 +27,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
+from convgen.ir.record import define, frozen
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
@@ -46,7 +47,7 @@ if TYPE_CHECKING:  # what few commands need
     from convgen.tile.kernel import TileProgram
 
 
-@attrs.frozen
+@frozen
 class Attempt:
     """A config that was tried. `registers` is the plan's estimate, `actual` what allocation took, by class."""
 
@@ -58,7 +59,7 @@ class Attempt:
     actual: Mapping[str, int] | None = None
 
 
-@attrs.frozen
+@frozen
 class Options:
     """Steps that are off, and who watches: `observe` each step, `tried` each config (again once it is compiled).
 
@@ -71,7 +72,7 @@ class Options:
     debug: bool = False
 
 
-@attrs.define
+@define
 class Build:
     """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +24,8 @@ from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Global
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.products import BlockMma
-from convgen.ir.types import HALF_BYTES, AnyType, Type, VectorType, s4, u4
+from convgen.ir.record import frozen
+from convgen.ir.types import AnyType, Type, VectorType, half_bytes, s4, u4
 from convgen.ir.votes import AllLanes
 
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ class InterpError(VerifyError):
     """A program does what docs/ir.md does not allow; the message says what, notes say where."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Value:
     """The elements of all lanes; no mask means that none is poison."""
 
@@ -51,7 +51,7 @@ class Value:
         return self.data
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SurfaceValue:
     """The value of a surface: `extent` bytes of a buffer from byte `shift` on, each for every lane."""
 
@@ -350,7 +350,7 @@ def to_bytes(v: Value) -> tuple[Array, Mask | None]:
     size = v.data.dtype.itemsize
     raw: Array = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
     poison = None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
-    if v.data.dtype in HALF_BYTES:
+    if v.data.dtype in half_bytes():
         if raw.shape[1] % 2:
             raise InterpError(f"{raw.shape[1]} elements of 4 bits have no bytes")
         raw = raw[:, ::2] & 0xF | raw[:, 1::2] << 4

@@ -31,6 +31,11 @@ class Expr(Node):
 
     type: AnyType = derived()
 
+    if TYPE_CHECKING:
+
+        def children(self) -> tuple[Expr, ...]:
+            """The operands, which are expressions, too."""
+
     def infer(self) -> None:
         set_derived(self, "type", self.result())
 

@@ -7,10 +7,11 @@ from itertools import chain
 import attrs
 
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
+from convgen.ir.record import frozen
 from convgen.ir.rows import Stmt
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class SharedPhases:
     """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
 
@@ -23,7 +24,7 @@ class SharedPhases:
         return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
 
 
-@attrs.frozen(cache_hash=True, kw_only=True)
+@frozen(cache_hash=True, kw_only=True)
 class Core:
     """A compute unit, as whoever ranks configs counts its clocks."""
 
@@ -49,7 +50,7 @@ class Core:
     fragment_sets: int = 2
 
 
-@attrs.frozen(cache_hash=True, kw_only=True)
+@frozen(cache_hash=True, kw_only=True)
 class Costs:
     """Costs in the chooser's model of a launch, beside the rates of `Core`.
 
@@ -74,7 +75,7 @@ class Costs:
     drain: int = 1  #: bytes a clock; at which they do
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Planes:
     """Limits of messages that move rectangles of planes."""
 
@@ -90,7 +91,7 @@ class Planes:
     registers: int  #: registers; most that one message fills
 
 
-@attrs.frozen(cache_hash=True, kw_only=True)
+@frozen(cache_hash=True, kw_only=True)
 class Caches:
     """What lies between compute units and memory, as whoever counts traffic needs it.
 
@@ -115,7 +116,7 @@ class Caches:
         return self.channels * self.channel_bytes
 
 
-@attrs.frozen(cache_hash=True, repr=False)
+@frozen(cache_hash=True, repr=False)
 class TargetFacts:
     """Numbers and capabilities of one target; units in the names, sources in the target's table."""
 

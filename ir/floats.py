@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Number, Unary, lift
 from convgen.ir.node import family, node
+from convgen.ir.record import frozen
 from convgen.ir.types import AnyType, Type, f16, f32
 
 
-@attrs.frozen
+@frozen
 class Accuracy:
     """The most that a result may differ from the exact one: `ulps` or `absolute`, whichever is more.
 

@@ -18,19 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import attrs
 import numpy as np
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Min, Number, eq, lift, select
 from convgen.ir.floats import Abs, Accuracy, Cos, Exp2, Log2, Rcp, Round, Sin, fma
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, bf16, f16, f32, vector
 
 _LOG2E = math.log2(math.e)
 _LEAST = 2.0**-21  #: absolute error of the logarithm, which others inherit
 
 
-@attrs.frozen
+@frozen
 class Function:
     """A function of floats; `make` gives it on f32, with an error of `accuracy` against the exact result."""
 

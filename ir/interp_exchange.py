@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-import attrs
 import numpy as np
 
 from convgen.ir.evaluate import Array, Mask, Value, operate
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 from convgen.ir.stmt import REDUCTIONS, Exchange, Redistribute, Reduce
 from convgen.ir.types import Type
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Held:
     """A fragment in the registers of subgroups, and the subgroups that look for elements in it."""
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from convgen.ir.evaluate import Array, InterpError, Mask
 from convgen.ir.layout.memory import Shared
+from convgen.ir.record import frozen
 
 _NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
 
 
-@attrs.frozen
+@frozen
 class Accessors:
     """Lanes that access shared memory: the workgroup of each, counted from 0, and those of each subgroup."""
 
@@ -36,7 +36,7 @@ class Region:
         self.writer.fill(_NOBODY)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class SharedTile:
     """A shared tile in the region that it has, or that of the tile over which it lies."""
 

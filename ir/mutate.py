@@ -144,10 +144,14 @@ def _gather(s: Stmt, out: list[Stmt]) -> None:
     out.append(s)
 
 
-def postorder(root: Node) -> list[Node]:
-    """Every unique node under `root` once, children before parents."""
+def postorder(*roots: Node) -> list[Node]:
+    """Every unique node under the roots once, children before parents."""
+    seen: set[Node] = set()
     out: list[Node] = []
-    _visit(root, {root}, out)
+    for root in roots:
+        if root not in seen:
+            seen.add(root)
+            _visit(root, seen, out)
     return out
 
 
@@ -164,7 +168,7 @@ def _visit(node: Node, seen: set[Node], out: list[Node]) -> None:
 
 def greatest_id(*roots: Node) -> int:
     """The greatest number of a variable under the roots; 0 if there is none."""
-    return max((n.id for root in roots for n in postorder(root) if isinstance(n, Var)), default=0)
+    return max((n.id for n in postorder(*roots) if isinstance(n, Var)), default=0)
 
 
 def free_vars(root: Expr) -> tuple[Var, ...]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
 from convgen.ir.expr import Expr, Pack, Select, Shuffle, Slice, Splat, const, eq, lift, minimum, zeros
+from convgen.ir.record import frozen
 from convgen.ir.types import (
     Type,
     VectorType,
@@ -38,7 +37,7 @@ _BYTES = 0x01010101  #: one in each byte
 WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2)  #: to f16, bf16 and f32
 
 
-@attrs.frozen
+@frozen
 class _Rounding:
     """An 8-bit format to which an f32 is rounded: its mantissa, its bias, and its last codes without the sign."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-import attrs
-
 from convgen.ir.checks import check_name
 from convgen.ir.expr import Var
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.node import Node, node
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Stmt
 
@@ -74,7 +73,7 @@ def _bases(shared: tuple[Shared, ...]) -> Mapping[Shared, int]:
     return bases
 
 
-@attrs.frozen
+@frozen
 class Program:
     """Ordered kernels over named buffers. `buffers` maps a name to the role in the problem and its size in bytes."""
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import ClassVar
 
-import attrs
-
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.memory import Global, Plane, Shared, View
 from convgen.ir.node import Node, family
+from convgen.ir.record import frozen
 from convgen.ir.types import AnyType
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Site:
     """What tells two equal statements apart, and what people and later passes want to know of one.
 

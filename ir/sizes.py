@@ -6,16 +6,15 @@ import operator
 from collections.abc import Callable
 from typing import TypeAlias
 
-import attrs
-
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.expr import Add, Div, Expr, Max, Min, Mul, Sub, Var
 from convgen.ir.node import node
+from convgen.ir.record import frozen
 from convgen.ir.types import AnyType
 
 
-@attrs.frozen
+@frozen
 class Promise:
     """What a kernel takes for granted of a number: it is in [least, most] and a multiple of `multiple`."""
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from string import Formatter
 from typing import Any
 
-import attrs
-
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir import stmt as s
@@ -37,6 +35,7 @@ from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import bool_
 
@@ -50,7 +49,7 @@ _STRENGTH = {"<": 1, "<=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "<<": 5,
 _STRENGTH |= {"*": 7, "//": 7, "%": 7}
 
 
-@attrs.frozen
+@frozen
 class ListingLine:
     """One line of a listing and the statement that it begins, if it begins one."""
 
@@ -142,7 +141,7 @@ class _Printer:
         if e in self.visible:
             return
         for c in e.children():
-            self.bind(c)  # type: ignore[arg-type]
+            self.bind(c)
         if e in self.repeated:
             name = self.temporaries.get(e) or next(self.fresh)
             self.line(f"{name} = {self.inline(e, _LOOSEST)}")

@@ -14,11 +14,10 @@ from enum import Enum
 from functools import cache, cached_property
 from typing import Any
 
-import attrs
-import ml_dtypes
 import numpy as np
 
 from convgen.ir.checks import check_range
+from convgen.ir.record import frozen
 
 _MOST_LANES = 1 << 16  #: elements in one lane's registers; devices have up to 2 KiB of these a lane
 
@@ -38,7 +37,7 @@ class AddressSpace(Enum):
     SHARED = "shared"  #: 32-bit byte offsets from the start of the workgroup's shared memory
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class Type:
     """A scalar type; equality is identity, so obtain instances from this module's names or `scalar(name)`."""
 
@@ -68,12 +67,12 @@ class Type:
         """Whether other numbers are converted to it: all types but those of scales and of 4-bit floats."""
         return self not in (f4_e2m1, e8m0)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of one element alone; 4-bit elements share theirs, so memory goes by `spacing`."""
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def spacing(self) -> int:
         """Bits from one element to the next in memory."""
         return 4 if self.bits == 4 else 8 * self.bytes
@@ -123,7 +122,7 @@ class Type:
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The numpy type of one element (ml_dtypes for narrow ones); it stores a 4-bit element in a byte of its own."""
-        return _NUMPY[self.name]
+        return _NUMPY[self.name] if self.name in _NUMPY else _narrow(self.name)
 
     def __repr__(self) -> str:
         return self.name
@@ -132,7 +131,7 @@ class Type:
         return (scalar, (self.name,))
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class VectorType:
     """`lanes` elements of `elem` in the registers of each lane, packed low bits first."""
 
@@ -154,7 +153,7 @@ class VectorType:
         return (vector, (self.elem, self.lanes))
 
 
-@attrs.frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False, slots=True)
 class PointerType(Type):
     """The address of an element of `pointee`; it can be passed and chosen, not calculated with."""
 
@@ -181,25 +180,36 @@ def _infinite(t: Type) -> bool:
 
 @cache
 def _limits(t: Type) -> Any:
+    import ml_dtypes
+
     return ml_dtypes.finfo(t.numpy)  # type: ignore[no-untyped-call]
 
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {
     "bool": np.dtype(np.bool_),
     **{f"{s}{b}": np.dtype(f"{'int' if s == 's' else 'uint'}{b}") for s in "su" for b in (8, 16, 32, 64)},
-    "s4": np.dtype(ml_dtypes.int4),
-    "u4": np.dtype(ml_dtypes.uint4),
-    "f4_e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
-    "e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
-    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "f8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "f8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
+    **{f"f{b}": np.dtype(f"float{b}") for b in (16, 32, 64)},
 }
+
+
+@cache
+def _narrow(name: str) -> np.dtype[np.generic]:
+    """The numpy type that ml_dtypes adds for a narrow type, loaded when the first of them is asked for."""
+    import ml_dtypes
+
+    types: dict[str, type[np.generic]] = {
+        "s4": ml_dtypes.int4,
+        "u4": ml_dtypes.uint4,
+        "f4_e2m1": ml_dtypes.float4_e2m1fn,
+        "e8m0": ml_dtypes.float8_e8m0fnu,
+        "f8_e4m3": ml_dtypes.float8_e4m3fn,
+        "f8_e5m2": ml_dtypes.float8_e5m2,
+        "f8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+        "f8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+        "bf16": ml_dtypes.bfloat16,
+    }
+    return np.dtype(types[name])
+
 
 bool_ = Type("bool", Kind.BOOL, 1)
 s4, s8, s16, s32, s64 = (Type(f"s{b}", Kind.SIGNED, b) for b in (4, 8, 16, 32, 64))
@@ -212,8 +222,13 @@ bf16 = Type("bf16", Kind.FLOAT, 16)
 
 _INTEGERS = (s4, s8, s16, s32, s64, u4, u8, u16, u32, u64)
 _FLOATS = (f4_e2m1, e8m0, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz, f16, bf16, f32, f64)
-HALF_BYTES = tuple(t.numpy for t in (*_INTEGERS, *_FLOATS) if t.bits == 4)  #: numpy types of elements two a byte
 SCALARS: dict[str, Type] = {t.name: t for t in (bool_, *_INTEGERS, *_FLOATS)}
+
+
+@cache
+def half_bytes() -> tuple[np.dtype[np.generic], ...]:
+    """The numpy types of elements two a byte."""
+    return tuple(t.numpy for t in SCALARS.values() if t.bits == 4)
 
 
 def scalar(name: str) -> Type:

@@ -37,7 +37,7 @@ class Uniformity:
         always = _ALWAYS.get(type(e))
         if always is not None:
             return always
-        return all(self(c) for c in e.children() if isinstance(c, Expr))
+        return all(map(self, e.children()))
 
 
 #: Expressions that are uniform, or varying, whatever they are made of.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NoReturn
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
@@ -90,12 +90,11 @@ class Checker:
         self.met: Counter[Stmt] = Counter()
         self.arrived = False  # at a barrier, and has not waited
 
-    def require(self, node: Stmt, complaint: str | None) -> None:
-        """VerifyError at `node` if there is a complaint."""
-        if complaint is not None:
-            error = VerifyError(f"{self.kernel.name}: {complaint}")
-            error.add_note(excerpt(self.kernel, node, complaint, self.met[node] - 1))
-            raise error
+    def refuse(self, node: Stmt, complaint: str) -> NoReturn:
+        """VerifyError at `node`."""
+        error = VerifyError(f"{self.kernel.name}: {complaint}")
+        error.add_note(excerpt(self.kernel, node, complaint, self.met[node] - 1))
+        raise error
 
     @contextmanager
     def suite(self) -> Iterator[None]:
@@ -112,7 +111,7 @@ class Checker:
             arrival = node if isinstance(node, s.Arrive) else arrival
             self.stmt(node)
         if arrival and self.arrived:
-            self.require(arrival, "an arrival at a barrier without a wait in its block")
+            self.refuse(arrival, "an arrival at a barrier without a wait in its block")
 
     def stmt(self, node: Stmt) -> None:
         if isinstance(node, s.Block):
@@ -121,7 +120,8 @@ class Checker:
         self.met[node] += 1
         self.expressions(node, node.operands)
         for rule in (belongs, declared, site, halves, *STATEMENTS.get(type(node), ())):
-            self.require(node, rule(self, node))
+            if complaint := rule(self, node):
+                self.refuse(node, complaint)
         match node:
             case s.For():
                 self.loop(node)
@@ -157,7 +157,8 @@ class Checker:
         self.path = after
 
     def bind(self, node: Stmt, var: Var, layout: Distribution) -> None:
-        self.require(node, f"{var.name}.{var.id} is bound twice" if var in self.path else None)
+        if var in self.path:
+            self.refuse(node, f"{var.name}.{var.id} is bound twice")
         self.path[var] = None
         self.visible[var] = layout
 
@@ -165,11 +166,12 @@ class Checker:
         """Every variable is visible and every operation takes its operands."""
         for e in es:
             if e not in self.right:
-                self.expressions(node, e.children())  # type: ignore[arg-type]
+                self.expressions(node, e.children())
                 if isinstance(e, Var) and e not in self.visible:
-                    self.require(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
+                    self.refuse(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
                 for rule in EXPRESSIONS.get(type(e), ()):
-                    self.require(node, rule(self, e))
+                    if complaint := rule(self, e):
+                        self.refuse(node, complaint)
                 self.right[e] = None
 
     def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
@@ -188,5 +190,5 @@ class Checker:
             case x.Const() | x.Splat():
                 return ANYHOW
             case x.Binary() | x.Unary() | x.Conversion() | x.Select() | Fma():
-                return agreed([self.distribution(c, known) for c in e.children()])  # type: ignore[arg-type]
+                return agreed([self.distribution(c, known) for c in e.children()])
         return None

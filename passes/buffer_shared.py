@@ -37,6 +37,7 @@ from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
@@ -60,7 +61,7 @@ from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import brought
 
 
-@attrs.frozen
+@frozen
 class _Body:
     """The parts of a copy loop's body, in order."""
 
@@ -121,7 +122,7 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
                 yield from _conditions(inner, known)
 
 
-@attrs.frozen
+@frozen
 class _Depth:
     """How many iterations before a block is multiplied each stage of its copies takes place."""
 
@@ -156,7 +157,7 @@ class _Depth:
         return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held))
 
 
-@attrs.frozen
+@frozen
 class _Trips:
     """The iterations of a pipelined loop: rounds of the main loop, then the rest, peeled."""
 

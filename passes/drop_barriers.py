@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 
-import attrs
-
 from convgen.ir.expr import Const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.messages.ownership import private_tiles
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class _Access:
     """A touch of a shared tile; `slot` is None where it is not a constant."""
 

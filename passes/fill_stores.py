@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import define
 from convgen.ir.types import bool_
 from convgen.passes.messages.masks import TRUE
 
@@ -47,7 +46,7 @@ def _groups(inside: Sequence[st.Stmt]) -> Iterator[_Group]:
                     yield carried, first, following, last
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Carried:
     """Variables for a mask that a loop carries, in the loop and behind it, and its first and next values."""
 

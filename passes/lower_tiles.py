@@ -38,7 +38,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.access import TileAccess
+from convgen.passes.messages.access import Steady, TileAccess
 from convgen.passes.messages.direct import places_of
 from convgen.passes.messages.linear import ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
@@ -74,7 +74,7 @@ class _Lowering(Mutator):
         self.kernel, self.facts = kernel, facts
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
         self.cloner = Cloner(kernel)
-        self.steady: list[Var] = [*kernel.group_ids, kernel.subgroup]
+        self.steady = Steady(*kernel.group_ids, kernel.subgroup)
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
@@ -87,7 +87,7 @@ class _Lowering(Mutator):
     def Let(self, s: st.Let) -> st.Stmt:
         self.values[s.var], self.branches_around[s.var] = s.value, self.branches
         if not self.depth and not isinstance(s.var.type, VectorType):
-            self.steady.append(s.var)
+            self.steady.add(s.var)
         return s
 
     def For(self, s: st.For) -> st.Stmt:
@@ -111,7 +111,7 @@ class _Lowering(Mutator):
         if s.width not in self.facts.direct_widths:
             raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
         layout = places_of(tile.digits, tile.elem, s.width, k.width, k.subgroups).over(len(s.coords))
-        known = self.facts, self.bounds, frozenset(self.steady), self.values
+        known = self.facts, self.bounds, self.steady, self.values
         access = TileAccess(linearize(s.view), s.coords, layout, k.subgroup, *known, tile)
         address = k.subgroup * (k.width * s.width)
         slot = s.slot.bits if isinstance(s.slot, Const) else 0
@@ -135,7 +135,7 @@ class _Lowering(Mutator):
         return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
 
     def _access(self, s: Any, view: LinearView) -> TileAccess:
-        known = self.facts, self.bounds, frozenset(self.steady), self.values
+        known = self.facts, self.bounds, self.steady, self.values
         return TileAccess(view, s.coords, s.layout.over(len(s.coords)), self.kernel.subgroup, *known)
 
     def LoadView(self, s: st.LoadView) -> st.Stmt:

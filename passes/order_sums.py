@@ -65,6 +65,5 @@ class _Orderer(Mutator):
         """The depth of the innermost block that binds a variable of `e`."""
         known = self.depths.get(e)
         if known is None:
-            inner = (self._depth(c) for c in e.children() if isinstance(c, Expr))
-            known = self.depths[e] = 0 if isinstance(e, Var) else max(inner, default=0)
+            known = self.depths[e] = 0 if isinstance(e, Var) else max(map(self._depth, e.children()), default=0)
         return known

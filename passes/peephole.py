@@ -13,7 +13,7 @@ from convgen.ir.fused import Fused
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds, of_same_ranges, var_ranges
 from convgen.ir.simplify.rules import make, number
 from convgen.ir.types import AnyType, Type
 from convgen.ir.uniform import uniformity
@@ -32,7 +32,7 @@ _U24 = (1 << 24) - 1
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Fused forms of the target for varying arithmetic, and shifts for multiplications by powers of two."""
-    return replace(kernel, body=_Peephole(kernel, facts)(kernel.body))
+    return of_same_ranges(replace(kernel, body=_Peephole(kernel, facts)(kernel.body)), kernel)
 
 
 class _Peephole(Mutator):

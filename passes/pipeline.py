@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-import attrs
-
 from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
@@ -37,7 +36,7 @@ from convgen.passes.unroll import unroll
 LOWERING, OPTIMISING = "lowering", "optimising"
 
 
-@attrs.frozen
+@frozen
 class Pass:
     """One step of the pipeline; `name` is unique."""
 

@@ -15,7 +15,9 @@ between lanes, what is used once stays in its loop there.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TypeGuard, TypeVar
 
 from convgen.ir.expr import (
@@ -75,15 +77,21 @@ def _loop_words(body: Stmt, *, in_order: bool) -> int:
 def _loaded_words(loop: For, *, in_order: bool) -> int:
     """Those that loads in a loop bring and it does not carry, where most of them are held from barrier to barrier.
 
-    Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later.
+    Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later;
+    where statements stay `in_order`, so is what each of them brings and uses.
     """
-    run, first, last = 0, dict[Var, int](), dict[Var, int]()
+    run, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
     for s in statements(loop.body):
         run += in_order or isinstance(s, Barrier)
-        last.update((n, run) for e in s.operands for n in postorder(e) if n in first)
+        used[run] += s.operands
         if isinstance(s, Load) and s.var not in loop.yields:
-            first[s.var] = last[s.var] = run
-    return max((_words(v for v in first if first[v] <= n <= last[v]) for n in range(run + 1)), default=0)
+            first[s.var] = run
+    last = first | {n: at for at, es in used.items() for n in postorder(*es) if n in first}
+    begun, gone = Counter[int](), Counter[int]()
+    for v in first:
+        begun[first[v]] += _words([v])
+        gone[last[v] + 1] += _words([v])
+    return max(accumulate(begun[n] - gone[n] for n in range(run + 1)))
 
 
 def _words(variables: Iterable[Var]) -> int:
@@ -121,8 +129,8 @@ class _Placer:
         """The depth of the innermost block that binds a variable of `e`."""
         known = self.homes.get(e)
         if known is None:
-            inner = (self.home(c) for c in e.children() if isinstance(c, Expr))
-            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else max(inner, default=0)
+            inner = max(map(self.home, e.children()), default=0)
+            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else inner
         return known
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
@@ -130,7 +138,7 @@ class _Placer:
         uses: dict[Expr, list[int]] = {}
         for e, depth in _uses(body, 0):
             uses.setdefault(e, []).append(depth)
-        order = dict.fromkeys(n for e in list(uses) for n in postorder(e) if isinstance(n, Expr))
+        order = [n for n in postorder(*uses) if isinstance(n, Expr)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             depths = uses.get(e, [])
@@ -140,7 +148,7 @@ class _Placer:
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
-                if isinstance(c, Expr) and not (isinstance(e, FromLane) and c is e.lane):
+                if not (isinstance(e, FromLane) and c is e.lane):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
         hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]

@@ -19,6 +19,7 @@ from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, con
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32, u32
@@ -44,23 +45,21 @@ def reduce_strength(kernel: Kernel) -> Kernel:
 
 def _divides_carried(new: Stmt, old: For) -> bool:
     """Whether a division by no power of two is left of something that depends on what `new` carries beyond `old`."""
-    loops = [s for s in statements(new) if isinstance(s, For) and s.var is old.var]
-    unknown = {v for loop in loops for v in loop.carried if v not in old.carried}
-    for s in statements(new):
-        for e in s.operands if unknown else ():
-            for part in postorder(e):
-                if isinstance(part, Div | Mod) and not _is_power_of_two(part.b) and unknown & set(free_vars(part.a)):
-                    return True
-            if isinstance(s, Let) and unknown & set(free_vars(e)):
-                unknown.add(s.var)
-    return False
+    inside = statements(new)
+    unknown = {v for s in inside if isinstance(s, For) and s.var is old.var for v in s.carried if v not in old.carried}
+    parts = postorder(*[e for s in inside for e in s.operands]) if unknown else []
+    divided = [e.a for e in parts if isinstance(e, Div | Mod) and not _is_power_of_two(e.b)]
+    for s in inside if divided else ():
+        if isinstance(s, Let) and not unknown.isdisjoint(free_vars(s.value)):
+            unknown.add(s.var)
+    return any(not unknown.isdisjoint(free_vars(e)) for e in divided)
 
 
 def _is_power_of_two(e: Expr) -> bool:
     return isinstance(e, Const) and e.bits & (e.bits - 1) == 0
 
 
-@attrs.frozen
+@frozen
 class _Quotient:
     """`(a * counter + steady + b) // below`, of that the remainder by `count` unless None; times `scale`, plus `rest`.
 
@@ -148,7 +147,7 @@ class _Loop:
         return _Linear(0, e, 0) if self.is_steady(e) else None
 
 
-@attrs.frozen
+@frozen
 class _Linear:
     """`a * counter + steady + b`."""
 
@@ -157,7 +156,7 @@ class _Linear:
     b: int
 
 
-@attrs.frozen
+@frozen
 class _Digits:
     """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`."""
 
@@ -247,7 +246,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         return loop
     body = substitute(loop.body, replaced)
     old_yields = tuple(substitute(y, replaced) for y in loop.yields)
-    used = {v for part in (body, *old_yields) for v in postorder(part) if isinstance(v, Var)}
+    used = {v for v in postorder(body, *old_yields) if isinstance(v, Var)}
     lets = [let for number in numbers for let in number.lets(used)]
     all_carried = [each for number in numbers for each in number.carried(used)]
     carried = tuple(digit for digit, *_ in all_carried)
@@ -261,7 +260,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
     )
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Number:
     """`counter * growth + steady + start` as digits that a loop carries, and such numbers ahead of it."""
 

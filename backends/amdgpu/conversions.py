@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.ir.facts import TargetFacts
+from convgen.ir.record import frozen
 from convgen.ir.types import (
     Kind,
     Type,
@@ -42,7 +42,7 @@ Step = Callable[[AmdEmitter, Reg, "Reg | None"], Reg]  #: one element, into the 
 Pack = Callable[[AmdEmitter, Sequence[Reg], Reg], None]  #: at most a word's elements; the word, upper bits clean
 
 
-@attrs.frozen
+@frozen
 class ConversionRow:
     """How elements of `source` become elements of `to`; `needs` is one of `TargetFacts.conversions`, or nothing."""
 
@@ -261,7 +261,7 @@ _PACK = (
 # ---------------------------------------------------------------- all together
 
 
-@attrs.frozen
+@frozen
 class Conversion:
     """The stages of one conversion, None where there is nothing to do; `limit` is what words must be brought to."""
 

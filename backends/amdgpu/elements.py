@@ -257,7 +257,7 @@ class Elements(Vectors):
         wide = WIDER.get(e.type.elem)
         if wide is None or not isinstance(e, (x.Unary, x.Binary)):
             return super().computed(e)
-        operands = [c.to(retyped(c.type, wide)) for c in cast("tuple[Expr, ...]", e.children())]
+        operands = [c.to(retyped(c.type, wide)) for c in e.children()]
         made: Expr = type(e)(*operands)
         return self.value(made.to(e.type))
 

@@ -18,6 +18,7 @@ from convgen.backends.amdgpu.physical import BEHIND_BANKS, SCALARS, Physical, Wo
 from convgen.backends.amdgpu.tables import DGEMM, SGEMM, XDL
 from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit
+from convgen.ir.record import define, frozen
 
 
 class Event(Enum):
@@ -60,7 +61,7 @@ class Use(Enum):
     __hash__ = object.__hash__  # of a key in inner loops
 
 
-@attrs.frozen
+@frozen
 class Row:
     """`base + per_pass * passes` states must lie between an event and a use (passes: those of the matrix producer)."""
 
@@ -150,7 +151,7 @@ HAZARDS: dict[str, Rows] = {"gfx90a": CDNA2, "gfx942": CDNA3, "gfx950": CDNA4}
 _M0: Words = 1 << BEHIND_BANKS
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Asks:
     """What an event asks of later uses of its registers."""
 
@@ -168,7 +169,7 @@ def _asks(target: str, event: Event, passes: int) -> _Asks:
     return _Asks(event, states, max((becomes, *states.values())))
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Mark:
     """What one instruction did to registers."""
 
@@ -183,7 +184,7 @@ class _Mark:
         return self.asks.states.get(Use.MFMA_CHAIN if chained else use, 0)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Conduct:
     """What an instruction does to registers: which uses it makes of them, and what it leaves for later ones."""
 

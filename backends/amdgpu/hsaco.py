@@ -14,7 +14,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
-import attrs
+from convgen.ir.record import frozen
 
 _HEADER = Struct("<4s12sHHIQQQIHHHHHH")
 _SECTION = Struct("<IIQQQQIIQQ")
@@ -93,7 +93,7 @@ class _Section(NamedTuple):
     alignment: int
 
 
-@attrs.frozen
+@frozen
 class _Symbol:
     name: str
     info: int  #: binding and type
@@ -103,7 +103,7 @@ class _Symbol:
     size: int  #: bytes
 
 
-@attrs.frozen
+@frozen
 class _Module:
     """What the relocatable object has of a module."""
 
@@ -179,7 +179,7 @@ def _first_note(content: bytes) -> bytes:
 # ---------------------------------------------------------------- the code object
 
 
-@attrs.frozen
+@frozen
 class _Placed:
     """A section of the code object with its place in the file and in memory (0: it is not loaded)."""
 

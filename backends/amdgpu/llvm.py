@@ -15,9 +15,8 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_size_t, c_void_
 from functools import cache
 from typing import Any
 
-import attrs
-
 from convgen.backends.toolchain import VERSIONS
+from convgen.ir.record import define
 
 TRIPLE = "amdgcn-amd-amdhsa"
 _FIRST_VERSION = 18  #: from which on the library is named so
@@ -39,7 +38,7 @@ def library() -> Llvm | None:
     return None
 
 
-@attrs.define(eq=False, init=False)
+@define(eq=False, init=False)
 class Llvm:
     """The library with the functions that are called here."""
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine.instruction import Function, Instruction
 from convgen.backends.stages import Emitted
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 
 _COMMENT_COLUMN = 64
 _SGPR_GRANULE = 8
 _KEEP_DENORMALS = 3  # neither sources nor results are flushed; the default for f32 would flush both
 
 
-@attrs.frozen
+@frozen
 class Resources:
     """What the kernel descriptor declares."""
 

@@ -135,7 +135,7 @@ class AmdScalars(Scalars):
             unsigned = e.a.type.elem.kind is Kind.UNSIGNED
             self.out.scalar_compare(_SALU_COMPARE[type(e)][unsigned], a, b)
         elif type(e) in LOGIC:
-            a, b = map(self.value, e.children())  # type: ignore[arg-type]
+            a, b = map(self.value, e.children())
             self.out.salu(_SALU[type(e)][0], a, b)  # scc = (result != 0)
         elif isinstance(e, x.Not):
             self.out.scalar_compare("s_cmp_eq_u32", self.value(e.a), Imm(0))

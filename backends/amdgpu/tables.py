@@ -15,6 +15,7 @@ from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
 
 WAVE = 64
@@ -23,7 +24,7 @@ XDL, SGEMM, DGEMM = "xdl", "sgemm", "dgemm"
 WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 
-@attrs.frozen
+@frozen
 class MfmaRow:
     """One dense MFMA, `rows x cols x k`, of one product or of several in blocks.
 
@@ -348,7 +349,7 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AgentScope:
     """What orders accesses of different workgroups (LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent scope)."""
 

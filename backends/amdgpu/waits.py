@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import or_
 
-import attrs
-
 from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.amdgpu.physical import Physical, Words
 from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
+from convgen.ir.record import define
 
 #: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
 #: nothing is waited for (CDNA3 ISA 4.4). A wait for more is clamped, which only waits longer.
@@ -26,7 +25,7 @@ LARGEST = {"vmcnt": 62, "lgkmcnt": 14}
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Operation:
     """An instruction as counters see it. One of memory owns its results, and what it does in shared memory."""
 
@@ -73,7 +72,7 @@ class _Operations:
 Ages = Mapping[_Operation, int]
 
 
-@attrs.define
+@define
 class _Counter:
     """The outstanding operations of one counter that own something, with the number under which each was issued."""
 

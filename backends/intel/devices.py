@@ -8,12 +8,11 @@ none is written.
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.backends.intel.tables import GENERATIONS
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Device:
     """A target as iga64, the driver and ocloc know it."""
 

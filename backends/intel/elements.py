@@ -43,7 +43,7 @@ class Elements(Choices):
             wide = f32
         if wide is None or not isinstance(e, (x.Unary, x.Binary)):
             return super().computed(e)
-        made: Expr = type(e)(*(in_wider(c, wide) for c in cast("tuple[Expr, ...]", e.children())))
+        made: Expr = type(e)(*(in_wider(c, wide) for c in e.children()))
         return self.value(made.to(e.type))
 
     def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:

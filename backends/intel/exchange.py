@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-import attrs
-
 from convgen.backends.intel.isa import region
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.lanes import lanes_read
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import FromLane
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class _Move:
     """`count` lanes from `to` on, `step` apart, take what lanes from `of` on have, `stride` apart."""
 

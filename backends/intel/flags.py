@@ -14,6 +14,7 @@ import attrs
 
 from convgen.backends.intel.isa import Null, Region, Select, XeInstruction, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
+from convgen.ir.record import define, frozen
 
 _Key = tuple[object, ...]
 
@@ -65,7 +66,7 @@ def _key(name: str, condition: str, lanes: int, *src: Operand) -> _Key:
     return name, condition, lanes, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in src)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Held:
     """Flags in their register, and the last place where that is read."""
 
@@ -73,7 +74,7 @@ class _Held:
     last: int
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Maker:
     """What would make flags again, from these registers."""
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from functools import cache
 
-import attrs
-
 from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
 from convgen.ir.layout.memory import RectangleOrder
+from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, f32, s32, u32
 
 #: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
@@ -26,7 +25,7 @@ LONGS = frozenset(("q", "uq"))
 FLAG_BITS = 16  #: lanes of a flag register
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Region(Reg):
     """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
 
@@ -60,7 +59,7 @@ def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool 
     return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
 
 
-@attrs.frozen
+@frozen
 class Literal(Inert):
     """An immediate of a type, as IGA writes it."""
 
@@ -71,7 +70,7 @@ class Literal(Inert):
         return f"{self.value}:{self.type}"
 
 
-@attrs.frozen
+@frozen
 class Null(Inert):
     """The null register: results that only flags keep."""
 
@@ -81,7 +80,7 @@ class Null(Inert):
         return f"null:{self.type}"
 
 
-@attrs.frozen
+@frozen
 class Special(Flag):
     """An architecture register, with its region's type: the accumulator, the control register."""
 
@@ -91,19 +90,19 @@ class Special(Flag):
         return f"{self.name}:{self.type}"
 
 
-@attrs.frozen
+@frozen
 class Select(Opcode):
     """Writes each lane from the source that its flag says, and keeps the flag."""
 
 
-@attrs.frozen
+@frozen
 class Send(Opcode):
     """A send whose descriptor has no load and store text."""
 
     descriptor: str = ""
 
 
-@attrs.frozen
+@frozen
 class Message(Opcode):
     """A send as IGA's load and store text writes it, its address in the last but `stores` source operands."""
 
@@ -114,7 +113,7 @@ class Message(Opcode):
     window: str = ""  #: IGA's text before the address: a binding table entry
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class XeInstruction(Instruction):
     """An instruction with execution size, predicate, condition and what the scoreboard says."""
 

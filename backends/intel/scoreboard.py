@@ -32,6 +32,7 @@ from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.instruction import Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.loops import natural_loops
+from convgen.ir.record import frozen
 
 #: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
@@ -51,7 +52,7 @@ SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: what waits for many token
 Source = str | int  #: an in-order pipe by its letter, or a token
 
 
-@attrs.frozen
+@frozen
 class Unfinished:
     """What may be unfinished of one kind of access: by token the cells, by pipe how many instructions ago which cells.
 
@@ -77,7 +78,7 @@ class Unfinished:
         return Unfinished(tokens, pipes)
 
 
-@attrs.frozen
+@frozen
 class Pending:
     """What may be unfinished of writes and of reads."""
 
@@ -88,7 +89,7 @@ class Pending:
         return Pending(self.writes.merged(other.writes), self.reads.merged(other.reads))
 
 
-@attrs.frozen
+@frozen
 class Waits:
     """What one instruction waits for."""
 
@@ -100,7 +101,7 @@ class Waits:
 _NO_WAITS = Waits({}, (), ())
 
 
-@attrs.frozen
+@frozen
 class _Deeds:
     """What the scoreboard must know of one instruction."""
 

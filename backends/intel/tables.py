@@ -15,13 +15,14 @@ from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFa
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
 
 DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses
 _DEPTH = 8  #: systolic depth: dwords of K
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class DeviceScope:
     """Fences of the global unit, as descriptors, that order threads of different workgroups about an atomic operation.
 
@@ -37,7 +38,7 @@ _EVICT, _INVALIDATE = "0x0210171F", "0x0210271F"  #: at the scope of the GPU
 _EVICT_ROUTED = "0x0214171F"  #: to the load and store unit in any mode (IGC, `translateLscFence`)
 
 
-@attrs.frozen
+@frozen
 class Generation:
     """One generation of the vector engine."""
 
@@ -113,7 +114,7 @@ _FLOATS: tuple[Types, ...] = tuple((t, t, f32) for t in (f16, bf16))
 _INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), repeat=2))
 
 
-@attrs.frozen
+@frozen
 class MatrixRow:
     """How the instructions of an atom are written."""
 

@@ -35,6 +35,7 @@ from convgen.backends import dwarf
 from convgen.backends.dwarf import CompilationUnit
 from convgen.backends.intel.devices import DEVICES, Device
 from convgen.ir.error import AssemblerError
+from convgen.ir.record import frozen
 
 _VERSION = "1.20"
 _POINTER_BYTES = 8
@@ -53,7 +54,7 @@ _LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  # the comment that leads to a lin
 _INSTRUCTION_BYTES = 16
 
 
-@attrs.frozen
+@frozen
 class _Section:
     """A section of the file. `link` and `info` name others (or say a number)."""
 
@@ -77,7 +78,7 @@ def _named(_: object, attribute: attrs.Attribute[str], name: str) -> None:
         raise ValueError(f"{attribute.name} {name!r} is no identifier")
 
 
-@attrs.frozen
+@frozen
 class Argument:
     """A kernel argument in the cross-thread data, at its natural alignment (the driver would take any)."""
 
@@ -93,7 +94,7 @@ class Argument:
             raise ValueError(f"buffer {self.name} has {self.size} bytes, not {_POINTER_BYTES}")
 
 
-@attrs.frozen
+@frozen
 class KernelInfo:
     """What the driver must know to launch a kernel. Raises ValueError where the parts do not go together."""
 

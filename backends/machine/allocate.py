@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-import attrs
-
 from convgen.backends.machine.instruction import Function, Instruction, VirtualRegister
 from convgen.ir.error import DoesNotFit
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Bank:
     """A register file: its words [first, limit), and how a tuple of a size must be aligned."""
 
@@ -36,7 +35,7 @@ class Bank:
         return sorted(self.alignment.items(), reverse=True)
 
 
-@attrs.frozen
+@frozen
 class Allocation:
     """First physical word of each virtual register, and how many words of each bank are used."""
 

@@ -33,17 +33,16 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
             for flag in named[n]:
                 if flag in flags:
                     found[flags[flag]] = max(found.get(flags[flag], 0), 1)
-            for members in memory.follow(n):
-                for before in members:
+            for before in memory.step(n, turn, is_barrier=i.op.barrier):
+                if before < len(body):  # of what follows only this turn matters
                     found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
             if found:
                 yield Dependences(n, turn > 0, found)
-            if turn:  # of what follows only this turn matters
+            if turn:
                 for flag in named[n]:
                     flags.pop(flag, None)
             else:
                 flags.update(dict.fromkeys(named[n], n))
-                memory.add(n)
 
 
 #: Words of a register tuple: from the first to the one behind the last.
@@ -71,27 +70,45 @@ class _Kind(NamedTuple):
 
 
 class _Memory:
-    """The memory operations and barriers so far, by kind: which kinds follow which is decided once."""
+    """The memory operations and barriers so far, by kind: which kinds follow which is decided once.
+
+    They are numbered as they come, those of the next turn behind those of this one; sets of them are bits.
+    """
 
     def __init__(self, body: Sequence[Instruction], published: Ahead) -> None:
         kinds = [_Kind.of(i) for i in body]
         number = {kind: n for n, kind in enumerate(dict.fromkeys(kind for kind in kinds if kind is not None))}
         self._kinds = [-1 if kind is None else number[kind] for kind in kinds]  # by number
-        self._members: list[list[int]] = [[] for _ in number]
-        self._before = [
-            [self._members[n] for other, n in number.items() if _ordered(other, kind, published)] for kind in number
-        ]
+        self._before = [[n for other, n in number.items() if _ordered(other, kind, published)] for kind in number]
+        self._members = [0] * len(number)
+        self._behind: dict[int, int] = {}  #: what each follows, and itself
+        self._awaited: dict[int, int] = {}  #: what each barrier waits for
 
-    def follow(self, n: int) -> Sequence[Sequence[int]]:
-        """The operations so far that an instruction must follow, by kind."""
-        kind = self._kinds[n]
-        return () if kind < 0 else self._before[kind]
+    def step(self, n: int, turn: int, *, is_barrier: bool) -> list[int]:
+        """The operations so far that an instruction must follow; it joins them, if it is one.
 
-    def add(self, n: int) -> None:
-        """An instruction joins them if it is one."""
+        Whoever follows another follows, too, what that one does: this goes without saying. So does, of what a barrier
+        waits for, only what another barrier has waited for.
+        """
         kind = self._kinds[n]
-        if kind >= 0:
-            self._members[kind].append(n)
+        if kind < 0:
+            return []
+        left = 0
+        for other in self._before[kind]:
+            left |= self._members[other]
+        place = turn * len(self._kinds) + n
+        behind = 1 << place
+        if is_barrier:
+            self._awaited[place] = left
+        found = []
+        while left:
+            latest = left.bit_length() - 1
+            found.append(latest)
+            behind |= self._behind[latest]
+            left &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
+        self._members[kind] |= 1 << place
+        self._behind[place] = behind
+        return found
 
 
 def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
@@ -137,19 +154,20 @@ class _Registers:
                     if lo < end and first < hi and found.get(m, -1) < latencies[m]:
                         found[m] = latencies[m]
         for v, first, end in defined:
-            if v not in histories:
+            if v in histories:
+                writes, reads = histories[v]
+                for m, lo, hi in writes:
+                    if lo < end and first < hi and found.get(m, 0) < 1:
+                        found[m] = 1
+                for m, lo, hi in reads:
+                    if lo < end and first < hi:
+                        found.setdefault(m, 0)
+                writes[:] = [run for run in writes if run[1] < first or end < run[2]]
+                reads[:] = [run for run in reads if run[1] < first or end < run[2]]
+            elif not last:
                 histories[v] = _History([], [])
-            writes, reads = histories[v]
-            for m, lo, hi in writes:
-                if lo < end and first < hi and found.get(m, 0) < 1:
-                    found[m] = 1
-            for m, lo, hi in reads:
-                if lo < end and first < hi:
-                    found.setdefault(m, 0)
-            writes[:] = [run for run in writes if run[1] < first or end < run[2]]
-            reads[:] = [run for run in reads if run[1] < first or end < run[2]]
             if not last:
-                writes.append((n, first, end))
+                histories[v].writes.append((n, first, end))
         if not last:
             for v, first, end in used:
                 if v not in histories:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import attrs
 
+from convgen.ir.record import define, frozen
+
 
 class Unit(Enum):
     """Where an instruction executes; each unit takes at most one instruction of a subgroup per issue slot."""
@@ -28,7 +30,7 @@ class Unit(Enum):
     __hash__ = object.__hash__  # of a key in inner loops; that of `Enum` is of the name, in Python
 
 
-@attrs.frozen
+@frozen
 class Role:
     """The part that an operand plays in an instruction."""
 
@@ -37,7 +39,7 @@ class Role:
     words: int = 0  #: words of 32 bits; of its register, any number if 0
 
 
-@attrs.frozen
+@frozen
 class Opcode:
     """One row of an instruction table. Latencies count issue slots (AMD: 4 clocks)."""
 
@@ -69,7 +71,7 @@ class Opcode:
         return {role.name: n for n, role in reversed(list(enumerate(self.sources)))}
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class VirtualRegister:
     """A tuple of `size` words in `bank`; `fixed` pins its first word to a register, from the end if negative."""
 
@@ -88,7 +90,7 @@ class VirtualRegister:
 Place = Callable[["Reg"], str]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Reg:
     """Words [first, first + count) of a virtual register."""
 
@@ -116,7 +118,7 @@ class Reg:
         return place(self)
 
 
-@attrs.frozen
+@frozen
 class Inert:
     """An operand that nothing depends on: immediates, and what a family adds of the kind."""
 
@@ -124,7 +126,7 @@ class Inert:
         return str(self)
 
 
-@attrs.frozen
+@frozen
 class Imm(Inert):
     """An immediate: a 32-bit value, signed or unsigned as written."""
 
@@ -134,7 +136,7 @@ class Imm(Inert):
         return str(self.value)
 
 
-@attrs.frozen
+@frozen
 class Flag:
     """A physical register outside allocation, by name."""
 
@@ -147,7 +149,7 @@ class Flag:
 Operand = Reg | Inert | Flag
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Access:
     """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
 
@@ -177,7 +179,7 @@ class _Registers(NamedTuple):
     flags_read: tuple[str, ...]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Instruction:
     """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label.
 
@@ -264,7 +266,7 @@ class Instruction:
         return self._registers
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class BasicBlock:
     """Straight-line code. Control falls through to the next block unless the last instruction says otherwise."""
 
@@ -273,7 +275,7 @@ class BasicBlock:
     comment: str = ""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Function:
     """Blocks in layout order; the first is the entry. Whoever changes one that is done makes another."""
 

@@ -16,6 +16,7 @@ from convgen.backends.machine.dependences import dependences
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
 from convgen.backends.machine.steady import Busy, steady
+from convgen.ir.record import define
 
 #: Of an Enum, an attribute takes as long as ten names.
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
@@ -51,7 +52,7 @@ def _multiplies(block: BasicBlock) -> bool:
     return any(i.op.unit is _MATRIX for i in block.instructions)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Node:
     instruction: Instruction
     successors: dict[int, int] = attrs.field(factory=dict)  # node -> latency

@@ -16,6 +16,7 @@ import attrs
 from convgen.backends.machine.dependences import dependences
 from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
+from convgen.ir.record import define, frozen
 
 #: Slots that an instruction keeps its unit busy, if every SIMD issues it.
 Busy = Callable[[Instruction], int]
@@ -33,7 +34,7 @@ def steady(body: Sequence[Instruction], published: Ahead, busy: Busy) -> list[In
     return _Turn(body, published, busy).order()
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Node:
     """An instruction with what it depends on and what depends on it: nodes by number, and latencies."""
 
@@ -93,7 +94,7 @@ class _Table:
             self.pipes[node.unit] &= ~(((1 << node.busy) - 1) << slot)
 
 
-@attrs.frozen
+@frozen
 class _Group:
     """Nodes that get their slots one after the other, those behind first."""
 
@@ -172,7 +173,7 @@ class _Turn:
 
     def _taken(self, order: Sequence[int]) -> int:
         """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
-        issued, done = ([0] * len(self.nodes) for _ in range(2))
+        done = [0] * len(self.nodes)
         clock, begun = 0, 0
         free = dict.fromkeys((_MATRIX, *_PIPES), 0)
         for turn in range(_TURNS):
@@ -182,9 +183,8 @@ class _Turn:
                 clock += 1
                 for before in (node.before, node.earlier) if turn else (node.before,):
                     for b, latency in before.items():
-                        there = done[b] if latency > 1 else issued[b]
-                        if clock < there:
-                            clock = there
+                        if latency > 1 and clock < done[b]:
+                            clock = done[b]
                 leaves = clock
                 if node.unit is _MATRIX:
                     leaves = clock = max(clock, free[_MATRIX])
@@ -192,7 +192,6 @@ class _Turn:
                 elif node.unit in _PIPES:
                     clock = max(clock, free[node.unit] - _QUEUE)
                     leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
-                issued[n] = clock
                 done[n] = leaves + node.instruction.op.latency
         return clock - begun
 

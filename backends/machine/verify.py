@@ -20,6 +20,7 @@ from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import Function, Instruction, Operand, Reg, Role, VirtualRegister
 from convgen.backends.machine.text import line, place
 from convgen.ir.error import VerifyError
+from convgen.ir.record import frozen
 
 Word = tuple[str, int, int]  #: of a register file: bank, 0, place; of a virtual register: bank, its number, word
 Held = Mapping[Word, Word]  #: place -> the word of a virtual register that is there
@@ -38,7 +39,7 @@ def verify(function: Function, banks: Mapping[str, Bank], allocation: Allocation
     checker.contents()
 
 
-@attrs.frozen
+@frozen
 class _Checker:
     function: Function
     banks: Mapping[str, Bank]

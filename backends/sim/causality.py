@@ -18,13 +18,14 @@ import numpy as np
 
 from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.memory import Allocation
+from convgen.ir.record import define, frozen
 
 
 def _latest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {key: max(one.get(key, 0), other.get(key, 0)) for key in {**one, **other}}
 
 
-@attrs.frozen
+@frozen
 class Knowledge:
     """Stores that are known: a thread's up to a ticket, and a workgroup's that it waited for before an epoch."""
 
@@ -44,7 +45,7 @@ class Knowledge:
 _NOTHING = Knowledge()
 
 
-@attrs.frozen
+@frozen
 class Who:
     """A thread at some moment: its number in the launch, its workgroup, and the barriers that this has passed."""
 
@@ -53,7 +54,7 @@ class Who:
     epoch: int
 
 
-@attrs.define
+@define
 class Causality:
     """The releases and acquires of one launch. Where nothing of it acquires, nothing is tracked."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.sim.arrays import U32, Array, Bools, all_bits, any_along, counted
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.sim.threads import Stepped, Threads
@@ -48,7 +48,7 @@ def _undefined(stamps: U32) -> Bools | None:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Stretch:
     """`size` bytes of local memory at each of some flat byte addresses."""
 

@@ -18,13 +18,14 @@ import numpy.typing as npt
 from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes, all_bits, counted, least, most
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.simulation import KernelArg, Pages, reserve
+from convgen.ir.record import define, frozen
 
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Update:
     """An atomic operation of this launch: its number, the stamps that its lanes cover, and their waves."""
 
@@ -38,7 +39,7 @@ class Update:
         return found
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Allocation:
     """A buffer in device memory."""
 

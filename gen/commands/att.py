@@ -25,6 +25,7 @@ import attrs
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import Executed, LaunchProfile, Step
+from convgen.ir.record import define, frozen
 from convgen.run.files import write_all
 
 _VERSION = "3.0.0"  #: of the tool whose files these are
@@ -81,7 +82,7 @@ _CATEGORIES: Mapping[str, Category] = {
 }
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Traced:
     """A wave in its slot, in whole clocks."""
 
@@ -280,7 +281,7 @@ def states(waves: Sequence[Traced], state: State) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- code
 
 
-@attrs.define
+@define
 class _Spent:
     hits: int = 0
     latency: int = 0

@@ -13,11 +13,11 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-import attrs
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.plan.panels import Ints
 from convgen.plan.traffic import Schedule, Tiles
 
@@ -34,7 +34,7 @@ _MARGIN, _TEXT = 48, 14  #: pixels
 _SECONDS, _MOST_SECONDS = 0.8, 30.0  #: of a round in the animation, and of all
 
 
-@attrs.frozen
+@frozen
 class Box:
     x: float
     y: float
@@ -44,7 +44,7 @@ class Box:
     round: int | None = None  #: when it appears; None: from the beginning
 
 
-@attrs.frozen
+@frozen
 class Line:
     """Text centred on a height; `anchor` is start, middle or end."""
 
@@ -57,7 +57,7 @@ class Line:
     round: int | None = None
 
 
-@attrs.frozen
+@frozen
 class Drawing:
     title: str
     description: str
@@ -71,7 +71,7 @@ class Drawing:
 # ---------------------------------------------------------------- what is drawn
 
 
-@attrs.frozen
+@frozen
 class _Grid:
     """Where tiles stand, in pixels."""
 
@@ -138,7 +138,7 @@ def _drawing(
     return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
 
 
-@attrs.frozen
+@frozen
 class Cell:
     """A rectangle of elements with the same owners: colour and shade by number, and what is written there."""
 
@@ -147,7 +147,7 @@ class Cell:
     lines: tuple[str, ...]
 
 
-@attrs.frozen
+@frozen
 class Axis:
     """A side of a grid: its name, and those of its rows or columns."""
 

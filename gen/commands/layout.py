@@ -15,6 +15,7 @@ import attrs
 from convgen.commands.arguments import Parser, number, one_of
 from convgen.commands.session import FINE
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.ir.facts import TargetFacts
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str]) -> int:
     return FINE
 
 
-@attrs.frozen
+@frozen
 class _Shown:
     """A layout on owners, and how it is written."""
 

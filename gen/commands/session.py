@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -62,6 +61,8 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return REFUSED, _flat(f"the machine has not memory enough for this: {error}").rstrip(": ")
     if verbose:
+        import traceback  # of which no other command has need
+
         traceback.print_exception(error)
     notes: list[str] = getattr(error, "__notes__", [])
     remarks = "".join(f" ({note})" for note in notes if "\n" not in note)

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from time import monotonic
 from typing import TypeVar
 
-import attrs
+from convgen.ir.record import define, frozen
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 _LIFETIME = 50  #: pieces of work after which a process makes room for a fresh one, so that its memory is freed
 
 
-@attrs.frozen
+@frozen
 class Died:
     """Instead of a result: the process ended, and how."""
 
@@ -39,7 +39,7 @@ class _Here:
     """What a process says when it begins."""
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Worker:
     """A process, our end of its pipe, the number of the piece in its work, since when, and how many it had."""
 

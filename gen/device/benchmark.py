@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.problem.matmul import Matmul
 from convgen.profile import launches
 from convgen.run import prepared, reference
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _MOST = 1_000_000  #: calls
 
 
-@attrs.frozen
+@frozen
 class Benchmark:
     """What calls of a kernel took. Times are us, of all launches of a call together."""
 

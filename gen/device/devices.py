@@ -8,17 +8,16 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol
 
-import attrs
-
 from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError, named
+from convgen.ir.record import frozen
 from convgen.run.record import Extents
 
 #: Kind of device -> its module, whose `Device` takes a number.
 _KINDS = {"hip": "convgen.device.hip", "level_zero": "convgen.device.level_zero"}
 
 
-@attrs.frozen
+@frozen
 class Region:
     """An allocation: where it begins, its bytes, and the number of the device that it belongs to."""
 
@@ -27,7 +26,7 @@ class Region:
     device: int
 
 
-@attrs.frozen
+@frozen
 class Call:
     """One launch, ready: each argument's bytes at its offset in a block of `block_size` bytes."""
 

@@ -10,7 +10,7 @@ import ctypes as c
 import itertools
 from typing import Any
 
-import attrs
+from convgen.ir.record import frozen
 
 CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, ONE_API = 1, 2, 3, 10, 11, 14
 #: Kinds of devices that errors name.
@@ -83,7 +83,7 @@ _new = c.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = _Capsule, [c.c_void_p, c.c_char_p, c.c_void_p]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Seen:
     """A tensor of somebody's. It stays while `owner` is held."""
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-import attrs
 import numpy as np
 
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.device.devices import Call, Device
 from convgen.device.kernel import check_target
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Executor:
     """Verification runs on `device` in place of a simulator."""
 

@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import attrs
 import jinja2
 
 from convgen import __version__
@@ -17,6 +16,7 @@ from convgen.device import hip, level_zero
 from convgen.device.kernel import Program
 from convgen.ir import arithmetic, types
 from convgen.ir.error import Unsupported, UserError, visible
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Promise
 from convgen.run.code import Code
 from convgen.run.files import write_all
@@ -56,7 +56,7 @@ def _member(name: str) -> str:
     return f"{found}_" if found in _RESERVED or found[:1].isdigit() else found
 
 
-@attrs.frozen
+@frozen
 class _C:
     """An expression of C, 64 bits wide, and the functions that it calls."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes as c
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.device import dlpack
@@ -18,11 +17,12 @@ from convgen.device.arrays import DeviceArray
 from convgen.device.devices import Device
 from convgen.ir import types
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.run.record import StoredTensor
 from convgen.run.reference import Array
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class OnHost:
     """A logical array, which may be a view of somebody's memory."""
 
@@ -32,7 +32,7 @@ class OnHost:
     owner: Any
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class OnDevice:
     """Memory of a device. Sizes and type are None where nothing is known but the address."""
 

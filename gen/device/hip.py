@@ -9,12 +9,11 @@ import ctypes as c
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import attrs
-
 from convgen.backends.simulation import Bytes
 from convgen.device.devices import Call, Event, Function, Region
 from convgen.device.library import Library
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 VARIABLE = "CONVGEN_HIP"  #: of the environment: a library to use in place of the installed one
 NAMES = ("libamdhip64.so", *(f"libamdhip64.so.{n}" for n in (7, 6)), "/opt/rocm/lib/libamdhip64.so")
@@ -61,13 +60,13 @@ def _error_name(handle: c.CDLL, status: int) -> str:
     return (handle.hipGetErrorName(status) or b"unknown error").decode(errors="replace")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Function:
     handle: c.c_void_p
     shared_bytes: int  #: that the kernel itself declares
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Module:
     device: Device
     handle: c.c_void_p
@@ -85,7 +84,7 @@ class _Module:
             self.device.library.call("hipModuleUnload", self.handle)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Event:
     library: Library
     handle: c.c_void_p

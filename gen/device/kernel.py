@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends import target as targets
@@ -19,6 +18,7 @@ from convgen.device.benchmark import Benchmark, benchmark
 from convgen.device.devices import Call, Device, Function, open_device
 from convgen.device.given import Given, OnDevice, OnHost, check, look
 from convgen.ir.error import UserError, named
+from convgen.ir.record import frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
 from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
@@ -28,7 +28,7 @@ from convgen.run.verify import check_buffers
 _SIZES_KEPT = 64  #: launches of other sizes that are remembered, ready
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Program:
     """Launches and their code object; `name` is for errors."""
 
@@ -101,7 +101,7 @@ def check_target(given: str, target: str, device: Device) -> None:
         raise UserError(f"given {given}, wanted {runs}")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Ready:
     """A call that can be put into a stream. `staged`: arrays of the host that outputs are copied to behind it."""
 

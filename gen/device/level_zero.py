@@ -18,6 +18,7 @@ from convgen.backends.simulation import Bytes
 from convgen.device.devices import Call, Event, Function, Region
 from convgen.device.library import DeviceError, Library
 from convgen.ir.error import UserError, visible
+from convgen.ir.record import define, frozen
 
 VARIABLE = "CONVGEN_LEVEL_ZERO"  #: of the environment: a library to use in place of the installed one
 NAMES = ("libze_loader.so.1", "libze_loader.so")
@@ -135,12 +136,12 @@ def _error_name(_: c.CDLL, status: int) -> str:
     return f"ZE_RESULT_ERROR_{_ERRORS[status]}" if status in _ERRORS else "unknown error"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Function:
     handle: c.c_void_p
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class _Module:
     library: Library
     handle: c.c_void_p
@@ -158,7 +159,7 @@ class _Module:
         self.library.call("zeModuleDestroy", self.handle)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Event:
     """A point whose time a device writes to memory of the host."""
 

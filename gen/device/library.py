@@ -9,9 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from convgen.ir.error import UserError
+from convgen.ir.record import define
 
 
 class DeviceError(UserError):
@@ -28,7 +27,7 @@ def _loaded(names: Sequence[str]) -> list[str]:
     return []
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Library:
     """A shared library. `signatures` has the types of the arguments of each function, all of which return a status."""
 

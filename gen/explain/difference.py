@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import attrs
-
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import LoopProfile, TimedLine
 from convgen.explain import listing, words
 from convgen.explain.subject import Subject
+from convgen.ir.record import frozen
 from convgen.profile.launches import LaunchTime
 
 _ALIKE = 0.005  #: share by which numbers that count as equal differ at most
@@ -40,7 +39,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class Side:
     """One of the two, by its main kernel: that of the longest launch, or of the loop with most matrix work."""
 
@@ -153,7 +152,7 @@ class Side:
         return {kind: clocks for kind, clocks in found.items() if clocks >= 0.5}
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Difference:
     """Of two kernels."""
 

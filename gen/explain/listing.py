@@ -14,13 +14,14 @@ import attrs
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import TimedLine
+from convgen.ir.record import frozen
 
 _LABEL = re.compile(r"([.\w$]+):(?:\s*//\s*(?P<remark>.*))?$")
 _LINE = re.compile(r"\s*\.loc \d+ (\d+)|// \S+\.ir:(\d+)$")
 _MNEMONIC = re.compile(r"(?:\([^)]*\)\s*)?([a-z][\w.]*)")
 
 
-@attrs.frozen
+@frozen
 class Row:
     """An instruction, or a label in front of one."""
 
@@ -44,7 +45,7 @@ class Row:
         return self.stalled / self.times if self.times else 0.0
 
 
-@attrs.frozen
+@frozen
 class Waits:
     """The instructions that wait longest."""
 

@@ -7,7 +7,6 @@ from importlib.resources import files
 from math import prod
 from typing import Any
 
-import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,6 +20,7 @@ from convgen.explain.listing import Row, Waits
 from convgen.explain.steps import census
 from convgen.explain.subject import Made, Subject
 from convgen.ir.error import visible
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 
 _RANKED = 10  #: configs that the ranking shows
@@ -30,7 +30,7 @@ _PARTS = slice(3, 7)  #: columns of a ranking, of which the slowest sets the pac
 Rows = Sequence[tuple[str, str]]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class KernelPart:
     """What the page shows of one kernel's machine code."""
 

@@ -20,6 +20,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.stmt import LoadShared, Stmt
 from convgen.passes.messages.swizzle import conflict_cycles
 from convgen.plan.mapping import Launch, takers_of, tiles_of
@@ -44,7 +45,7 @@ Addresses = npt.NDArray[np.int64]
 # ---------------------------------------------------------------- fragments
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class FragmentShown:
     """A layout of registers, where it is used, and its picture unless it is too large."""
 
@@ -113,7 +114,7 @@ def _digit(digit: Digit) -> str:
 # ---------------------------------------------------------------- shared tiles
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class TileShown:
     """A tile of shared memory: what it is, since when the IR says so, what conflicts its reads have, its picture."""
 
@@ -228,7 +229,7 @@ def _run(along: Addresses, elem_bytes: int, most: int) -> int:
 # ---------------------------------------------------------------- the mapping
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class MappingShown:
     """Which workgroup computes which tile of the largest launch, on which XCD and when."""
 

@@ -15,12 +15,13 @@ from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
+from convgen.ir.record import define, frozen
 from convgen.ir.stmt import Block, Stmt
 
 Row = tuple[str, str]  #: how a line begins in a unified diff, and the rest
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Taken:
     """A step that a kernel has taken."""
 
@@ -49,7 +50,7 @@ class Taken:
         return f"{len(self.rows)} lines, written anew" if self.whole else f"+{self.added} −{self.removed} lines"
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Way:
     """A kernel on its way from what was built to its text."""
 

@@ -21,6 +21,7 @@ from convgen.driver import Attempt
 from convgen.explain.steps import Recorder, Way
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.record import frozen
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan
@@ -39,7 +40,7 @@ _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 _OBJECTS = {".s": ".hsaco", ".asm": ".zebin"}  #: suffix of text -> of what it becomes
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Made:
     """How convgen made the kernels of a problem."""
 
@@ -62,7 +63,7 @@ class Made:
         return next((c.together for c in self.ranking if c.config == self.unordered), 1)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Subject:
     """What a page tells of."""
 

@@ -18,6 +18,7 @@ from convgen.ir.expr import Expr, Shuffle
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, TensorDim, View
+from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, vector
 
 
@@ -67,7 +68,7 @@ class Addend(Step):
         return total + self.term(total.type.elem, held)
 
 
-@attrs.frozen
+@frozen
 class Epilogue:
     """The steps from the accumulator to the store, in order."""
 
@@ -103,7 +104,7 @@ class Epilogue:
         return total
 
 
-@attrs.frozen
+@frozen
 class Broadcast:
     """A tensor beside sums: each lane has an element once, and `order` says which one each register takes."""
 
@@ -129,7 +130,7 @@ class Broadcast:
 Held = tuple[Broadcast, ...]
 
 
-@attrs.define
+@define
 class Reader:
     """Loads what stands beside sums whose fragments begin at the coordinates (N, M, and that of the product).
 

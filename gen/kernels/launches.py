@@ -16,6 +16,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
+from convgen.ir.record import frozen
 from convgen.kernels import streams
 from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.meeting import Meeting
@@ -23,7 +24,6 @@ from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
 from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
 from convgen.kernels.sums import sums_kernel
-from convgen.kernels.window_sums import windows_kernel
 from convgen.plan import views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import Joined
@@ -39,7 +39,7 @@ _FILL_TILE = (64, 64)
 _MOST_TERMS, _FEW_TERMS = 256, 16  #: that one lane sums of a result's slices: of a large result, and of a small one
 
 
-@attrs.frozen
+@frozen
 class TiledKernel:
     """One kernel, and which of its workgroups makes which tile of `tile` rows (M) and columns (N).
 
@@ -63,7 +63,7 @@ class TiledKernel:
         return self.mapping.groups({"m": down, "n": across, "batch": batch})
 
 
-@attrs.frozen
+@frozen
 class Section:
     """Tiles of `result` (N, M, …), an output, that launches make, by number, numbered row by row.
 
@@ -93,7 +93,7 @@ class Section:
         return len(self.result.axes) > 2
 
 
-@attrs.frozen
+@frozen
 class Tiles:
     """The output tiles of a program (see `code.OutputTiles`): the sections are its parts."""
 
@@ -278,6 +278,8 @@ class _Builder:
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
+                from convgen.kernels.window_sums import windows_kernel  # long, and of few layers
+
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
                 kernel = product_kernel(plan, part, target, epilogue, f"main{tail}", meeting)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import attrs
-
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Var, eq
 from convgen.ir.layout.digits import plus
@@ -18,6 +16,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.index import least
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import frozen
 from convgen.ir.types import s32, vector
 from convgen.plan.plan import Part, Plan
 
@@ -28,7 +27,7 @@ Start = tuple[Index, Index]  #: a place along N and M
 Sum = Callable[[Fragment], Var]  #: the sharers' sums of a part of the tile
 
 
-@attrs.frozen
+@frozen
 class Meeting:
     """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
 
@@ -70,7 +69,7 @@ def _as_held(plan: Plan, memory: Global, places: int) -> View:
     return View(memory, layout, axes, index)
 
 
-@attrs.frozen
+@frozen
 class _Level:
     """A group of sharers, or of groups of them, that meet."""
 
@@ -80,7 +79,7 @@ class _Level:
     place: Index  #: of their count, among those of all tiles
 
 
-@attrs.frozen
+@frozen
 class Meet:
     """The part of one workgroup in a meeting."""
 

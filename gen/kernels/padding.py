@@ -23,6 +23,7 @@ from convgen.ir.layout.digits import Space, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import frozen
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.epilogue import along
@@ -70,7 +71,7 @@ def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
     return any_of_them
 
 
-@attrs.frozen
+@frozen
 class Anew:
     """The sums of one subgroup's part of a tile, of one matrix instruction's rows and columns at a time."""
 

@@ -7,7 +7,6 @@ from functools import partial, reduce
 from math import gcd
 from operator import mul
 
-import attrs
 import numpy as np
 
 from convgen.ir import functions
@@ -17,6 +16,7 @@ from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Index, plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import TensorDim, View
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
 from convgen.kernels import eltwise
@@ -24,7 +24,7 @@ from convgen.kernels.epilogue import Addend, Broadcast, Held, Reader, Step, alon
 from convgen.problem import post_ops
 
 
-@attrs.frozen
+@frozen
 class Bias(Addend):
     """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
 
@@ -52,7 +52,7 @@ class Bias(Addend):
         return held if self.scale == 1 else held * every(self.scale, held)
 
 
-@attrs.frozen
+@frozen
 class Affine(Step):
     """Multiplies sums of integers and adds to them, modulo 2^32."""
 
@@ -66,7 +66,7 @@ class Affine(Step):
         return scaled if self.shift == 0 else scaled + every(self.shift, total)
 
 
-@attrs.frozen
+@frozen
 class Scale(Step):
     """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
 
@@ -102,7 +102,7 @@ def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
         return float(1 / found if divides else found)
 
 
-@attrs.frozen
+@frozen
 class Binary(Step):
     """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
 
@@ -122,7 +122,7 @@ class Binary(Step):
         return _in_pieces(k, self.name, lambda x, y, c: select(ne(c, 0), x, y), total, operand, chosen)
 
 
-@attrs.frozen
+@frozen
 class Prelu(Step):
     """Multiplies sums below zero by a tensor."""
 
@@ -137,7 +137,7 @@ class Prelu(Step):
         return _in_pieces(k, "prelu", lambda x, slope: select(x > 0.0, x, x * slope), total, slopes)
 
 
-@attrs.frozen
+@frozen
 class Sum(Step):
     """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
 
@@ -156,7 +156,7 @@ class Sum(Step):
         return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
 
 
-@attrs.frozen
+@frozen
 class Eltwise(Step):
     """A function of each sum, few at a time: what it holds of them in between is not much."""
 
@@ -182,7 +182,7 @@ def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total
     return Pack(total.type, tuple(k.let(name, function(*piece)) for piece in pieces))
 
 
-@attrs.frozen
+@frozen
 class Tails(Step):
     """Zero in the padding of the result's blocks, whatever the steps before made of it.
 
@@ -227,7 +227,7 @@ class Tails(Step):
         return Broadcast(Pack(vector(s32, len(found)), tuple(found)), order)
 
 
-@attrs.frozen
+@frozen
 class Convert(Step):
     """Rounds to the result's type; integers saturate."""
 

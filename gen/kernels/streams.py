@@ -22,6 +22,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, VectorType, vector
 from convgen.kernels.epilogue import Epilogue, Reader
 from convgen.kernels.steps import Convert
@@ -40,7 +41,7 @@ _TURN_SHARE = 64  #: elements that a lane reorders
 ONE = Dim("one", 1, 1)  #: an axis with one position
 
 
-@attrs.frozen
+@frozen
 class Stream:
     """One streaming kernel. `layout` distributes a tile over dims n, m and r."""
 

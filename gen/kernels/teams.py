@@ -18,6 +18,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Overlay, Shared
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import frozen
 from convgen.ir.types import vector
 from convgen.passes.messages.scratch import in_two_dims, scratch_tile, whole
 
@@ -25,7 +26,7 @@ _K = "k"  #: the dim before others: rows of the tile that lanes have at once fol
 _NAME = "met_tile"
 
 
-@attrs.frozen
+@frozen
 class TeamsMeet:
     """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time."""
 

@@ -11,8 +11,6 @@ from functools import reduce
 from itertools import product, zip_longest
 from operator import and_
 
-import attrs
-
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Shuffle, Slice, Var, const, lift
 from convgen.ir.floats import fma
@@ -20,6 +18,7 @@ from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.ir.types import VectorType, u32, vector
 from convgen.kernels.epilogue import Epilogue, Reader
 from convgen.plan.lane_tile import LaneTile
@@ -35,7 +34,7 @@ Row = tuple[tuple[int, _Met], ...]  #: places of the outer axes of space, and wh
 Sums = tuple[Expr, ...]  #: of a lane, along N each: of positions, or of taps
 
 
-@attrs.frozen
+@frozen
 class Taps:
     """The taps of one axis of space of one turn: all of them, or one that is counted."""
 

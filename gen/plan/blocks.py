@@ -12,17 +12,16 @@ from itertools import accumulate, pairwise
 from math import prod
 from operator import mul
 
-import attrs
-
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import Dim, TensorDim
 from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.record import frozen
 from convgen.problem.tensors import TensorSpec
 
 Index = tuple[TensorDim, ...]
 
 
-@attrs.frozen
+@frozen
 class Cuts:
     """The sizes of the pieces of dims, innermost first; dims that are not named stay whole."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.plan import lanes
 from convgen.plan.clocks import Clocks, Numbers, Table, of_config, ranked
@@ -24,7 +25,7 @@ from convgen.problem.matmul import Problem
 _SIDES = (8, 16, 32, 64)  #: of the last resort
 
 
-@attrs.frozen
+@frozen
 class Candidate:
     """A config with its score (clocks of all launches, less is better), and what those of one product consist of."""
 
@@ -38,7 +39,7 @@ class Candidate:
         return self.clocks.together if self.clocks else 1
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Ranking(Sequence[Candidate]):
     """Candidates, best first; each is made when it is asked for."""
 

@@ -13,7 +13,6 @@ from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +20,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import busiest
 from convgen.ir.layout.mma import MmaAtom, shares
 from convgen.ir.layout.turns import Persist, Turns
+from convgen.ir.record import frozen
 from convgen.ir.types import Type
 from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, Way, levels
 from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
@@ -42,7 +42,7 @@ _AXES = 4
 _TILE, _SUBTILES, _ORDER, _WAY = range(_AXES)
 
 
-@attrs.frozen
+@frozen
 class Clocks:
     """The clocks of a launch, by cause.
 
@@ -78,7 +78,7 @@ class Clocks:
         return max(self.block * self.together, self.slowest)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Configs:
     """All combinations of tiles, each with a grid of subgroups, and of parts of M, orders of K and ways."""
 
@@ -116,7 +116,7 @@ def _along(axis: int, values: Iterable[float]) -> Numbers:
     return np.array([*values]).reshape([-1 if n == axis else 1 for n in range(_AXES)])
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Table:
     """The configs of a shape that may fit, in the order of their combinations, with what they cost."""
 
@@ -193,7 +193,7 @@ def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -
     return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class _Kind:
     """What decides, beside the types, what a block of K takes: the same for problems of many sizes."""
 
@@ -210,7 +210,7 @@ class _Kind:
         return cls(taps, reach, loads, decodes)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Offer:
     """Of the configs among which all products of a kind choose, what they need and which fit."""
 
@@ -275,7 +275,7 @@ def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
 # ---------------------------------------------------------------- one block of K
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Work:
     """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
 
@@ -385,7 +385,7 @@ def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -
     return slices
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Grid:
     """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
 

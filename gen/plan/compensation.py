@@ -25,6 +25,7 @@ from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
 from convgen.kernels.epilogue import Step
@@ -40,7 +41,7 @@ _ONE = (Dim("one", 1, 1),)  #: an axis with one position
 Axes = tuple[tuple[Dim, ...], ...]
 
 
-@attrs.frozen
+@frozen
 class Sums:
     """A launch: result[n, m] is what the steps make of the sum over r of (source - shift) * factor, in s32."""
 
@@ -57,7 +58,7 @@ class Sums:
         return tuple(v for v in (self.source, self.factor, self.shift) if isinstance(v, View))
 
 
-@attrs.frozen
+@frozen
 class Compensation:
     """The launches before the product's, in order, and what is to be added to its sums."""
 
@@ -83,7 +84,7 @@ def _name(view: View) -> str:
     return view.memory.name.removesuffix("_reordered")
 
 
-@attrs.frozen
+@frozen
 class _Factor:
     view: View  #: axes rows, K, and the batch if there is one
     less: int
@@ -125,7 +126,7 @@ class _Factor:
         return replace(self.view, axes=(self.view.axes[0], others or _ONE, summed))
 
 
-@attrs.frozen
+@frozen
 class _Left:
     """Sums that a launch leaves for those behind it: dense, the last dims innermost."""
 

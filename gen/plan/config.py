@@ -7,10 +7,9 @@ from collections.abc import Callable
 from math import lcm
 from typing import Any
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.record import frozen
 from convgen.ir.types import SCALARS
 
 _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
@@ -27,7 +26,7 @@ REGISTERS, DIRECT = "registers", "direct"
 COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
 
 
-@attrs.frozen
+@frozen
 class Own:
     """What a lane has of the result where lanes multiply and add, or a matrix instruction for blocks of them."""
 
@@ -49,7 +48,7 @@ class Own:
         return f"{unit}:{self.channels}x{self.rows}x{self.columns}"
 
 
-@attrs.frozen
+@frozen
 class Way:
     """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
     straight, brought nearer so many blocks before.
@@ -81,7 +80,7 @@ class Way:
         return self.depth or self.prefetch
 
 
-@attrs.frozen
+@frozen
 class Config:
     """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
@@ -21,7 +22,7 @@ from convgen.problem.matmul import Problem
 from convgen.problem.tensors import TensorSpec
 
 
-@attrs.frozen
+@frozen
 class Joined:
     """Dims of a view that are one, the last of them innermost, behind a `lead` of positions that do not exist."""
 
@@ -41,7 +42,7 @@ class Joined:
         return found
 
 
-@attrs.frozen
+@frozen
 class Product:
     """One matrix product: `of_n` (N, K) times `of_m` (M, K) makes `result` (N, M)."""
 
@@ -77,7 +78,7 @@ class Product:
         return self.of_m.axes[1][-1]
 
 
-@attrs.frozen
+@frozen
 class Tensor:
     """A tensor and its coordinates as linear functions of the product's dims."""
 
@@ -123,7 +124,7 @@ def buffer(spec: TensorSpec) -> Global:
     return Global(spec.name, elem, elem.size(spec.layout.size_elems))
 
 
-@attrs.frozen
+@frozen
 class Contraction:
     """A product before M and N, and the order of the dims, are settled."""
 

@@ -12,13 +12,12 @@ from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, View, column_major
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
@@ -30,7 +29,7 @@ _WORD_BYTES = 4
 K, ROWS = 1, 0  #: axes of an operand's view
 
 
-@attrs.frozen
+@frozen
 class CopyLayout:
     """The share of each lane, as it stands when loaded and when stored; `message` elements come with one load."""
 

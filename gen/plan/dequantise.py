@@ -18,6 +18,7 @@ from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
 from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import views
@@ -27,7 +28,7 @@ from convgen.problem.tensors import TensorSpec
 _AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not much
 
 
-@attrs.frozen
+@frozen
 class Shared:
     """A tensor of which `spans` neighbours along rows and K share an element: all, or a power of two."""
 
@@ -35,7 +36,7 @@ class Shared:
     spans: tuple[int, int]
 
 
-@attrs.frozen
+@frozen
 class Dequantisation:
     """What becomes of a factor: `zero` is taken off, then they are multiplied by `scale`."""
 

@@ -15,6 +15,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import divide
@@ -22,7 +23,7 @@ from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
 
 
-@attrs.frozen
+@frozen
 class LaneTile:
     """How the tile of a workgroup is distributed: each lane has `own`, lanes and subgroups stand in rows."""
 

@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Xcc
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import power_of_two
@@ -118,7 +119,7 @@ def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, we
     return attrs.evolve(config, tile=shape, waves=tile.subgroups, map=order, slices=slices)
 
 
-@attrs.frozen
+@frozen
 class _Work:
     """What a lane does for one product, whatever the tile: for its positions, or for a block of these."""
 

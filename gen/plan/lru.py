@@ -22,6 +22,7 @@ import attrs
 import numpy as np
 
 from convgen.ir.facts import Caches
+from convgen.ir.record import frozen
 from convgen.plan.panels import Ints
 from convgen.plan.traffic import Flags, Moved, Schedule, Tiles
 
@@ -32,7 +33,7 @@ _GOLDEN = 0.6180339887498949  #: its multiples fill an interval evenly: lateness
 LAGS = 9  #: a workgroup's lag is its number modulo this, where asked for: 0 to 8 steps
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Steps:
     """What a workgroup reads in each step along K, or along its slice."""
 
@@ -64,7 +65,7 @@ class _Lru:
         return False
 
 
-@attrs.frozen
+@frozen
 class _Pace:
     """How many steps behind the first a workgroup is, and whether it walks K backwards."""
 
@@ -77,7 +78,7 @@ class _Pace:
         return -1 if not 0 <= k < steps else steps - 1 - k if self.backwards else k
 
 
-@attrs.frozen
+@frozen
 class _Wave:
     """Workgroups in flight on an XCD: the numbers of their first blocks along M and N, and their pace, each."""
 

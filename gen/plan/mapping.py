@@ -13,6 +13,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
+from convgen.ir.record import frozen
 from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.panels import Ints
@@ -24,7 +25,7 @@ _MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are 
 _MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs milliseconds
 
 
-@attrs.frozen
+@frozen
 class Launch:
     """What decides the traffic of a product's launch beside the order."""
 

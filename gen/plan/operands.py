@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digits
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
@@ -22,7 +21,7 @@ from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, is_turned, pit
 from convgen.plan.dequantise import Dequantisation
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
 

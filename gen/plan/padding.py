@@ -20,6 +20,7 @@ from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
+from convgen.ir.record import frozen
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
@@ -27,7 +28,7 @@ Dims = tuple[Dim, ...]
 _ROWS, _K = 0, 1  #: axes of a factor
 
 
-@attrs.frozen
+@frozen
 class Padding:
     """Sums of one tap at a time.
 

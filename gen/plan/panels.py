@@ -26,12 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.record import frozen
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Panels:
     """The panels of all tiles: disjoint intervals [start, end) of granules, those of tile t from `first[t]`."""
 
@@ -89,7 +90,7 @@ def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints,
     return start[opens] - base[order][opens], reach[closes] - group * (span + 1), group
 
 
-@attrs.frozen
+@frozen
 class _Run:
     """A tensor coordinate that rows move: the row dim with its coefficient, and the offsets that K adds.
 
@@ -209,7 +210,7 @@ def _width(run: _Run, step: int) -> int:
     return -(-run.size // step)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Segments:
     """Runs [low, high) along the innermost dim, each of one tile, at one place of the dims around."""
 

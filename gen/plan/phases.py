@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from math import gcd
 
-import attrs
-
 from convgen.ir.layout.memory import TensorDim
+from convgen.ir.record import frozen
 from convgen.problem.conv import Axis
 
 
-@attrs.frozen
+@frozen
 class Phase:
     """One residue of (i + p) modulo the stride along an axis: there backward data is a convolution of stride 1.
 
@@ -72,7 +71,7 @@ class Phase:
         return taps, diff_src, wei, diff_dst
 
 
-@attrs.frozen
+@frozen
 class Columns:
     """All phases along an axis of as many taps as a phase has at most, with weights of zero where taps do not exist.
 

@@ -19,6 +19,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
@@ -49,7 +50,7 @@ class Reduction(Enum):
     LAST = "last"  #: the same; the last to arrive sums them in order
 
 
-@attrs.frozen
+@frozen
 class Part:
     """One matrix product of the problem."""
 
@@ -77,7 +78,7 @@ class Part:
         return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
 
 
-@attrs.frozen
+@frozen
 class Plan:
     """All decisions about the kernels of one problem."""
 

@@ -17,13 +17,14 @@ import attrs
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.node import replace
+from convgen.ir.record import frozen
 from convgen.plan.contraction import Product
 from convgen.plan.padding import windows
 
 _GIVEN = "taps=resident"
 
 
-@attrs.frozen
+@frozen
 class Resident:
     """A product whose blocks of K are channels with all taps, and the source of its windows as rows of one tile."""
 
@@ -37,7 +38,7 @@ class Resident:
         return max(self.taps)
 
 
-@attrs.frozen
+@frozen
 class _Line:
     """An axis of space: positions of the result at which windows of stride 1 stand, and a line of the source."""
 

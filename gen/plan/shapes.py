@@ -14,6 +14,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
@@ -43,7 +44,7 @@ _HELD = (Way(1),)  #: of windows that are resident: one slot is large, and a blo
 _STRAIGHT = Way(0, prefetch=3)  #: as oneDNN's convolutions for XeHPC have it
 
 
-@attrs.frozen
+@frozen
 class OperandLoad:
     """Elements that one load of an operand brings at most, and whether it runs along K."""
 
@@ -60,7 +61,7 @@ class OperandLoad:
         return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
 
 
-@attrs.frozen
+@frozen
 class Shape:
     """The problem as a product: M x N outputs; K is `outer` runs of `inner` elements."""
 
@@ -94,7 +95,7 @@ class Shape:
         return same and in_runs and (self.windows is not None) == (config.taps == RESIDENT)
 
 
-@attrs.frozen
+@frozen
 class Choices:
     """All that one may combine: sizes of tiles, grids of subgroups, orders of K, ways of the operands."""
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View, stride
+from convgen.ir.record import frozen
 from convgen.plan.contraction import Product
 from convgen.plan.panels import Floats, Ints, Panels, distinct, panels
 
@@ -32,7 +33,7 @@ Flags = npt.NDArray[np.bool_]
 _OVERLAP = 2.5  #: exponent of the norm in which the clocks of work, of fills and of memory add up
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Schedule:
     """The numbers that have tiles, in launch order: where and when workgroups take them."""
 
@@ -78,7 +79,7 @@ def _counted(keys: Ints) -> Ints:
     return found
 
 
-@attrs.frozen
+@frozen
 class Moved:
     """Bytes that a launch reads."""
 
@@ -92,7 +93,7 @@ class Moved:
         return 1 - self.fill / self.requested if self.requested else 1.0
 
 
-@attrs.frozen
+@frozen
 class Traffic(Moved):
     """What a launch reads, what it could read at best, and what it writes."""
 
@@ -118,7 +119,7 @@ def _clocks(
     return float(sum(part**_OVERLAP for part in parts) ** (1 / _OVERLAP))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Operands:
     """What the tiles of a product read and write; `rows` and `columns` are panels along M and N."""
 
@@ -138,7 +139,7 @@ class Operands:
         return cls(rows, columns, tile, float(part.m * part.n * elem), elem, pitch)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Count:
     """The numbers of a launch's traffic, each counted when it is asked for: many a launch is ruled out by one."""
 
@@ -232,7 +233,7 @@ def _sides(at: Schedule, operands: Operands, place: Ints, places: int) -> list[_
     return [_Side.of(side, at, n, place, places) for n, side in enumerate((operands.rows, operands.columns))]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Side:
     """The panels of one operand that each wave reads, each once: distinct (round, place, tile)."""
 

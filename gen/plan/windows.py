@@ -24,6 +24,7 @@ import attrs
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.plan import views
@@ -36,7 +37,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
 
-@attrs.frozen
+@frozen
 class Window:
     """One axis of space: `count` neighbouring positions of a lane, and their taps."""
 
@@ -65,7 +66,7 @@ class Window:
         return self.taps - 1 - tap if self.flipped else tap
 
 
-@attrs.frozen
+@frozen
 class Windows(Product):
     """A sum over windows.
 

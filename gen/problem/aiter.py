@@ -10,9 +10,8 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
 from convgen.ir.error import Unsupported, UserError, named
+from convgen.ir.record import frozen
 
 SUFFIX = ".csv"
 _SIZES = ("M", "N", "K")
@@ -28,7 +27,7 @@ _TYPES = {
 _TRUE, _FALSE = ("true", "1"), ("false", "0", "none", "")
 
 
-@attrs.frozen
+@frozen
 class Row:
     """A product of a table: its descriptor and knobs, or why it is none; `number` is that of its line."""
 

@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import named
 from convgen.ir.layout.tags import STRIDES
+from convgen.ir.record import define
 from convgen.problem import grammar
 from convgen.problem.masks import SINGLE
 
@@ -50,7 +49,7 @@ _PAIR = re.compile(r"[1-9][0-9]{0,17}x[1-9][0-9]{0,17}")
 _MASKS = re.compile(r"[0-9]{0,9}(:[0-9]{0,9})*")
 
 
-@attrs.define
+@define
 class _Field:
     """A part of a value, and where it begins."""
 

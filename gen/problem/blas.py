@@ -14,10 +14,9 @@ import re
 from collections.abc import Mapping
 from math import isfinite
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported
+from convgen.ir.record import frozen
 from convgen.problem.matmul import Matmul
 
 _PROGRAM = re.compile(r"(?:\S*/)?(?:hipblaslt|rocblas)-bench(?:\.exe)?")
@@ -40,7 +39,7 @@ _FUNCTIONS = ("gemm", "gemm_ex", "gemm_strided_batched", "gemm_strided_batched_e
 _ACTIVATIONS = {"none": "", "relu": "relu", "gelu": "gelu_tanh", "swish": "swish:1"}
 
 
-@attrs.frozen
+@frozen
 class _Flags:
     """What flags of a line say: the text and its column by name; a switch has no text."""
 
@@ -133,7 +132,7 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
     return (Matmul.of(":".join(sizes), {name: text for name, text in said.items() if text} | dict(knobs)),)
 
 
-@attrs.frozen
+@frozen
 class _Matrix:
     """A matrix of rows and columns as ours are, in memory by strides."""
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import attrs
 
+from convgen.ir.record import frozen
 from convgen.problem import grammar, options
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
@@ -57,7 +58,7 @@ _TENSORS: dict[Direction, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-@attrs.frozen
+@frozen
 class Axis:
     """One spatial axis: input, output and kernel size, stride, left padding and dilation (0 is dense)."""
 
@@ -79,7 +80,7 @@ class Axis:
         return (self.o - 1) * self.s - self.i + self.extent - self.p
 
 
-@attrs.frozen(slots=False)
+@frozen(slots=False)
 class Conv(TensorProblem):
     """A convolution. `ic` and `oc` count the channels of all groups; `axes` are d, h, w, absent ones trivial.
 

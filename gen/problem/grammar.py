@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError, named
 from convgen.ir.layout.tags import LETTERS, STRIDES, Layout
+from convgen.ir.record import frozen
 
 LIMIT = 2**31  #: sizes, strides and paddings that are generated are below
 _LARGEST = 2**63 - 1  #: what benchdnn holds
@@ -32,7 +31,7 @@ _KEY = re.compile("|".join(sorted(KEYS, key=len, reverse=True)))
 _DIGITS = re.compile("[0-9]+")
 
 
-@attrs.frozen
+@frozen
 class Descriptor:
     """A scanned descriptor: the value and the column of each key that was given, and the problem's name."""
 

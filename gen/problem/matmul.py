@@ -7,10 +7,9 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.layout.tags import LETTERS
+from convgen.ir.record import frozen
 from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
 from convgen.problem.scales import Scale
@@ -19,7 +18,7 @@ from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, un
 _DIM_OF_K = {"src": -1, "wei": -2}
 
 
-@attrs.frozen(slots=False)
+@frozen(slots=False)
 class Matmul(TensorProblem):
     """A product of two matrices, or of several: the batch dimensions of src and wei stand before theirs."""
 

@@ -15,11 +15,12 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, named
+from convgen.ir.record import frozen
 from convgen.problem import grammar
 from convgen.problem.conv import Conv
 
 
-@attrs.frozen
+@frozen
 class Flag:
     """One flag: a number from `least` to `most`, or one of `words`; one that is neither is ignored.
 
@@ -117,7 +118,7 @@ _VARIABLE = re.compile(r"\"?\$(\w+|\{\w+\})\"?")
 _WORD = re.compile(r"\S+")
 
 
-@attrs.frozen
+@frozen
 class _Value:
     """The value of a flag, as it was given; `column` is None for a default."""
 

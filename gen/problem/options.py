@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, meant, named
+from convgen.ir.record import frozen
 from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 
 CONV, MATMUL = "conv", "matmul"
@@ -26,7 +25,7 @@ OTHER_DRIVERS = (
 )
 
 
-@attrs.frozen
+@frozen
 class Option:
     """One option. `read` gives the value of a text, or raises PointedError.
 
@@ -294,7 +293,7 @@ def split_line(line: str, driver: str) -> tuple[dict[str, str], str]:
     return given, descriptors[0]
 
 
-@attrs.frozen
+@frozen
 class Knobs:
     """The values of all knobs of a driver; `others` are the texts of those that are not generated, by name."""
 

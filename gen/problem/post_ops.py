@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import attrs
-
+from convgen.ir.record import frozen
 from convgen.problem import attributes, grammar, masks
 from convgen.problem.attributes import number, printed, real
 
 
-@attrs.frozen
+@frozen
 class Algorithm:
     """How far an element-wise function may be off on f32: `ulps` of the result, or `absolute`, whichever is more.
 
@@ -56,7 +55,7 @@ ALGORITHMS = {
 _ALIASES = {"srelu": "soft_relu"}
 
 
-@attrs.frozen
+@frozen
 class Eltwise:
     """`scale` times the function of a name."""
 
@@ -81,7 +80,7 @@ class Eltwise:
         return not self.ulps
 
 
-@attrs.frozen
+@frozen
 class Sum:
     """Adds `scale` times what stands in the destination, less the zero point; read as `dtype`, if not as it is."""
 
@@ -93,7 +92,7 @@ class Sum:
         return printed(["sum", number(self.scale), str(self.zero_point), self.dtype], ["", "1", "0", ""])
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """A tensor that a post-op reads: as the destination along the dims of a mask, of size 1 along the others.
 
@@ -110,7 +109,7 @@ class Operand:
         return masks.dims(size, masks.bits(self.mask, len(size)))
 
 
-@attrs.frozen
+@frozen
 class Binary:
     """An operation on a number and an element of a tensor; `condition` is that of `select`, the number where it holds.
 
@@ -134,7 +133,7 @@ class Binary:
         return {"": self.operand, **({"_condition": self.condition} if self.condition else {})}
 
 
-@attrs.frozen
+@frozen
 class Prelu:
     """Multiplies negative numbers by an element of a tensor."""
 

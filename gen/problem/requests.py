@@ -20,16 +20,21 @@ from math import prod
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import aiter, lines, options
+from convgen.ir.record import define, frozen
+from convgen.problem import lines, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
 from convgen.problem.text import logical_lines, text_of
+
+if TYPE_CHECKING:
+    from convgen.problem.aiter import Row
 
 _SELECTING = ("match", "start")
 _READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
@@ -42,7 +47,7 @@ _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
 
-@attrs.frozen
+@frozen
 class Request:
     """A problem that was asked for; or a text that is none, and why. `where` is the line of a file."""
 
@@ -83,7 +88,7 @@ def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, 
     return lines.problems(text, knobs) if found else ()
 
 
-@attrs.frozen
+@frozen
 class Batch:
     """What a batch file asks for, in order, and the options that mean nothing here with where each stood first."""
 
@@ -101,7 +106,7 @@ def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: 
     return Batch(tuple(reader.file(path)), reader.ignored)
 
 
-@attrs.define
+@define
 class _Settings:
     """What options have set since the last reset."""
 
@@ -109,7 +114,7 @@ class _Settings:
     match: _Pattern | None = None
 
 
-@attrs.frozen
+@frozen
 class _Line:
     """A logical line and where it begins; one of no file has no number."""
 
@@ -122,7 +127,7 @@ class _Line:
         return f"{self.path}:{self.number}" if self.number else ""
 
 
-@attrs.define
+@define
 class Reader:
     """Finds the requests of nested files, one after the other. `skipped` problems are left out at the beginning.
 
@@ -160,16 +165,18 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
+        from convgen.problem import aiter  # which is not needed without a file
+
         if path.suffix == aiter.SUFFIX:
-            yield from self.table(text, path)
+            yield from self.table(aiter.rows(text), path)
         else:
             for number, line in logical_lines(text):
                 yield from self.line(_Line(line, path, number))
         self.open.pop()
 
-    def table(self, text: str, path: Path) -> Iterator[Request]:
+    def table(self, rows: Iterable[Row], path: Path) -> Iterator[Request]:
         """The products of a table, a row each. Raises UserError for one that names no sizes."""
-        for row in aiter.rows(text):
+        for row in rows:
             line = _Line(row.descriptor, path, row.number)
             if row.error is not None:
                 yield from self._chosen(Request(row.descriptor, error=row.error, where=line.where), None)
@@ -327,7 +334,7 @@ def _combinations(choices: Sequence[tuple[options.Option, Sequence[str]]]) -> It
 _SWITCHES = {f"--{driver}" for driver in (*options.BOTH, *options.OTHER_DRIVERS)}
 
 
-@attrs.define
+@define
 class _Pattern:
     """A regular expression, the text it came from with its column, and the seconds it has left."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.problem import attributes, masks
 
@@ -14,7 +15,7 @@ ROLES = ("src", "wei", "dst")
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 
-@attrs.frozen
+@frozen
 class Scale:
     """The scale of a tensor: one `value`, or where the mask has bits, a tensor that differs along its dims.
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeVar
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.problem import grammar, masks, options, post_ops, scales, zero_points
 from convgen.problem.post_ops import Binary, Operand, PostOp, Prelu, Sum
@@ -28,7 +27,7 @@ _BIAS = "bia"
 _INTEGERS = ("s8", "u8", "s4", "u4")
 
 
-@attrs.frozen
+@frozen
 class TensorSpec:
     """A tensor of a problem: its name, where its elements lie, and their type by benchdnn's name."""
 
@@ -45,7 +44,7 @@ class TensorSpec:
 ProblemT = TypeVar("ProblemT", bound="TensorProblem")
 
 
-@attrs.frozen(slots=False, kw_only=True)
+@frozen(slots=False, kw_only=True)
 class TensorProblem(ABC):
     """The types and layouts of src, wei and dst, and the attributes. Equal problems print and hash alike.
 

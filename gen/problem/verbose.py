@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import attrs
-
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import frozen
 from convgen.problem import options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
@@ -33,7 +32,7 @@ _MASK = re.compile(r"mask([0-9]+)")
 _HARMLESS = ("scratchpad", "fpmath", "acc-mode")
 
 
-@attrs.frozen
+@frozen
 class _Memory:
     """A tensor as the log describes it."""
 
@@ -44,7 +43,7 @@ class _Memory:
     flags: str
 
 
-@attrs.frozen
+@frozen
 class _Execution:
     """The fields of a line."""
 

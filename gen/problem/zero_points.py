@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
-
+from convgen.ir.record import frozen
 from convgen.problem import attributes, masks
 
 _ARGUMENTS = ("src", "wei", "dst")
 _TYPES = ("s32", "s8", "u8", "s4", "u4")
 
 
-@attrs.frozen
+@frozen
 class ZeroPoint:
     """That of one argument: a value that is known, or a tensor that differs along the dims that a policy names."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Chip:
     """One GPU, or one die of it where programs see dies."""
 

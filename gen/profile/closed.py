@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.ir.record import frozen
 from convgen.profile.chips import Chip
 
 Numbers = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ def smooth(power: float, *terms: Numbers) -> Numbers:
     return np.asarray(total ** (1 / power))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Work(ABC):
     """Launches, one an element; subclasses have a field of numbers for each thing that is known of them."""
 
@@ -86,7 +87,7 @@ class Work(ABC):
         return Estimate(total, start, matrix, kernel, memory, written_back, meeting, others, clock)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Inner:
     """What the workgroups of products take by themselves."""
 
@@ -95,7 +96,7 @@ class Inner:
     matrix_busiest: Numbers  #: of the unit that has most to do
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Products(Work):
     """Products of M x K and K x N matrices, one an element."""
 
@@ -153,7 +154,7 @@ def _term(unit: str, low: float, high: float, start: float, meaning: str) -> Any
     return attrs.field(default=start, metadata=metadata)
 
 
-@attrs.frozen
+@frozen
 class Terms:
     """The constants of kernels of one maker on one chip."""
 
@@ -187,7 +188,7 @@ class Terms:
     power: float = _term("1", 0.02, 3.0, 0.8, "by how much full use of the matrix units lowers that, relative to 1")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Estimate:
     """What products take, by cause; all in ticks but `clock`."""
 

@@ -12,12 +12,13 @@ from typing import Any
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.profile.closed import Terms
 
 _FIGURES = 4  #: significant ones of a constant
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """The constants of one kind of kernels, and how well they told the rows that they were fitted to."""
 

@@ -16,6 +16,7 @@ from convgen.backends import target as targets
 from convgen.backends.timing import L2_LATENCY, LaunchProfile, Machine
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
+from convgen.ir.record import frozen
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, Chip, chip_of
 from convgen.profile.closed import Estimate, Terms
@@ -90,7 +91,7 @@ def _kinds(chip: Chip, element: str) -> Iterator[str]:
         yield from (f"{maker}/{each.name}" for maker in _MAKERS)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LaunchTime:
     """What a launch takes, in us."""
 
@@ -114,7 +115,7 @@ class LaunchTime:
         return cause if self.causes[cause] >= _MOST * self.total else "latency"
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Times:
     """What launches take one after the other."""
 

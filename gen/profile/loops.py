@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
 import numpy as np
 
+from convgen.ir.record import frozen
 from convgen.profile.chips import Chip
 from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Products, Terms, Work, smooth
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Loops(Work):
     """Launches of kernels, one an element; `full` is a unit that holds all it may, `last` one in the last round."""
 
@@ -63,7 +63,7 @@ class Loops(Work):
         return np.asarray(self.bytes_in + self.bytes_out)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Borrowed(Loops):
     """The same told by constants of the closed form, which knows no code around a loop that stores results.
 

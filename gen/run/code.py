@@ -9,11 +9,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.ir.record import frozen
 from convgen.problem.matmul import Problem
 from convgen.run.record import LaunchRecord
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class OutputRegion:
     """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
 
@@ -40,7 +41,7 @@ class OutputTiles(Protocol):
         """What the tile holds of each output."""
 
 
-@attrs.frozen
+@frozen
 class KernelCost:
     """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
 
@@ -52,7 +53,7 @@ class KernelCost:
         return f"{registers}, {self.shared_bytes} bytes of shared memory"
 
 
-@attrs.frozen
+@frozen
 class Code:
     """A compiled program. `object` is None where no assembler is installed or nothing is to be launched.
 

@@ -13,7 +13,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +20,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parameter, Scrutiny, Signature
 from convgen.ir import types
 from convgen.ir.error import UserError, named
+from convgen.ir.record import frozen
 from convgen.run import reference
 from convgen.run.files import write_all
 from convgen.run.verify import Executor, Outcome
@@ -36,7 +36,7 @@ _FLOAT_NAMES = ("float", "half", "double", "_Float16")  #: of types, as OpenCL a
 _MOST_BYTES = 1 << 34  #: of an array that a shape asks for
 
 
-@attrs.frozen
+@frozen
 class Direct:
     """A launch, its buffers as arrays by name, and which of these hold nothing defined yet."""
 

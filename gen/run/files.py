@@ -10,10 +10,11 @@ from pathlib import Path
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.run.code import Code
 
 
-@attrs.frozen
+@frozen
 class Files:
     """The files of one problem; None for what there was nothing to write of."""
 

@@ -14,6 +14,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.ir.record import frozen
+
 Array = npt.NDArray[np.generic]
 Numbers = npt.NDArray[np.int64]
 
@@ -39,7 +41,7 @@ def _word(*parts: int) -> int:
     return int(word[0])
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Fill:
     """A tensor of shape `shape` whose elements are drawn evenly from `values`.
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul
 from convgen.run.fills import Fill
@@ -30,7 +30,7 @@ _Law = Callable[[Axis, Indices, int], tuple[Indices, npt.NDArray[np.bool_]]]
 _CHUNK_ELEMS = 1 << 22  #: elements gathered at a time: 32 MiB of float64
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Channels:
     """Channels as parts of a grid of groups x numbers within a group that holds them all."""
 
@@ -46,7 +46,7 @@ class _Channels:
         return cls(groups, within, (at_group, at_within))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Points:
     """The numbers at which src and weights count as zero, each with the tensor's rank, 1 long where it is the same."""
 

@@ -6,18 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from convgen.backends import target as targets
 from convgen.backends.simulation import LaunchRequest
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
 from convgen.run import direct, reference, verify
 from convgen.run.direct import Extents
 from convgen.run.record import LaunchRecord
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Prepared:
     """The launches of a code object, in order."""
 

@@ -20,6 +20,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Promise
 from convgen.run.schema import Entry, Json
 
@@ -35,7 +36,7 @@ _MOST_BLOCK = 1 << 16  #: bytes of an argument block
 _MOST_LOCAL = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 160 KiB
 
 
-@attrs.frozen
+@frozen
 class StoredTensor:
     """The tensor in a buffer: logical size, layout tag, element type, allocation in bytes."""
 
@@ -53,7 +54,7 @@ class StoredTensor:
         return Layout.from_tag(self.tag, self.dims)
 
 
-@attrs.frozen
+@frozen
 class Buffer:
     """A kernel argument that is a 64-bit device address, at byte `offset` of the argument block."""
 
@@ -85,7 +86,7 @@ class Buffer:
         return self.access != "read"
 
 
-@attrs.frozen
+@frozen
 class Scalar:
     """A kernel argument passed by value; `expr` says how a host computes it for other sizes.
 
@@ -113,7 +114,7 @@ class Scalar:
         return np.array(self.value, types.scalar(self.dtype).numpy).tobytes()
 
 
-@attrs.frozen
+@frozen
 class Launch:
     """One kernel launch. `grid` counts workgroups, `workgroup` work-items, both x, y, z; `grid_expr` says how a host
     computes the grid for other sizes. `shared_bytes` is the local memory of a workgroup, in all.
@@ -155,7 +156,7 @@ class Launch:
         )
 
 
-@attrs.frozen
+@frozen
 class LaunchRecord:
     """The launches of one code object, in order. `object` is its file, relative to the record; None without one.
 

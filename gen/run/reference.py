@@ -314,7 +314,7 @@ def pack(layout: Layout, logical: Array, gaps: int = 0) -> npt.NDArray[np.uint8]
         padded[tuple(map(slice, logical.shape))] = logical
     digits = _digits(layout, memory.view(logical.dtype))
     digits[...] = _raw(np.ascontiguousarray(padded)).reshape(digits.shape)
-    if logical.dtype in types.HALF_BYTES:
+    if logical.dtype in types.half_bytes():
         return _two_a_byte(np.append(memory, np.zeros(len(memory) % 2, np.uint8)))
     return memory
 
@@ -326,7 +326,7 @@ def _two_a_byte(nibbles: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def packed_bytes(layout: Layout, logical: Fill, places: Indices, gaps: int = 0) -> npt.NDArray[np.uint8]:
     """The bytes that `pack` leaves at some places: rows of neighbours that begin with an element."""
-    if logical.dtype in types.HALF_BYTES:
+    if logical.dtype in types.half_bytes():
         both = np.repeat(places * 2, 2, axis=1)
         both[:, 1::2] += 1
         return _two_a_byte(packed(layout, logical, both, gaps).view(np.uint8))

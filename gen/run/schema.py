@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import TypeAlias
 
-import attrs
-
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _MOST = 1e18  #: of a number that is counted or measured
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """A JSON value and the path in the file that led to it, for errors."""
 

@@ -16,6 +16,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, Budget, Finding, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import TensorSpec
 from convgen.run import footprint, npy, reference
@@ -48,7 +49,7 @@ _BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels wri
 _ROWS = 4096  #: rows compared at a time
 
 
-@attrs.frozen
+@frozen
 class Mismatch:
     """One wrong element of an output, at its logical index: n, oc, [d,] h, w of dst, or m, n."""
 
@@ -63,7 +64,7 @@ class Mismatch:
         return f"{self.output}[{', '.join(map(str, self.index))}]: expected {self.expected:g}, {got}"
 
 
-@attrs.frozen
+@frozen
 class Outcome:
     """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong.
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Section:
     """Registers of a block from `start` on: `layout` is their part of it.
 

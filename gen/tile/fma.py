@@ -14,6 +14,7 @@ from convgen.ir.expr import Add, Expr, Shuffle, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 from convgen.ir.types import f16, f32, f64, vector
 
 _ROUNDED_ONCE = (f16, f32, f64)  #: types with a multiplication and addition in one (docs/ir.md)
@@ -21,7 +22,7 @@ _MOST_MET = 32  #: registers; sums of subgroups that a lane adds up in the end a
 _ROWS, _COLS, _DEPTH = "d0", "d1", "k"
 
 
-@attrs.frozen
+@frozen
 class FmaTile:
     """Layouts of a product's factors, M x K and K x N, and of its sums, M x N x the parts of K, by their axes."""
 

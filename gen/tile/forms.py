@@ -14,6 +14,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.layout.xetile import SgMap, WgMap
+from convgen.ir.record import frozen
 from convgen.ir.text import infix
 from convgen.tile import elements, operations
 from convgen.tile.tensors import Shape, Tensor, Tile, sized
@@ -52,7 +53,7 @@ class Scope(Protocol):
     def scalar(self, text: str) -> int | Expr: ...
 
 
-@attrs.frozen
+@frozen
 class Kind:
     """How a field is written: what it looks like, and both ways."""
 
@@ -163,7 +164,7 @@ KINDS: dict[str, Kind] = {
 _FIELD = re.compile(r"{(\w+):(\w+)}")
 
 
-@attrs.frozen
+@frozen
 class Form:
     """How what is said of one class is written; with `where`, if attributes have these values.
 

@@ -11,6 +11,7 @@ import attrs
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
 from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
 from convgen.tile.layouts import Options
@@ -21,7 +22,7 @@ from convgen.tile.trace import Trace, tracing
 _SLOTS = (2, 1, 0)  #: what is tried where nothing is said
 
 
-@attrs.frozen
+@frozen
 class TileProgram:
     """A kernel for tensors of these shapes and types, for any target."""
 
@@ -55,7 +56,7 @@ class TileProgram:
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
 
-@attrs.frozen
+@frozen
 class TileKernel:
     """A function of tensors and, by keyword, of numbers."""
 

@@ -18,6 +18,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import define, frozen
 from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
@@ -43,7 +44,7 @@ from convgen.tile.trace import (
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 
 
-@attrs.frozen
+@frozen
 class Spread:
     """A layout of a value, whose dims stand for the value's `axes` in this order."""
 
@@ -60,7 +61,7 @@ class Spread:
         return str(self.layout)
 
 
-@attrs.frozen
+@frozen
 class Options:
     """How a kernel's workgroups are made."""
 
@@ -78,7 +79,7 @@ def statements(said: list[Said]) -> Iterator[Said]:
             yield from statements(each.body)
 
 
-@attrs.define
+@define
 class Layouts:
     """The layouts of a kernel's values on a target; `tiles` are those of its products."""
 

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import gcd
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.xetile import Pair, SgMap, WgMap
+from convgen.ir.record import frozen
 
 Pairs = tuple[Sequence[int], Sequence[int]]  #: layout and data of a map, as given
 
 
-@attrs.frozen
+@frozen
 class Maps:
     """Blocks of a tile on subgroups; their elements on lanes as `sg` says, or in rows as wide as messages are."""
 

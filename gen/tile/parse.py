@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import attrs
-
 from convgen.ir import arithmetic
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Max, Min, lift
 from convgen.ir.layout.order import Order
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import least
 from convgen.tile import operations
 from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
@@ -51,7 +50,7 @@ def parse(text: str) -> TileProgram:
     return _Reader(text).program()
 
 
-@attrs.frozen
+@frozen
 class _Line:
     number: int
     depth: int

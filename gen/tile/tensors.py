@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.layout.memory import Global, SizedGlobal
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
@@ -36,7 +35,7 @@ def elem_of(dtype: str, where: str) -> Type:
         raise UserError(f"given the type {dtype!r}, wanted one such as f16 or s8, at {where}") from None
 
 
-@attrs.frozen
+@frozen
 class Tensor:
     """A tensor argument: `shape` in elements, `dtype` by name, and where its elements lie, row after row without a tag.
 
@@ -92,7 +91,7 @@ class Tensor:
         return SizedGlobal(self.name, self.elem, most_bytes, self.shape)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Tile:
     """Where a block of `shape` begins in a tensor; of a moved tile, by how much and from which one.
 

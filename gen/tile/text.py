@@ -10,6 +10,7 @@ from itertools import chain, count
 
 import attrs
 
+from convgen.ir.record import define
 from convgen.ir.sizes import Size
 from convgen.tile.forms import extents, shown, type_of, written
 from convgen.tile.layouts import Options
@@ -37,7 +38,7 @@ def _tensor(t: Tensor) -> str:
     return f"{t.name}: memref<{extents(t.shape)}x{t.dtype}{t.tag and f', {t.tag}'}>"
 
 
-@attrs.define
+@define
 class _Writer:
     names: dict[Value | Tile, str] = attrs.field(factory=dict)
     numbers: Iterator[int] = attrs.field(factory=count)

@@ -18,6 +18,7 @@ from convgen.ir import expr as ir
 from convgen.ir import floats, functions
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Splat, Var
+from convgen.ir.record import define, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
@@ -25,7 +26,7 @@ from convgen.tile.maps import Maps
 from convgen.tile.tensors import Shape, Tensor, Tile, common_shape
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Value:
     """A block of elements that the workgroup holds together."""
 
@@ -77,7 +78,7 @@ class Value:
         return applied("mul", other, self)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Load(Value):
     """The tile's elements; zero outside the tensor. `turned`, its dims are in reverse order."""
 
@@ -95,7 +96,7 @@ class Load(Value):
         return self.tile.kept[len(self.shape) - 1 - axis if self.turned else axis]
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Gather(Value):
     """The tensor's elements whose numbers `indices` has; `other` where there are none, or `mask` does not hold."""
 
@@ -109,21 +110,21 @@ class Gather(Value):
         return (self.indices, *([self.mask] if self.mask else []))
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Full(Value):
     """Every element the same."""
 
     value: float
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Positions(Value):
     """Every element its position along an axis of the block."""
 
     axis: int
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Map(Value):
     """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
 
@@ -139,7 +140,7 @@ class Map(Value):
         return tuple(v for v in self.operands if isinstance(v, Value))
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Convert(Value):
     """Another element type."""
 
@@ -182,7 +183,7 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 }  # fmt: skip
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Turned(Value):
     """The transpose."""
 
@@ -193,7 +194,7 @@ class Turned(Value):
         return (self.of,)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Laid(Value):
     """The same, distributed as is said."""
 
@@ -205,7 +206,7 @@ class Laid(Value):
         return (self.of,)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Reduced(Value):
     """All elements along a dim as one; `kind` is a key of `REDUCTIONS`."""
 
@@ -218,7 +219,7 @@ class Reduced(Value):
         return (self.of,)
 
 
-@attrs.frozen(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class Product(Value):
     """`acc + a @ b`, `a` M x K, `b` K x N."""
 
@@ -231,7 +232,7 @@ class Product(Value):
         return (self.a, self.b, *([self.acc] if self.acc else []))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Store:
     """Elements outside the tensor are dropped. `op`, each is combined with what stands there, indivisibly.
 
@@ -247,7 +248,7 @@ class Store:
         return (self.value,)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Scatter:
     """Each element goes to the tensor's one whose number `indices` has, where there is one and `mask` holds.
 
@@ -265,14 +266,14 @@ class Scatter:
         return (self.value, self.indices, *([self.mask] if self.mask else []))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Prefetch:
     """Bring a tile nearer."""
 
     tile: Tile
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Loop:
     """`for var in [0, trips)`; `carried` are names with their values before and behind the body, `moved` tiles."""
 
@@ -286,7 +287,7 @@ class Loop:
 Said: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Grid:
     """The workgroups: tiles along each dim of a tensor, and the offsets that stand for theirs."""
 
@@ -296,7 +297,7 @@ class Grid:
     order: str
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Trace:
     """All that a kernel said."""
 

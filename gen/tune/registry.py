@@ -21,6 +21,7 @@ import attrs
 from convgen import __version__
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 from convgen.plan.config import Config
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.files import write_all
@@ -40,7 +41,7 @@ def key_of(problem: Problem, target: str) -> Key:
     return target, str(attrs.evolve(problem, name=""))
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """A line: what was found for a problem. `where` it stands is no part of it."""
 
@@ -85,7 +86,7 @@ class Entry:
         return cls(target, problem, config, float(taken[1]), model, where)
 
 
-@attrs.frozen
+@frozen
 class Registry:
     """The entries of a file by target and problem, and its comments."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.error import DoesNotFit, UserError
+from convgen.ir.record import frozen
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
 from convgen.tune import trials
@@ -17,7 +18,7 @@ from convgen.tune.registry import Entry
 _ONE_AT_A_TIME = threading.Lock()  #: kernels are built from nodes that a process shares; Dask has threads
 
 
-@attrs.frozen
+@frozen
 class Task:
     """A problem, and the config that is known for it, which is timed again beside the others; empty if none is."""
 
@@ -27,7 +28,7 @@ class Task:
     known: str = ""
 
 
-@attrs.frozen
+@frozen
 class Timed:
     """A config and its time."""
 
@@ -36,7 +37,7 @@ class Timed:
     bound: str
 
 
-@attrs.frozen
+@frozen
 class Result:
     """All that were timed, the chooser's first, and the registry's entry of the quickest."""
 

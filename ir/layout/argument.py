@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from convgen.ir import arithmetic
 from convgen.ir.error import UserError
 from convgen.ir.expr import Binary, Const, Expr, MulHi, Var, const
 from convgen.ir.layout.digits import Index
+from convgen.ir.record import frozen
 from convgen.ir.sizes import OPERATIONS, Extent, no_extent
 from convgen.ir.types import Type, s32, u32
 
 
-@attrs.frozen
+@frozen
 class Argument:
     """A scalar argument: its value now, and the expression that gives it; none where the host may choose."""
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 import attrs
 
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 Index = Any  #: an integer, a numpy array or an IR expression
 
@@ -46,7 +47,7 @@ _FIXED = Space.FIXED  # of an Enum, an attribute takes as long as ten names
 _LETTERS: dict[str, str] = dict(zip(Space, "mrlswa=t"))
 
 
-@attrs.frozen
+@frozen
 class Digit:
     """`size` consecutive positions of `dim`, found at `number // stride % size` of the space's number."""
 
@@ -63,7 +64,7 @@ class Straddles(UserError):
     """Two splits of one number of which neither refines the other."""
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Digits:
     """A split of the dimensions `dims` into digits, those of one dimension innermost first.
 

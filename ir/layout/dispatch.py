@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-import attrs
+from convgen.ir.record import frozen
 
 Run = tuple[int, float]  #: so many workgroups in a row, each with so much to do
 
 
-@attrs.frozen(order=True)
+@frozen(order=True)
 class _Units:
     """Units that do the same: `left` is what the workgroups there have to do when the next one of them ends."""
 

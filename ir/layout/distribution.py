@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digits, Index, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 
 _MOST_OWNERS = 1 << 16
 
 Numbers = Callable[[Index], Mapping[str, Index]]  #: an owner's number -> its numbers in the spaces of digits
 
 
-@attrs.frozen
+@frozen
 class Distribution:
     """`digits` whose spaces but REGISTER are numbers that the owners 0 to `owners` have by `numbers`.
 

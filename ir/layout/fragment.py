@@ -15,12 +15,13 @@ import numpy as np
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
+from convgen.ir.record import frozen
 
 _MOST_POSITIONS = 1 << 24  #: of a workgroup's tile
 DWORD = 4  #: bytes of a register in one lane
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Fragment(Digits):
     """A distributed layout of a tile with dimensions `dims`: digits in registers, lanes, subgroups, or fixed.
 

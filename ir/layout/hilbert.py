@@ -9,9 +9,10 @@ import attrs
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, either
 from convgen.ir.layout.walks import Tile, Walk
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Hilbert(Walk):
     """A generalised Hilbert curve: a rectangle is cut into two or three, each entered where the one before ends.
 
@@ -34,7 +35,7 @@ class Hilbert(Walk):
 Vector: TypeAlias = tuple[Index, Index]
 
 
-@attrs.frozen
+@frozen
 class _Rectangle:
     """A rectangle walked from a corner: `length` steps `along` at the end, `width` steps `across`."""
 

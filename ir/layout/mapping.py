@@ -7,7 +7,6 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +18,7 @@ from convgen.ir.layout.index import Condition
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.turns import Persist, Turns, follow_one_another
 from convgen.ir.layout.walks import SizedRows
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
@@ -26,7 +26,7 @@ TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M a
 _MOST_LISTED = 1 << 24  #: workgroups; of an order that is proved, and inverted, by a list of all
 
 
-@attrs.frozen
+@frozen
 class WorkgroupMapping:
     """The workgroups of a grid and their tiles: what a kernel computes from its numbers, and back.
 

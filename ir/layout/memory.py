@@ -18,6 +18,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, stacked, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node, node
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type
 
@@ -68,7 +69,7 @@ class SizedGlobal(Global):
 ROW, COL = "row", "col"  #: dims of a shared tile
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Swizzle:
     """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
 
@@ -201,7 +202,7 @@ def _steps_over(digits: tuple[Digit, ...]) -> bool:
     return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Plane:
     """A rectangle of a buffer whose bounds the hardware knows; elements outside are zero.
 
@@ -223,7 +224,7 @@ class RectangleOrder(Enum):
     COLUMN_A_LANE = "a column a lane"
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Rectangle:
     """The part of a plane that one message moves: `count` times `rows` x `cols` elements side by side."""
 
@@ -265,7 +266,7 @@ class Rectangle:
         return Fragment(("row", "col"), tuple(d for d in (*digits, beside) if d.size > 1))
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Dim:
     """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis.
 
@@ -288,7 +289,7 @@ class Dim:
         check_range(self.size, 0, self.padded, f"size of {self.name}:")
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class TensorDim:
     """A tensor coordinate as a linear function of view dimensions: `sum(coef * dim) + const`.
 

@@ -14,10 +14,11 @@ from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 from convgen.ir.types import Type, VectorType, vector
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class MmaAtom:
     """One matrix instruction: an (n x k) times (k x m) product held by one subgroup.
 
@@ -66,7 +67,7 @@ class MmaAtom:
         return next(a for a in found if a.spans == 1)
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class BlockAtom:
     """One matrix instruction on many small products: each block of `side` lanes has one of its own.
 
@@ -130,7 +131,7 @@ def _outer(d: Digit, size: int) -> Digit:
     return attrs.evolve(d, size=d.size // size, stride=d.stride * size)
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class MmaTile:
     """A workgroup's product or a part of it: a grid of teams, each with tiles_n x tiles_m x steps instructions.
 

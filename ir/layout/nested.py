@@ -24,6 +24,7 @@ from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.nested_levels import HELD, LEVELS, SHARED, fields_of, levels_of
 from convgen.ir.layout.tags import LETTERS
+from convgen.ir.record import frozen
 
 _NAME = "iree_vector_ext.nested_layout"
 _MOST = 1 << 24  #: positions of a vector, and what strides are less than
@@ -32,7 +33,7 @@ _ANY = 1 << 48  #: more than any digit's stride times its size
 Ints = tuple[int, ...]
 
 
-@attrs.frozen
+@frozen
 class Place:
     """Where an element is: an index along each dimension in every level."""
 
@@ -53,7 +54,7 @@ def _names(rank: int) -> tuple[str, ...]:
     return tuple(LETTERS[:rank])
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class NestedLayout:
     """How a vector is spread: one size a dimension for each level, and strides of subgroups and threads.
 

@@ -27,15 +27,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import attrs
-
 from convgen.ir.error import UserError, named
 from convgen.ir.layout.hilbert import Hilbert
 from convgen.ir.layout.turns import Persist, SharedOut
 from convgen.ir.layout.walks import ROWS, ArgumentGroups, Chunk, Grouped, Rectangles, Remap, Walk, Xcc, ZOrder
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Order:
     """In which order workgroups do their work: the numbers are permuted by `remaps`, then walk over the tiles.
 
@@ -76,7 +75,7 @@ class Order:
 IN_ROWS = Order()
 
 
-@attrs.frozen
+@frozen
 class _Flip:
     count: int
 

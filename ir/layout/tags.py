@@ -18,6 +18,7 @@ import attrs
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked, times
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 
 LETTERS = "abcdefghijkl"
@@ -26,7 +27,7 @@ STRIDES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18})*")  #: a stride list
 _TOKEN = re.compile(r"[0-9]*[^0-9]|[0-9]+$")
 
 
-@attrs.frozen
+@frozen
 class Layout:
     """Where the elements of a tensor of logical size `dims` lie; `blocks` innermost first, of dims named by letters.
 

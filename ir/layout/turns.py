@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, clamped, least
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Share:
     """Grains [begin, end) of K of the tile `number`, and who shares that tile."""
 
@@ -52,7 +53,7 @@ class SharedOut(Enum):
     ALL = "all"
 
 
-@attrs.frozen
+@frozen
 class Persist:
     """At most so many workgroups are launched, and take one tile after the other, or shares of tiles."""
 
@@ -65,7 +66,7 @@ class Persist:
         return f"stream:{self.count}" + (":all" if self.shared is SharedOut.ALL else "")
 
 
-@attrs.frozen
+@frozen
 class Turns:
     """What each of the workgroups does in each of its turns: shares of the first tiles, then whole tiles.
 

@@ -18,6 +18,7 @@ from convgen.ir.expr import Expr, const
 from convgen.ir.layout.argument import Argument, divided, magic, shift, told
 from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
 from convgen.ir.layout.index import choose, clamped, least, split
+from convgen.ir.record import frozen
 from convgen.ir.types import u32
 
 Tile: TypeAlias = tuple[Index, Index]  #: along M and N
@@ -58,7 +59,7 @@ class Walk(ABC):
 # ---------------------------------------------------------------- remaps
 
 
-@attrs.frozen
+@frozen
 class Xcc:
     """Workgroup w runs on die w % dies: each die gets one run of numbers, the first ones longer by one if need be."""
 
@@ -74,7 +75,7 @@ class Xcc:
         return f"xcc:{self.dies}"
 
 
-@attrs.frozen
+@frozen
 class Chunk:
     """Of each dies x run workgroups a die gets one run of numbers; what is left at the end stays as it is."""
 
@@ -98,7 +99,7 @@ class Chunk:
 # ---------------------------------------------------------------- groups
 
 
-@attrs.frozen
+@frozen
 class _Pieces:
     """A length cut into pieces: `count` of `size` positions, then `others` of `last`."""
 
@@ -146,7 +147,7 @@ class _Pieces:
         return found
 
 
-@attrs.frozen
+@frozen
 class Grouped(Walk):
     """Groups of `size` tiles along one dimension, the other one walked from end to end within each.
 
@@ -189,7 +190,7 @@ class Grouped(Walk):
 ROWS = Grouped("n")  #: one row of tiles after the other
 
 
-@attrs.frozen
+@frozen
 class Rectangles(Grouped):
     """Groups of `size` tiles along one dimension, walked in rectangles that are `width` across, row by row."""
 
@@ -206,7 +207,7 @@ class Rectangles(Grouped):
         return f"rect:{self.size}x{self.width}{self.along}{':snake' if self.snake else ''}"
 
 
-@attrs.frozen
+@frozen
 class ArgumentGroups(Walk):
     """Groups whose size is a kernel argument, `wgm`: what a host chooses at launch, from 1 on.
 
@@ -251,7 +252,7 @@ class ArgumentGroups(Walk):
         return f"wgm:{self.size}{self.along}"
 
 
-@attrs.frozen
+@frozen
 class SizedRows(Walk):
     """One row of tiles after the other, each as long as the host says at launch: `length`."""
 
@@ -278,7 +279,7 @@ class SizedRows(Walk):
         return "rows"
 
 
-@attrs.frozen
+@frozen
 class FreeForm(Walk):
     """An order of one's own: `at(number, m, n)` gives the tile, of integers, arrays and IR expressions alike.
 
@@ -298,7 +299,7 @@ class FreeForm(Walk):
 # ---------------------------------------------------------------- blocks
 
 
-@attrs.frozen
+@frozen
 class ZOrder(Walk):
     """Blocks of rows x cols tiles, powers of two, that double by turns along N and M; then row after row of blocks."""
 

@@ -23,6 +23,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW
+from convgen.ir.record import frozen
 
 Pair = tuple[int, int]
 
@@ -51,7 +52,7 @@ def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
     return col, row
 
 
-@attrs.frozen
+@frozen
 class SgMap:
     """A block's elements on the lanes of a subgroup: `wi_layout` of them, each with `wi_data` at a time."""
 
@@ -96,7 +97,7 @@ class SgMap:
         return Fragment(_DIMS, Digits(_DIMS, (*data, *lanes, *units)).then(registers).digits)
 
 
-@attrs.frozen
+@frozen
 class WgMap:
     """A tile's blocks of `sg_data` on the subgroups of a workgroup, `sg_layout` of them."""
 

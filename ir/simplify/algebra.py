@@ -52,6 +52,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.linear, self.order = LinearForms(), CanonicalOrder()
+        self.settled: set[x.Expr] = set()  #: what stays as it is whatever is known, and whoever uses it
         self.uses: dict[x.Expr, int] = {}
 
 
@@ -59,19 +60,36 @@ class Algebra:
     """Applies equalities to one node whose operands are simplified already, at a place where `facts` hold."""
 
     def __init__(self, facts: Knowledge, notes: Notes) -> None:
-        self.facts, self.notes = facts, notes
+        self._facts, self.notes = facts, notes
+        self._asked = False  # for facts, or who uses what
+
+    @property
+    def facts(self) -> Knowledge:
+        self._asked = True
+        return self._facts
 
     def __call__(self, e: x.Expr) -> x.Expr:
         """An expression equal to `e`, `e` itself if nothing applies."""
-        kind = type(e)
+        kind, is_number = type(e), FULL[e.type] is not None
         if kind is x.Const:
             return e
-        if FULL[e.type] is None:
-            return self._float(e)
-        if kind in _MAY_COLLAPSE or e in self.facts.ranges:
-            lo, hi = self.facts.bounds(e)
+        if is_number and (kind in _MAY_COLLAPSE or e in self._facts.ranges):
+            lo, hi = self._facts.bounds(e)
             if lo == hi:
+                self._asked = True
                 return make(lo, e.type)
+        if e not in self.notes.settled:
+            self._asked = False
+            new = self._integer(e) if is_number else self._float(e)
+            if new is e and not self._asked:
+                self.notes.settled.add(e)
+            e = new
+        self._asked = True  # for what another node is made of: facts may say that it is a number
+        return e
+
+    def _integer(self, e: x.Expr) -> x.Expr:
+        """Of integers and bools, whatever applies."""
+        kind = type(e)
         if kind in _FOLD:
             prepared = self._prepared(e)
             if prepared is not e:
@@ -118,10 +136,12 @@ class Algebra:
 
     def is_sole_use(self, e: x.Expr) -> bool:
         """Whether it is known that nobody else needs `e`, so that it may be taken apart."""
+        self._asked = True
         return self.notes.uses.get(e) == 1
 
     def is_known_unused(self, e: x.Expr, operand: x.Expr) -> bool:
         """Whether it is known that nobody computes `e`, which one would of a known `operand`."""
+        self._asked = True
         return operand in self.notes.uses and e not in self.notes.uses
 
     def sum(self, terms: Terms, const: int, like: x.Expr) -> x.Expr:

@@ -8,7 +8,6 @@ shift out of range) has no value and so widens no range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from convgen.ir import expr as x
@@ -42,7 +41,10 @@ FULL = _FullRanges()
 
 def hull(*ranges: Range) -> Range:
     """The smallest range that holds all of `ranges`."""
-    return min(lo for lo, _ in ranges), max(hi for _, hi in ranges)
+    if len(ranges) == 1:
+        return ranges[0]
+    least, most = zip(*ranges)
+    return min(least), max(most)
 
 
 def meet(a: Range, b: Range) -> Range:
@@ -296,7 +298,7 @@ class Scope:
     def let(self, var: x.Var, *values: x.Expr) -> None:
         """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
         if not var.type.elem.is_float:
-            self.bind(var, hull(*(self.bounds(v) for v in values)))
+            self.bind(var, hull(*map(self.bounds, values)))
 
     def kernel(self, k: Kernel) -> None:
         """Bind what a kernel binds on entry, save its arguments: of sizes is known what the host promises."""
@@ -365,13 +367,26 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
         yield from exits_of(s)
 
 
-@lru_cache(maxsize=1)
+_latest: dict[Kernel, Mapping[x.Var, Range]] = {}  #: the ranges of the kernel that somebody asked about last
+
+
 def var_ranges(k: Kernel) -> Mapping[x.Var, Range]:
     """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.
     """
-    scope = Scope(k.width)
-    scope.kernel(k)
-    scope.visit(k.body)
-    return scope.ranges
+    if k not in _latest:
+        scope = Scope(k.width)
+        scope.kernel(k)
+        scope.visit(k.body)
+        _latest.clear()
+        _latest[k] = scope.ranges
+    return _latest[k]
+
+
+def of_same_ranges(new: Kernel, old: Kernel) -> Kernel:
+    """`new`, whose variables are those of `old` and hold the same, so that they need not be looked at again."""
+    ranges = var_ranges(old)
+    _latest.clear()
+    _latest[new] = ranges
+    return new

@@ -50,16 +50,14 @@ class CanonicalOrder:
         """Whether `e` mentions the lane number."""
         known = self._on_lane.get(e)
         if known is None:
-            known = self._on_lane[e] = type(e) is Lane or any(
-                self.on_lane(c) for c in e.children() if isinstance(c, Expr)
-            )
+            known = self._on_lane[e] = type(e) is Lane or any(map(self.on_lane, e.children()))
         return known
 
     def digest(self, e: Expr) -> int:
         """A number made of the content of `e`, the same in every process (hashes of strings are not)."""
         known = self._digests.get(e)
         if known is None:
-            operands = tuple(self.digest(c) for c in e.children() if isinstance(c, Expr))
+            operands = tuple(map(self.digest, e.children()))
             data = ",".join(str(getattr(e, f)) for f in e.fields if f not in e.child_fields)
             known = self._digests[e] = hash((_RANK[type(e)], crc32(data.encode()), operands))
         return known

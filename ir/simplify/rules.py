@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, Protocol
 
-import attrs
-
 from convgen.ir import expr as ops
 from convgen.ir.expr import Const, Expr, Splat, Var, lift
 from convgen.ir.mutate import postorder
+from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.types import AnyType, Kind, Type, bool_
 
@@ -37,14 +36,14 @@ zero = Const(INTEGER, 0)  #: for the left of operators that numbers of Python do
 _WILDCARDS = frozenset((x, y, z, u, v, w, p))
 
 
-@attrs.frozen
+@frozen
 class Exact:
     """Condition: the operation at the root of `expr` provably does not wrap."""
 
     expr: Expr
 
 
-@attrs.frozen
+@frozen
 class Fits:
     """Condition: the number `expr`, made of constants, is a value of the type of the rule's integers."""
 
@@ -57,7 +56,7 @@ exact, fits = Exact, Fits
 Condition = Expr | Exact | Fits
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Rule:
     """`left == right` for whatever stands for the wildcards, where the conditions hold."""
 

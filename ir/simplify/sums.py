@@ -245,7 +245,7 @@ class Homes:
     def _decide(self, e: Expr) -> Home:
         if isinstance(e, Var):
             return self.of_var.get(e, _OUTSIDE)
-        inner = [self(c) for c in e.children() if isinstance(c, Expr)]
+        inner = [*map(self, e.children())]
         depth = max((h.depth for h in inner), default=0)
         varying = isinstance(e, (Lane, Mma)) or any(h.varying for h in inner)
         return Home(depth, varying and not isinstance(e, Uniform))
@@ -313,7 +313,7 @@ class Grouping:
             node = stack.pop()
             if node in leaves or (node is not e and self.uses.get(node, 1) > 1):
                 continue
-            operands = [c for c in node.children() if isinstance(c, Expr) and c not in seen]
+            operands = [c for c in node.children() if c not in seen]
             cost += 0 if isinstance(node, (Const, Var, Lane)) else self.homes(node).weight
             seen.update(operands)
             stack.extend(operands)

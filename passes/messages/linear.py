@@ -19,6 +19,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import is_multiple
 from convgen.ir.sizes import Extent
 
@@ -30,7 +31,7 @@ MOST_EDGES = 1 << 16  #: combinations of positions that are looked at to find wh
 WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of wide messages
 
 
-@attrs.frozen
+@frozen
 class LinearDim:
     """One dimension of an axis: `size` positions exist, it takes `padded`, `stride` bytes apart.
 
@@ -51,7 +52,7 @@ class LinearDim:
         return self.size if self.exact is None else self.exact
 
 
-@attrs.frozen
+@frozen
 class Halo:
     """A masked tensor coordinate: the element exists where `0 <= sum(coef * dim) + const < size`."""
 
@@ -83,7 +84,7 @@ class Halo:
         return dim not in coefs or (coefs[dim] == 1 and not any(v % run for v in (self.size, self.const, *rest)))
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class LinearView:
     """`axes` hold their dims outermost first; `base` (bytes, at most 0 with left padding) is where index 0 lies.
 

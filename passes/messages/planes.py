@@ -22,6 +22,7 @@ from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less
 from convgen.ir.sizes import Extent
 from convgen.passes.messages.access import Position, TileAccess, scale
@@ -32,7 +33,7 @@ from convgen.passes.messages.positions import Positions
 _MOST_BYTES = 1 << 31  #: of a buffer in which planes move: where they begin is counted with 32 bits
 
 
-@attrs.frozen
+@frozen
 class PlaneMessage:
     """Registers [start, start + count) of the fragment: a rectangle of the plane, `shift` bytes further on."""
 
@@ -45,7 +46,7 @@ class PlaneMessage:
     y: Expr
 
 
-@attrs.frozen
+@frozen
 class _Planes:
     """A view as planes that are alike: one that stays, or one for each position along the dims that move it."""
 

@@ -13,6 +13,7 @@ import attrs
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
+from convgen.ir.record import frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
@@ -22,7 +23,7 @@ from convgen.passes.messages.runs import Run, Runs
 from convgen.passes.messages.windows import Window
 
 
-@attrs.frozen
+@frozen
 class GlobalMessage:
     """Registers [start, start + count) of the fragment at `varying + uniform + imm` bytes of `surface`."""
 

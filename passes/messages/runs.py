@@ -13,13 +13,13 @@ from functools import reduce
 from itertools import pairwise
 from operator import and_
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.expr import Const, Expr, Pack, Slice, const, maximum, minimum, select
 from convgen.ir.fused import Fused
 from convgen.ir.layout.digits import Space
+from convgen.ir.record import frozen
 from convgen.ir.types import u32, vector
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, Halo, plus
@@ -28,7 +28,7 @@ from convgen.passes.messages.positions import Positions
 _Ints = npt.NDArray[np.int64]
 
 
-@attrs.frozen
+@frozen
 class _Edge:
     """What one halo does to a message: by how many elements it is displaced, and where."""
 
@@ -79,7 +79,7 @@ def _words(beyond: Expr, amounts: Sequence[int], word: int) -> Expr:
     return minimum(maximum(beyond, 0), max(amounts)) // word
 
 
-@attrs.frozen
+@frozen
 class Run:
     """One message: its edges, and the elements that are masked behind them."""
 

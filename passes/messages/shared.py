@@ -10,13 +10,13 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.ir.expr import Const, Expr, Lane, lift
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
+from convgen.ir.record import frozen
 from convgen.ir.stmt import TURNED
 from convgen.passes.messages.linear import ZERO
 
@@ -32,7 +32,7 @@ class Way(Enum):
     TURNED = "turned"  #: to be read: those of neighbouring lanes side by side
 
 
-@attrs.frozen
+@frozen
 class SharedMessage:
     """Registers [start, start + count) of the fragment at `address + imm` bytes of the tile."""
 
@@ -43,7 +43,7 @@ class SharedMessage:
     imm: int
 
 
-@attrs.frozen
+@frozen
 class _Piece:
     """A message's registers, and where it goes: `gap` bytes behind the message that starts at register `leader`."""
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.ir.expr import Expr, Lane, const, lift
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Sources:
     """For each register wanted: where its element is, the same in all lanes, and of which lane each lane has it."""
 

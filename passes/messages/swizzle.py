@@ -11,6 +11,7 @@ import numpy as np
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Swizzle
+from convgen.ir.record import frozen
 from convgen.ir.types import Type
 from convgen.passes.messages.shared import RUN, Way, first_of
 
@@ -26,7 +27,7 @@ _MOST_GAP = 4  #: chunks; behind each row, where gaps keep banks apart
 _FOLDS = (1, 2, 3)
 
 
-@attrs.frozen
+@frozen
 class _Access:
     """A message of each lane: the row, and which part of it, counted in the message's own width."""
 

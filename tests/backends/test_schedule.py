@@ -8,6 +8,8 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
+from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import accesses_ahead
 from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
@@ -185,3 +187,25 @@ def test_behind_a_loop_sums_are_finished_one_after_the_other() -> None:
     found = around([], [*products, *work])[1]
     assert [n for n in found if n < len(products)] == [*range(0, 16, 2), *range(1, 16, 2)]
     assert found.index(16) < found.index(15)
+
+
+def told(*body: Instruction, turns: int = 1) -> list[tuple[int, bool, dict[int, int]]]:
+    function = Function("f", [BasicBlock("b", list(body))])
+    return [(d.after, d.carried, d.before) for d in dependences(body, accesses_ahead(function), turns)]
+
+
+def test_what_follows_from_other_dependences_goes_without_saying() -> None:
+    read, *writes = (Instruction(GLOBAL, access=Access("global", "a", -1, write)) for write in (False, True, True))
+    assert told(read, *writes) == [(1, False, {0: 1}), (2, False, {1: 1})]
+    assert told(read, *writes, turns=2)[2:] == [(0, True, {2: 1})]
+
+
+def test_a_barrier_waits_for_what_no_barrier_has_waited_for() -> None:
+    first, second = (Instruction(SHARED, access=Access("shared", name, -1, True)) for name in "ab")
+    barriers = Instruction(BARRIER), Instruction(BARRIER)
+    waits = SHARED.latency
+    assert told(first, barriers[0], second, barriers[1]) == [
+        (1, False, {0: waits}),
+        (2, False, {1: 1}),
+        (3, False, {1: BARRIER.latency, 2: waits}),
+    ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple, join_words
@@ -21,9 +20,10 @@ from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import U32, U64, Array, Bools, least, most
 from convgen.backends.sim.errors import Unsupported
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Address:
     """An address mode: the registers it reads and how to resolve it."""
 
@@ -92,7 +92,7 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
     return Address(*sets, soffset.kind == "s", resolve)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Descriptor:
     """What the words of buffer descriptors, a wave each, come to: arrays [waves, 1]."""
 

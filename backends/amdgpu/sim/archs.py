@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from convgen.backends.sim.errors import SimulatorError
+from convgen.ir.record import frozen
 
 Phases = tuple[tuple[int, ...], ...]
 
@@ -20,7 +19,7 @@ def _consecutive(lanes: int) -> Phases:
     return tuple(tuple(range(start, start + lanes)) for start in range(0, 64, lanes))
 
 
-@attrs.frozen
+@frozen
 class BankPhases:
     """How the LDS serves one access width: which lanes go together, over how many 4-byte banks."""
 
@@ -67,7 +66,7 @@ _BANKS_64: Mapping[tuple[str, int], BankPhases] = {
 }
 
 
-@attrs.frozen
+@frozen
 class AgentScope:
     """How waves of different workgroups are ordered (AMDGPUUsage, "Memory Model"; LLVM 22 emits just this).
 
@@ -84,7 +83,7 @@ class AgentScope:
 _SINCE_CDNA3 = AgentScope("buffer_wbl2 sc1", "buffer_inv sc1", "sc1", "sc1")
 
 
-@attrs.frozen
+@frozen
 class Arch:
     """One architecture's numbers and capabilities."""
 

@@ -25,6 +25,7 @@ from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
 from convgen.backends.sim.memory import Allocation
+from convgen.ir.record import frozen
 
 #: function and bytes by the mnemonic's suffix
 ATOMICS: Mapping[str, tuple[Combine, int]] = {
@@ -91,7 +92,7 @@ def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_met(g, pending)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Atomic:
     """The memory side of one atomic instruction."""
 

@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import attrs
 import msgpack
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
@@ -21,13 +20,14 @@ from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
 from convgen.backends.sim.errors import SimulatorError, reading, within
 from convgen.backends.simulation import Parameter, Signature
 from convgen.backends.toolchain import LLVM_OBJDUMP, run
+from convgen.ir.record import frozen
 
 MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
 MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
 
 
-@attrs.frozen
+@frozen
 class Descriptor:
     """The fields of a kernel descriptor that shape a wave (AMDGPUUsage, "Code Object V3 Kernel Descriptor")."""
 
@@ -99,7 +99,7 @@ _NUMBERS: Mapping[str, int] = {
 }
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class KernelInfo:
     """One kernel of a code object."""
 
@@ -135,7 +135,7 @@ class KernelInfo:
         return Signature(self.name, tuple(parameters), self.descriptor.group_segment)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class CodeObject:
     """A loaded code object: its architecture, its kernels and its memory image."""
 

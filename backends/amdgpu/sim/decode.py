@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-import attrs
-
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.ir.record import frozen
 
 #: Register numbers of the scalar file that have names (CDNA3 ISA, "Scalar ALU operands").
 VCC, M0, EXEC, SCC = 106, 124, 126, 128
@@ -59,7 +58,7 @@ _WRAPPED = re.compile(r"^(?P<wrap>sext|abs|neg|lit)\((?P<inner>.*)\)$")
 _TOKEN = re.compile(r"(?:[^\s,\[\(|]+|\[[^\]]*\]|\((?:[^()]|\([^()]*\))*\)|\|[^|]*\|)+|,")
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """One source or destination as written: a register tuple, a constant or a keyword such as `off`."""
 
@@ -82,7 +81,7 @@ class Operand:
         return self.kind in ("v", "a", "s")
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Instruction:
     """One decoded instruction. `name` is the mnemonic without its encoding suffix (`encoding`)."""
 

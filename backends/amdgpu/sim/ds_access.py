@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.archs import BankPhases
@@ -17,12 +16,13 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
 from convgen.backends.sim.arrays import Array, Bools, all_bits, any_along, most
 from convgen.backends.sim.local import Stretch
+from convgen.ir.record import frozen
 
 #: Alignment that an LDS access of so many bytes needs.
 ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class Located:
     """Where the lanes of an LDS access lead."""
 

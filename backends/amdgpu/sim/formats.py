@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim import transfer
@@ -24,6 +23,7 @@ from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.errors import Unsupported
 from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(t?)buffer_(load|store)_format_(d16_)?(hi_)?(x|xy|xyz|xyzw)$")
 _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt format".split())
@@ -49,7 +49,7 @@ _INTEGERS = (UINT, SINT)
 _ONE = 1  #: of the descriptor's choices, which are 0, 1, and components from 4 on
 
 
-@attrs.frozen
+@frozen
 class Format:
     """A format, and which component goes into each register: its number, -1 for 0 and -2 for 1."""
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 
 from convgen.backends.simulation import Source
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -51,7 +52,7 @@ LLVM_LIKE = Source("LLVM pull request 218363 alone", required=False)
 STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", required=False)
 
 
-@attrs.frozen
+@frozen
 class Row:
     """Wait states that a pair needs, and what asks for them.
 
@@ -83,7 +84,7 @@ class Event(NamedTuple):
     stale: bool = False
 
 
-@attrs.frozen
+@frozen
 class Produces:
     """What an instruction leaves behind: an event without its time."""
 
@@ -92,7 +93,7 @@ class Produces:
     passes: int = 0
 
 
-@attrs.frozen
+@frozen
 class Consumes:
     """What an instruction touches, in one role; `passes` are those of a matrix instruction that reads SrcC."""
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class MatrixRow:
     """One matrix instruction: D[M, N] = A[M, K] B[K, N] + C for each block."""
 

@@ -20,6 +20,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.sim.findings import LaunchStopped
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.sim.arrays import Array
@@ -29,7 +30,7 @@ _VECTOR = ("v_", "ds_", "global_", "flat_", "scratch_", "buffer_", "tbuffer_")
 _DESTINATION = 8  #: the role bit of the destination; 1, 2 and 4 are those of source 0, 1 and 2
 
 
-@attrs.frozen
+@frozen
 class Copy:
     """What is added to register numbers, and to which: role bits as in M0[15:12], 0 for the text as it stands."""
 

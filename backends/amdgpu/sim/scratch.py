@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import APERTURES, Operand
 from convgen.backends.amdgpu.sim.step import unsupported
 from convgen.backends.sim.arrays import U32, U64, Array, Bools
+from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
@@ -32,7 +32,7 @@ SWIZZLE = 1 << 31  #: SWIZZLE_ENABLE, in word 1
 _HIGH = np.uint64(0xFFFFFFFF00000000)
 
 
-@attrs.frozen
+@frozen
 class Where:
     """Resolved lanes: addresses, the lanes that reach memory (None: all), or per word where words differ."""
 
@@ -49,7 +49,7 @@ class Where:
         return size * (active if self.lanes is None else int(np.count_nonzero(self.lanes)))
 
 
-@attrs.frozen
+@frozen
 class Scratch:
     """The private memory of a batch's waves, of so many bytes a lane."""
 

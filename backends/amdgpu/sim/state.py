@@ -20,6 +20,7 @@ import numpy as np
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
 from convgen.backends.sim.arrays import U32, Array, Bools, united
 from convgen.backends.sim.threads import Threads
+from convgen.ir.record import define
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.environment import Environment
@@ -52,7 +53,7 @@ def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
     return words[:, 0], words[:, 1]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Pending:
     """A memory operation that was issued and not yet forced to land.
 

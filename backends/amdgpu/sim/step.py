@@ -12,6 +12,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits, vector_bits
 from convgen.backends.sim.errors import Unsupported
+from convgen.ir.record import define
 
 Run = Callable[[WaveGroup], None]
 #: Kinds of instructions that the report counts.
@@ -20,7 +21,7 @@ KINDS = (
 ).split()
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Step:
     """One instruction compiled for one kernel.
 
@@ -47,7 +48,7 @@ class Step:
         return self
 
 
-@attrs.define
+@define
 class Context:
     """What compiling an instruction may ask: the architecture, the kernel's register allocation, its text."""
 

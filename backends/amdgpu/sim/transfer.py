@@ -14,9 +14,10 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import land_store
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Width:
     """What a load or store moves per lane: memory bytes, and how a narrow value sits in its register."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim import transfer
@@ -23,6 +22,7 @@ from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
 from convgen.backends.sim.global_access import load_lanes, store_lanes
 from convgen.backends.sim.local import Stretch
+from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
 _ADDRESSES = {
@@ -202,7 +202,7 @@ def _refuse_poisoned_data(
             return
 
 
-@attrs.frozen
+@frozen
 class _DmaWidth:
     memory: transfer.Width
     lds: int  #: bytes a lane takes up in LDS

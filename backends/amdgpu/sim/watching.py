@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
@@ -13,9 +12,10 @@ from convgen.backends.amdgpu.sim.step import Step
 from convgen.backends.sim.arrays import U32, Array, Bools
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.simulation import Scrutiny
+from convgen.ir.record import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Halt:
     """Waves that stand before an instruction together. Arrays are copies; their first axis is the wave."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import attrs
-
 from convgen.backends.amdgpu.analyze import groups_held, hot_code, most_threads, readable, shared_bytes
 from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
@@ -18,6 +16,7 @@ from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
 from convgen.backends.steady import TURNS, Steady
 from convgen.backends.timing import L2_LATENCY, KernelProfile, LoopClocks, LoopProfile, TimedLine
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 _SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
 
@@ -51,7 +50,7 @@ def loop_clocks(code: bytes, latency: float) -> LoopClocks:
     return LoopClocks(kernel.name, kernel.arch, kernel.threads, held, kernel.flop, kernel.matrix, shared)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Kernel:
     """A kernel of a code object: prologue, loop and epilogue in the order of their addresses."""
 

@@ -26,6 +26,7 @@ from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
 from convgen.backends.timing import LaunchProfile, Machine, Moved, UnitProfile
+from convgen.ir.record import frozen
 
 _EXECUTED = 8  #: workgroups of a launch, evenly over the grid
 _WINDOW = 3  #: rounds of the loop in which workgroups show what they share
@@ -48,7 +49,7 @@ def profile_launch(
     return _Launch(code, launch, buffers, machine, latency, rounds).profile()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Executed:
     """What a run on the simulator has shown."""
 
@@ -82,7 +83,7 @@ class _Executed:
         return "" if most is None else element(self.trace.instructions[most])
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class _Launch:
     code: bytes
     request: LaunchRequest

@@ -20,6 +20,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages
 from convgen.backends.timing import Machine, Moved
+from convgen.ir.record import define, frozen
 
 Ints = npt.NDArray[np.int64]
 
@@ -30,7 +31,7 @@ _BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, 
 _MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Reads:
     """The lines that workgroups read, told by `simulate`: those that an instruction touches, each once a workgroup."""
 
@@ -90,7 +91,7 @@ def _distinct(numbers: Ints) -> Ints:
     return np.unique(numbers[first])
 
 
-@attrs.frozen
+@frozen
 class Share:
     """How the workgroups of a launch come to units."""
 
@@ -118,7 +119,7 @@ class Share:
         return self.round(0)[number :: self.units]
 
 
-@attrs.frozen
+@frozen
 class Lengths:
     """Instructions of a wave: of all it executes, and of as many as suffice to see which lines workgroups share."""
 
@@ -146,7 +147,7 @@ def _bytes_of(buffer: Bytes | Pages) -> Bytes:
     return buffer.data if isinstance(buffer, Pages) else buffer
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Seen:
     """What the workgroups of a round of an XCD read, and those of its next round, if they are not too many."""
 

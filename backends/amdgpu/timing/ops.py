@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import attrs
-
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.waits import allowed
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.ir.record import frozen
 
 SLOT = 4  #: clocks from one instruction of a wave to the next (CDNA3 ISA, "Wavefront")
 _ADDRESSES = 16  #: clocks of the address pipe of a vector memory instruction: 4 lanes a clock (MIOpen rows: fits)
@@ -30,7 +29,7 @@ class Port(IntEnum):
     NONE = 5
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Op:
     """One instruction, as a wave executes it; equal ones are the same object."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +22,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context
 from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.ir.record import frozen
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def _compute(program: Program, index: int, waves: WaveGroup) -> None:
         return
 
 
-@attrs.frozen
+@frozen
 class Access:
     """How an LDS instruction reads or writes by address."""
 

@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-import attrs
-
 from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.unit import Course
+from convgen.ir.record import frozen
 
 _PERIODS = (1, 2, 3, 4)  #: rounds after which a loop may repeat itself: slots of local memory that come in turn
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Rounds:
     """Waves of workgroups, without the rounds that are left out."""
 

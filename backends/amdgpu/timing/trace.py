@@ -17,12 +17,13 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.ops import Op, op_of
 from convgen.backends.amdgpu.timing.places import Access, access_of
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import define
 
 _MEMORY = ("vmem_load", "vmem_store", "lds_dma", "atomic")
 _TURN = "buffer_atomic_inc"  #: that gives back what it found: by it a wave knows how many came before it
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Trace:
     """Instructions of each wave, filled while a launch runs: called before each instruction (`Scrutiny.watch`).
 

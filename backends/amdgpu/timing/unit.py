@@ -14,6 +14,7 @@ import attrs
 
 from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
 from convgen.backends.timing import L2_LATENCY
+from convgen.ir.record import define, frozen
 
 SIMDS = 4
 _QUEUE = 64  #: clocks of work that the LDS and the address pipe take in before waves must wait
@@ -23,7 +24,7 @@ Stream = Sequence[Op]  #: what a wave executes
 Workgroup = Sequence[Stream]  #: its waves
 
 
-@attrs.frozen
+@frozen
 class Latencies:
     """Clocks from issue to the first data."""
 
@@ -31,7 +32,7 @@ class Latencies:
     lds: float = 64.0
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Wave:
     """One wave, and what became of it: clocks by the number of its instruction."""
 
@@ -52,7 +53,7 @@ class Wave:
             yield issued - could + done - issued - op.issue
 
 
-@attrs.frozen
+@frozen
 class Occupied:
     """A pipe at work for one instruction."""
 
@@ -77,7 +78,7 @@ def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
     return found
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Course:
     """What became of a run."""
 
@@ -86,7 +87,7 @@ class Course:
     occupied: Sequence[Occupied]  #: matrix units, LDS and address pipe
 
 
-@attrs.frozen
+@frozen
 class Unit:
     """Runs workgroups that share it, each of some waves."""
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import EACH_ROW, Instruction, Operand, Region
 from convgen.backends.intel.sim.operands import FLOATS, element_bytes
 from convgen.backends.intel.sim.step import Context
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 INTEGERS = frozenset(("b", "ub", "w", "uw", "d", "ud", "q", "uq"))
 VECTORS = frozenset(("v", "uv", "vf"))  #: immediates that hold a number a lane
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Area:
     """One operand of an instruction of `lanes` lanes; bytes count from the start of the operand's register."""
 
@@ -92,7 +92,7 @@ class Area:
         return self.stride == self.size
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Operation:
     """An instruction that computes, on a platform."""
 

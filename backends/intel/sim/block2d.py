@@ -22,6 +22,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes
+from convgen.ir.record import define, frozen
 
 BASE_ALIGNMENT = 64
 LEAST_WIDTH = 64
@@ -31,7 +32,7 @@ MOST_ROW_BYTES = 64
 MOST_RESPONSE = 31  #: that the descriptor can say; a block of 32 registers says it too
 
 
-@attrs.frozen
+@frozen
 class BlockShape:
     """A block as the payload gives it."""
 
@@ -45,7 +46,7 @@ def power_of_two(value: int) -> int:
     return 1 << (value - 1).bit_length()
 
 
-@attrs.frozen
+@frozen
 class Placement:
     """Where the dwords of a block go: for each register dword, which bytes of the surface, relative to (x, y).
 
@@ -126,7 +127,7 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
     return step
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Block:
     """One 2-D block message."""
 

@@ -11,20 +11,20 @@ from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
-import attrs
 import yaml
 from elftools.elf.elffile import ELFFile
 
 from convgen.backends.intel.sim.decode import Instruction, disassemble
 from convgen.backends.intel.sim.platforms import Platform, platform_of
 from convgen.backends.sim.errors import SimulatorError, reading, within
+from convgen.ir.record import frozen
 
 MACHINE = 205  # EM_INTELGT
 MOST_PAYLOAD = 1 << 16  #: bytes of arguments; runtimes allow fewer
 MOST_MEMORY = 1 << 24  #: bytes of local memory that are worth a finding; devices have up to 128 KiB
 
 
-@attrs.frozen
+@frozen
 class Implicit:
     """A payload argument that the runtime fills in."""
 
@@ -34,7 +34,7 @@ class Implicit:
     index: int = -1  #: of the kernel argument that it belongs to
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class KernelInfo:
     """A kernel: its code and what .ze_info says of it."""
 
@@ -58,7 +58,7 @@ class KernelInfo:
         return (end + 31) // 32 * 32
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class CodeObject:
     """A code object's kernels and platform."""
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.operands import TINY, VIEWS, flush
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 _REACH = 32767 * np.pi  #: radians; of sines and cosines, either way
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  #: 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 
-@attrs.frozen
+@frozen
 class Curve:
     """A function of one operand; `ulps` and `absolute` bound the distance from the exact result, whichever is more."""
 

@@ -15,11 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.toolchain import IGA64, run
+from convgen.ir.record import frozen
 
 #: Bytes of each operand type.
 SIZES = {
@@ -33,7 +32,7 @@ SIZES = {
 EACH_ROW = -1  #: as vertical stride: every row has an address of its own
 
 
-@attrs.frozen
+@frozen
 class Region:
     """`<vertical; width, horizontal>` in elements; a destination has only the last."""
 
@@ -42,7 +41,7 @@ class Region:
     horizontal: int
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """An explicit operand of an instruction other than a send."""
 
@@ -62,7 +61,7 @@ class Operand:
         return SIZES[self.type]
 
 
-@attrs.frozen
+@frozen
 class Payload:
     """Consecutive whole registers of a send; `length` is what IGA derived."""
 
@@ -70,7 +69,7 @@ class Payload:
     length: int
 
 
-@attrs.frozen
+@frozen
 class Message:
     """A send: where it goes and with what."""
 
@@ -83,7 +82,7 @@ class Message:
     extended_register: int = 0  #: element of a0
 
 
-@attrs.frozen(cache_hash=True)
+@frozen(cache_hash=True)
 class Instruction:
     """One decoded instruction."""
 

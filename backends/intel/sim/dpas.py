@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import ml_dtypes
 import numpy as np
 
@@ -20,6 +19,7 @@ from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.ir.record import frozen
 
 DEPTH = 8
 #: Bits of an element of src1 and src2.
@@ -43,7 +43,7 @@ ACCUMULATOR_BYTES = {"f": 4, "d": 4, "ud": 4, "hf": 2, "bf": 2}
 ROW_BYTES = 32  #: of src2
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class DpasShape:
     """The operands of one systolic instruction."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
-
 from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.lsc import compile_access
 from convgen.backends.intel.sim.messages import Lsc
 from convgen.backends.intel.sim.oword import compile_blocks
 from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.ir.record import frozen
 
 LOCAL, STATELESS = 254, (253, 255)
 #: Integer and floating-point atomic operations, as those of LSC.
@@ -23,7 +22,7 @@ _ATOMICS = {1: 24, 2: 25, 3: 26, 4: 11, 5: 8, 6: 9, 7: 12, 8: 13, 10: 15, 11: 14
 _FLOAT_ATOMICS = {1: 22, 2: 21, 4: 19}
 
 
-@attrs.frozen
+@frozen
 class Fields:
     """A data port descriptor."""
 
@@ -47,7 +46,7 @@ class Fields:
         )
 
 
-@attrs.frozen
+@frozen
 class Gather:
     """A message with an address a lane: operation, bytes of an address, of an element, channels, lanes of payloads."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.code_object import Implicit, KernelInfo
@@ -21,6 +20,7 @@ from convgen.backends.sim.arrays import Array, Bools, Bytes
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.memory import Allocation, Memory
 from convgen.backends.simulation import LaunchRequest
+from convgen.ir.record import frozen
 
 PAYLOAD = "<payload>"
 PAYLOAD_BASE = 0x1000_0000  #: 32-bit addresses reach it
@@ -29,7 +29,7 @@ NONSENSE = 0x15  #: bits 5:0 of r0.0
 NONSENSE_BITS = 0x5A00  #: bits 15:8 of r0.2
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Payload:
     """Cross-thread data and local ids of a launch."""
 

@@ -29,6 +29,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes
+from convgen.ir.record import define
 
 UNITS = ("ugm", "slm", "tgm")
 
@@ -58,7 +59,7 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
     return compile_access(instruction, decoded, binding, width, context, local=message.unit == "slm")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Access:
     """What an LSC message moves, and where its payloads lie."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+from convgen.ir.record import frozen
 
 VECTORS = (1, 2, 3, 4, 8, 16, 32, 64)
 #: Bytes in memory and in a register, by data size code.
@@ -39,7 +39,7 @@ FLAT, SURFACE_STATE, BINDLESS, BINDING_TABLE = 0, 1, 2, 3
 STATELESS = 255  #: the binding table index that means plain addresses
 
 
-@attrs.frozen
+@frozen
 class Fence:
     """The fields of a fence's descriptor."""
 
@@ -52,7 +52,7 @@ class Fence:
         return cls(descriptor >> 9 & 7, descriptor >> 12 & 7)
 
 
-@attrs.frozen
+@frozen
 class Lsc:
     """The fields of an LSC descriptor."""
 

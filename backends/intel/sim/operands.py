@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from operator import or_
 
-import attrs
 import ml_dtypes
 import numpy as np
 
@@ -15,6 +14,7 @@ from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.ir.record import define
 
 FLOATS = frozenset(("hf", "bf", "f", "df", "vf"))
 #: The view of registers that holds a type.
@@ -41,7 +41,7 @@ def is_signed(type_: str) -> bool:
     return type_ in ("b", "w", "d", "q", "v")
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Reader:
     """A source ready to be read: numbers [threads, lanes or 1] in the working type, and where they come from."""
 

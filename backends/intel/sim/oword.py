@@ -18,12 +18,13 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, any_along
 from convgen.backends.sim.global_access import load_lanes
+from convgen.ir.record import frozen
 
 #: Words of 16 bytes by the control field.
 _WORDS: Mapping[int, int] = {0: 1, 2: 2, 3: 4, 4: 8, 5: 16}
 
 
-@attrs.frozen
+@frozen
 class Kind:
     """A block message: where its address is in the header and in what unit."""
 

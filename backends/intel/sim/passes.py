@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.areas import Area, Operation
 from convgen.backends.intel.sim.operands import indirect_places
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.arrays import Array, Bools
+from convgen.ir.record import frozen
 
 KIND = "dst-src-overlap"
 HARDWARE = "IGC, avoidInstDstSrcOverlap; Mesa, has_source_and_destination_hazard"
@@ -35,7 +35,7 @@ GRANULE = 4  #: bytes; the hardware compares registers by dword
 EXEMPT = frozenset(("madm",))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Passes:
     """How an instruction of two passes is split, and which operands that concerns."""
 

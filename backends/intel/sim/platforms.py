@@ -11,9 +11,10 @@ import attrs
 
 from convgen.backends.intel.sim.messages import GPU, TILE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.ir.record import frozen
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Platform:
     """One platform's numbers and capabilities; there is one object of each."""
 

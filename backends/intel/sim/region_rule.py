@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
-
 from convgen.backends.intel.sim.areas import Area, Operation
 from convgen.backends.intel.sim.platforms import Platform
+from convgen.ir.record import frozen
 
 PARAMETERS = "PRM, General Restrictions on Regioning Parameters"
 ALIGNMENT = "PRM, Region Alignment Rules"
@@ -25,7 +24,7 @@ MOST_REGISTERS = 2  #: that a region may touch
 MULTIPLIERS = {"mul": 1, "mac": 1, "mad": 2}  #: the source that may not be bf
 
 
-@attrs.frozen
+@frozen
 class InstructionRule:
     """What no instruction may do."""
 
@@ -35,7 +34,7 @@ class InstructionRule:
     platforms: Callable[[Platform], bool] = lambda platform: True
 
 
-@attrs.frozen
+@frozen
 class SourceRule:
     """What no source may do, given its number."""
 

@@ -6,10 +6,9 @@ of units say where a group's registers may be undefined.
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.sim.errors import Unsupported
+from convgen.ir.record import frozen
 
 ACCUMULATORS = 16
 ADDRESS_BYTES = 64  #: a0
@@ -24,7 +23,7 @@ def byte_bits(start: int, size: int) -> int:
     return ((1 << size) - 1) << start
 
 
-@attrs.frozen
+@frozen
 class Layout:
     """Offsets of the register files of a kernel's threads."""
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
-
 from convgen.backends.intel.sim.areas import INTEGERS, Area, Operation
 from convgen.backends.intel.sim.operands import FLOATS
 from convgen.backends.intel.sim.platforms import Platform
+from convgen.ir.record import frozen
 
 MESA = "PRM, by Mesa, instruction_restrictions"
 LONG_INTEGERS = frozenset(("q", "uq"))
@@ -20,7 +19,7 @@ SMALL_INTEGERS = frozenset(("w", "uw", "d", "ud"))
 LOGIC = frozenset(("and", "or", "xor", "not"))
 
 
-@attrs.frozen
+@frozen
 class Restriction:
     """What instructions of some names (all without names) may not do; `kind` is that of the finding."""
 

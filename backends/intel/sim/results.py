@@ -14,6 +14,7 @@ from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools
+from convgen.ir.record import define
 
 _RANGES: Mapping[str, tuple[int, int]] = {
     "ub": (0, 255),
@@ -59,7 +60,7 @@ def _to_integer(values: Array, type_: str) -> Array:
 Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Writer:
     """A destination ready to be written: `put(group, data, active lanes or None, undefined lanes or None)`."""
 

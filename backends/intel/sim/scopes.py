@@ -10,7 +10,6 @@ issued before it, so that none need have come back.
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim import messages as msg
@@ -22,13 +21,14 @@ from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.memory import Allocation
+from convgen.ir.record import frozen
 
 #: What a fence must do to the first-level cache, which holds what is stored, to be written back, and what was loaded.
 _RELEASES, _ACQUIRES = (msg.EVICT, msg.CLEAN), (msg.EVICT, msg.INVALIDATE)
 _RELEASES_OF_IGC = (*_RELEASES, msg.NO_FLUSH, msg.INVALIDATE)
 
 
-@attrs.frozen
+@frozen
 class Order:
     """What a fence does to the order of workgroups."""
 

@@ -24,19 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.step import Step
+from convgen.ir.record import frozen
 
 PIPES = ("F", "I", "L", "M")
 Ops = frozenset[int]  #: indices of steps
 NONE: Ops = frozenset()
 
 
-@attrs.frozen
+@frozen
 class Rules:
     """What is taken for granted."""
 
@@ -45,7 +44,7 @@ class Rules:
     approximate: int | None = None  #: math functions are exact, or err as this seed says
 
 
-@attrs.frozen
+@frozen
 class Token:
     """What a token stands for."""
 
@@ -58,7 +57,7 @@ IDLE = Token()
 State = tuple[tuple[tuple[Ops, ...], ...], tuple[Token, ...], Ops]
 
 
-@attrs.frozen
+@frozen
 class Outcome:
     """What an instruction does to a score."""
 

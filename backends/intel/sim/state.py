@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.intel.sim.registers import ACCUMULATORS, FLAG_CHANNELS, Layout
 from convgen.backends.sim.arrays import U32, Array, Bools
 from convgen.backends.sim.threads import Threads
+from convgen.ir.record import define
 
 if TYPE_CHECKING:
     from convgen.backends.intel.sim.environment import Environment
@@ -26,7 +26,7 @@ CHANNELS = 32
 ACTIVE, GONE = -1, -2  #: in `resume`: the channel runs; it never will
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class LocalAccess:
     """An access to local memory that no completed fence or wait has ordered yet."""
 
@@ -42,7 +42,7 @@ class LocalAccess:
         return LocalAccess(self.step, self.access, place[self.rows[kept]], self.units[kept], self.order)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Underway:
     """A fence, or an atomic operation with a result, that may order workgroups once it is known to be done."""
 

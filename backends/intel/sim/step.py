@@ -11,13 +11,14 @@ from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.errors import Unsupported
+from convgen.ir.record import define
 
 Run = Callable[[ThreadGroup], None]
 #: Kinds of instructions that the report counts.
 KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".split()
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Step:
     """One instruction compiled for one kernel.
 
@@ -47,7 +48,7 @@ class Step:
         return self
 
 
-@attrs.define
+@define
 class Context:
     """What compiling an instruction may ask."""
 

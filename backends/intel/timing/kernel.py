@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-import attrs
-
 from convgen.backends.intel.analyze import hot_code, most_items, readable, threads_held
 from convgen.backends.intel.costs import line_of
 from convgen.backends.intel.sim import CodeObject, KernelInfo
@@ -17,6 +15,7 @@ from convgen.backends.intel.timing.unit import run
 from convgen.backends.steady import TURNS, Steady
 from convgen.backends.timing import L3_LATENCY, KernelProfile, LoopProfile, TimedLine
 from convgen.ir.error import UserError
+from convgen.ir.record import frozen
 
 
 def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
@@ -38,7 +37,7 @@ def _profile(kernel: _Kernel, groups: int | None) -> KernelProfile:
     return KernelProfile(name, target, kernel.latency, most_items(kernel.info), kernel.resident, kernel.flop, loops)
 
 
-@attrs.frozen(eq=False, slots=False)
+@frozen(eq=False, slots=False)
 class _Kernel:
     """A kernel: prologue, loop and epilogue in the order of their addresses."""
 

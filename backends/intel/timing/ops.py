@@ -8,6 +8,7 @@ from convgen.backends.intel.costs import line_of
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.pipes import own_pipe, pipe_of
 from convgen.backends.intel.sim.platforms import Platform
+from convgen.ir.record import frozen
 
 IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
 ALL = -1  #: in place of a token: all of them
@@ -19,7 +20,7 @@ _NARROW = 16  #: lanes
 _ELSE = {"*": "M", "A": "I"}  #: pipes of math that ends out of order, and of what has no destination
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Op:
     """One instruction."""
 

@@ -13,12 +13,13 @@ from heapq import heappop, heappush
 import attrs
 
 from convgen.backends.intel.timing.ops import ALL, IN_ORDER, Op
+from convgen.ir.record import define, frozen
 
 _PAYLOAD = 8.0  #: clocks in which a message or a matrix instruction reads its sources (assumed: a register a clock)
 BARRIER = 30.0  #: clocks from the last signal until threads go on (IGC's table of latencies)
 
 
-@attrs.define(eq=False)
+@define(eq=False)
 class Thread:
     """One thread, and what became of it: clocks by the number of its instruction."""
 
@@ -35,7 +36,7 @@ class Thread:
         return iter(self.waited)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Course:
     """What became of a run."""
 

@@ -9,6 +9,7 @@ from math import ceil, inf
 import attrs
 
 from convgen.backends.timing import LoopClocks
+from convgen.ir.record import frozen
 from convgen.profile.chips import chip_of
 from convgen.profile.closed import SUM
 from convgen.profile.loops import Loops
@@ -95,7 +96,7 @@ def product_of(row: Row, depth: float, *, merged: bool) -> dict[str, float]:
             return {"m": k, "n": c * taps, "k": n * ho * wo, "batch": g}
 
 
-@attrs.frozen
+@frozen
 class _Tiled:
     """The product of a row, and how it is shared out."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import ceil
 
-import attrs
+from convgen.ir.record import frozen
 
 #: (channels, pixels, K) of a tile and (channels, pixels) of a wave; of equal padding the first is taken.
 _TILES = (
@@ -27,7 +27,7 @@ _GROUPS_A_UNIT = 20  #: workgroups of weight gradients, at most; beyond them K i
 _LANES = 64
 
 
-@attrs.frozen
+@frozen
 class Tile:
     """Of a product of `rows` x `columns`, as the compiler names them: channels of the result come first."""
 

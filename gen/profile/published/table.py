@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends.timing import LoopClocks
+from convgen.ir.record import define, frozen
 from convgen.profile.chips import Chip
 from convgen.profile.closed import Numbers, Products, Work
 
@@ -24,7 +25,7 @@ Row = dict[str, str]
 BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "fp8": 1.0, "i8": 1.0, "s8": 1.0, "fp4": 0.5}
 
 
-@attrs.frozen
+@frozen
 class Sample:
     """A row as work on a chip: numbers of `Products` or of `Loops` by name."""
 
@@ -76,7 +77,7 @@ def of_loop(
     }
 
 
-@attrs.define(eq=False, slots=False)
+@define(eq=False, slots=False)
 class Table:
     """The rows of one file."""
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache, reduce
 from math import ceil, gcd
 
-import attrs
-
+from convgen.ir.record import frozen
 from convgen.profile.published.table import BYTES, Row
 
 _SECTOR = 32  #: bytes; the least that memory moves
@@ -26,7 +25,7 @@ _VERY_LONG = 128  #: times as long as it is wide; beyond, padding of oblong tile
 _TILES = {2: ((32, 32), (32, 16), (16, 32), (16, 16)), 4: ((32, 32), (16, 32), (32, 16), (16, 16))}
 
 
-@attrs.frozen
+@frozen
 class Transpose:
     """Matrices that are transposed one by one."""
 

@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 _TURNS = 256  #: the largest operand of sine and cosine, either way
 _TINY = float(np.finfo(np.float32).tiny)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  #: 2^64 divided by the golden ratio: Knuth's multiplicative hash
 
 
-@attrs.frozen
+@frozen
 class Curve:
     """A function of one operand; `ulps` and `absolute` bound the distance from the exact result, whichever is more."""
 

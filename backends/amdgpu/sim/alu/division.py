@@ -6,15 +6,15 @@ down, and what scales back is 2^-64 unless the addend is 2 or more, as tests of 
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.rows import Function
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class Format:
     """What division needs to know of f32 or f64."""
 

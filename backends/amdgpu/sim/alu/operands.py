@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
@@ -18,6 +17,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lane
 from convgen.backends.amdgpu.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools, united
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
+from convgen.ir.record import frozen
 
 Fetch = Callable[[WaveGroup], Array]
 Move = Callable[[WaveGroup, Array], Array]  #: rearranges lanes of raw words (DPP) or picks parts of them (SDWA)
@@ -229,7 +229,7 @@ def write_mask(g: WaveGroup, row: int, lanes: Array) -> None:
     g.s[row], g.s[row + 1] = pack_lanes(full)
 
 
-@attrs.frozen
+@frozen
 class PoisonSource:
     """Where a source's poison comes from: registers of one file, moved between lanes as the values are."""
 

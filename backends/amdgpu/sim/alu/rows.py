@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
+from convgen.ir.record import frozen
 
 Function = Callable[..., Any]
 
 
-@attrs.frozen
+@frozen
 class VectorRow:
     """One vector instruction: result types, source types, function."""
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 
-@attrs.frozen
+@frozen
 class ScalarRow:
     """One scalar instruction: what it gives, what it takes, what it does to SCC."""
 

@@ -23,6 +23,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 _NAME = re.compile(
     r"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<count>pk32_|pk_|2xpk16_)?(?P<to>[a-z]+\d+)_(?P<source>[a-z]+\d+)$"
@@ -32,7 +33,7 @@ _BITS = {"fp8": 8, "bf8": 8, "fp6": 6, "bf6": 6, "fp4": 4}
 _COUNTS = {None: 1, "pk_": 2, "pk32_": 32, "2xpk16_": 32}
 
 
-@attrs.frozen
+@frozen
 class _Conversion:
     """What a mnemonic says."""
 
