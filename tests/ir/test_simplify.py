@@ -371,3 +371,12 @@ def test_a_shuffle_has_the_range_of_its_vector() -> None:
     v = var("v", vector(s32, 4))
     assert bounds(Shuffle(v, (3, 0)), {v: (-2, 9)}) == (-2, 9)
     assert simplify(Shuffle(v, (3, 0)) % 16, {v: (0, 9)}) is Shuffle(v, (3, 0))
+
+
+def test_what_is_settled_elsewhere_is_looked_at_where_more_is_known() -> None:
+    """Nothing is asked of `p | q`, which stays as it is, but that it holds is said inside."""
+    p, q, x, y = var("p", bool_), var("q", bool_), var("x", s32), var("y", s32)
+    before, inside = var("a", s32), var("b", s32)
+    either = select(p | q, x, y)
+    new = simplify(stmt.block(stmt.Let(before, either), stmt.If(p | q, stmt.Let(inside, either + 1), stmt.empty)))
+    assert new is stmt.block(stmt.Let(before, either), stmt.If(p | q, stmt.Let(inside, x + 1), stmt.empty))

@@ -14,6 +14,7 @@ from convgen.ir.expr import Cast, Const, Expr, Lane
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import var_ranges
 from convgen.ir.types import s64, u32, u64
 from convgen.passes.peephole import peephole
 from tests.strategies import FIXED
@@ -76,6 +77,18 @@ def test_the_meaning_stays(data: st.DataObject) -> None:
         interpret(kernel, memory, {"n": 0x12345})
         results.append(memory["out"])
     assert np.array_equal(results[0], results[1])
+
+
+def test_ranges_are_those_of_the_kernel_before() -> None:
+    """As if all that is bound were looked at again."""
+    k = KernelBuilder("k", grid=(9, 1, 1), width=64)
+    low = k.let("low", (Lane() & 7) | (k.group[0] & 8))
+    k.let("sum", low * 3 + (Lane() << 2))
+    new = peephole(k.done(), AMD)
+    kept = dict(var_ranges(new))
+    var_ranges(storing(lambda lane, n: lane))  # something else is asked for, and nothing of `new` is known any more
+    assert var_ranges(new) == kept
+    assert (0, 15) in kept.values()
 
 
 def test_conversions_of_constants_are_constants() -> None:
