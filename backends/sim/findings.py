@@ -85,9 +85,17 @@ class Reporter:
         if self._required >= self.limit:
             raise LaunchStopped
 
-    def at_first(self, kind: str, message: str, instruction: Located, group: Threads, bad: npt.NDArray[Any]) -> None:
+    def at_first(
+        self,
+        kind: str,
+        message: str,
+        instruction: Located,
+        group: Threads,
+        bad: npt.NDArray[Any],
+        source: Source | None = None,
+    ) -> None:
         """Record a finding at the first true entry of `bad`, shaped [waves] or [waves, lanes]."""
         where = np.argwhere(bad)
         if len(where):
             row, lane = int(where[0][0]), int(where[0][1]) if bad.ndim == 2 else -1
-            self.add(kind, message, instruction, group, row, lane)
+            self.add(kind, message, instruction, group, row, lane, source)

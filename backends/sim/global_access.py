@@ -10,6 +10,7 @@ from convgen.backends.sim.arrays import U64, Array, Bools, all_bits
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
+from convgen.backends.simulation import Source
 
 _FEW = 8  #: lanes that are looked at one by one
 
@@ -21,11 +22,18 @@ def everyone(g: Threads) -> list[Who]:
 
 
 def parts_of(
-    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    lanes: Bools | None,
+    alignment: int = 4,
+    aligned: Source | None = None,
 ) -> list[tuple[Allocation, Array, Bools | None]]:
     """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported.
 
-    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less.
+    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less; `aligned` says what asks for it
+    where that is not what asks for plain accesses.
     """
     parts, missing = g.env.memory.resolve(address, size, lanes)
     if missing is not None:
@@ -55,6 +63,7 @@ def parts_of(
                 step.instruction,
                 g,
                 (offset & (need - 1)) != 0,
+                aligned,
             )
         found.append((allocation, offset, taken))
     return found

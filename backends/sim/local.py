@@ -85,6 +85,12 @@ class Lds:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
         return (place >> self._shift) + counted(max(size // self.grain, 1), place.ndim)
 
+    def units_across(self, place: Array, size: int) -> Array:
+        """The same for addresses that may not be aligned to stamps; the last one may be there twice."""
+        units = (place >> self._shift) + counted(size // self.grain + 1, place.ndim)
+        covered: Array = np.minimum(units, (place + (size - 1)) >> self._shift)
+        return covered
+
     def load(self, at: Stretch) -> Array:
         """What stands at each address: [size/4, ...] words, or values for sizes 1 and 2."""
         place, size = at.place, at.size
@@ -155,11 +161,14 @@ class Lds:
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, at: Stretch, values: Array, units: int) -> Bools:
-        """Which of the stamps of each address cover bytes that differ from values: [units, ...]."""
+        """Which of the stamps of each address cover bytes that differ from values: [units, ...]; all of those of an
+        address that is not aligned to them, or none.
+        """
         there = self.data.take(at.place[..., None] + np.arange(at.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
         given = words.view(np.uint8) if at.size >= 4 else words.view(np.uint8)[..., : at.size]
-        return np.moveaxis(any_along((there != given).reshape(*at.place.shape, units, -1), -1), -1, 0)
+        parts = units if units * self.grain == at.size else 1
+        return np.moveaxis(any_along((there != given).reshape(*at.place.shape, parts, -1), -1), -1, 0)
 
     def note_write(
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None

@@ -115,8 +115,13 @@ class Allocation:
             self.written[offset[..., None] + np.arange(size)] = True
 
     def units(self, offset: Array, size: int) -> Array:
-        """Indices of the stamps that an access covers."""
-        return offset // self.grain + counted(max(size // self.grain, 1), offset.ndim)
+        """Indices of the stamps that an access covers; of one that is not aligned, the last may be there twice."""
+        grain = self.grain
+        if all_bits(offset) & (min(size, grain) - 1):
+            units = offset // grain + counted(size // grain + 1, offset.ndim)
+            covered: Array = np.minimum(units, (offset + (size - 1)) // grain)
+            return covered
+        return offset // grain + counted(max(size // grain, 1), offset.ndim)
 
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Stamp a store: which one it was and whose."""

@@ -18,6 +18,7 @@ from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.ds_atomics import note_update
 from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
@@ -117,7 +118,7 @@ class _Atomic:
         if where.local is not None:
             old = self._local(g, where, values, expected)
             rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, alignment=size):
+        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, size, ALIGNED):
             if not is_writable(g, self.step, allocation, taken):
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
@@ -135,7 +136,7 @@ class _Atomic:
     def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
         """What the lanes of a flat operation that reach LDS find there."""
         offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        at = locate(g, self.step, offset, self.size, lanes=where.local)
+        at = locate(g, self.step, offset, self.size, lanes=where.local, aligned=ALIGNED)
         taking = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
         if g.env.strict:
             note_update(g, self.step, at.units, taking, replaces=self.replaces)

@@ -55,12 +55,15 @@ def _power_of_two_part(size: int) -> int:
 
 
 def lds_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one LDS race stamp may cover: the narrowest access of the text, at most 16."""
+    """Bytes that one LDS race stamp may cover: the narrowest access of the text, or what its offsets let show through
+    of data that is not aligned; at most 16.
+    """
     grain = 16
     for instruction in instructions:
         name = instruction.name
         if name in READS or name in WRITES:
-            grain = min(grain, _power_of_two_part((READS.get(name) or WRITES[name]).size))
+            size = (READS.get(name) or WRITES[name]).size
+            grain = min(grain, _power_of_two_part(size), _power_of_two_part(instruction.number("offset") or size))
         elif name in READ2 or name in WRITE2:
             grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
         elif name in ATOMICS:
@@ -73,11 +76,14 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 
 def store_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
+    """Bytes that one stamp on device memory may cover: the narrowest store of the text, or what the offsets of its
+    stores let show through of data that is not aligned; at most 4.
+    """
     if any("_store_format" in instruction.name for instruction in instructions):
         return 1
-    stored = (instruction.name.rpartition("_store_")[2] for instruction in instructions)
-    return min([4, *(STORES[suffix].size for suffix in stored if suffix in STORES)])
+    stores = [(i, STORES.get(i.name.rpartition("_store_")[2])) for i in instructions]
+    stored = [(width.size, _power_of_two_part(i.number("offset") or 4)) for i, width in stores if width is not None]
+    return min([4, *(part for parts in stored for part in parts)])
 
 
 class Program:

@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
 from convgen.backends.amdgpu.sim.ds_table import EXCHANGE2, TWO_OPERANDS
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
@@ -43,7 +44,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
         found, noted = [], []
         for number, offset in enumerate(offsets):
-            at = locate(g, step, g.v[register].astype(np.int64) + offset, size)
+            at = locate(g, step, g.v[register].astype(np.int64) + offset, size, aligned=ALIGNED)
             lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
             noted.append(at.units)
             if g.env.strict:

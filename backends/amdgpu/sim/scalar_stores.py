@@ -16,6 +16,7 @@ from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.atomics import ATOMICS
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.smem import land_scalars
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
@@ -87,7 +88,7 @@ def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, tic
     numbers = [np.ascontiguousarray(np.moveaxis(part, 0, -1)).view(kind)[..., 0] for part in parts]
     expected = numbers[1] if "cmpswap" in what else None
     old = np.zeros(address.shape, kind)
-    for allocation, offset, taken in parts_of(g, step, address, size, None, alignment=size):
+    for allocation, offset, taken in parts_of(g, step, address, size, None, size, ALIGNED):
         if is_writable(g, step, allocation, taken):
             lanes = np.ones(address.shape, np.bool_) if taken is None else taken
             memory = allocation.data[: len(allocation.data) // size * size].view(kind)

@@ -15,7 +15,7 @@ from convgen.backends.sim.causality import Who
 from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.memory import Allocation
 
-_GUESSED_WITHIN = 32  #: instructions between a first guess and the operation that proves it
+_GUESSED_WITHIN = 1024  #: instructions between a first guess and the operation that proves it
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 

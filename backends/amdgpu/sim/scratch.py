@@ -40,6 +40,7 @@ class Where:
     lanes: Bools | None
     words: list[Bools] | None = None
     stride: int = 4  #: bytes from word to word of a lane
+    pieces: list[U64] | None = None  #: addresses of the bytes of scratch accesses that cross dwords of a lane
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
     def moved(self, active: int, size: int) -> int:
@@ -89,12 +90,17 @@ def scratch_where(g: WaveGroup, step: Step, base: Array, offset: U64, size: int,
         g.env.reporter.at_first("scratch-bounds", what, step.instruction, g, beyond)
         lanes = inside if active is None else inside & active
     dword, byte = offset >> np.uint64(2), offset & np.uint64(3)
-    if size >= 4 and byte.any():
-        wrong = (byte != 0) & (inside if lanes is None else lanes)
-        what = f"scratch access of {size} bytes not aligned to 4"
+    first = base.astype(np.uint64)[:, None] + _LANE * np.uint64(4)
+    address = first + dword * np.uint64(_INTERLEAVE) + byte
+    need = min(size, 4)
+    wrong = (byte & np.uint64(need - 1)) != 0
+    wrong &= inside if lanes is None else lanes
+    if wrong.any():
+        what = f"scratch access of {size} bytes not aligned to {need}"
         g.env.reporter.at_first("misaligned", what, step.instruction, g, wrong)
-        byte = np.zeros_like(byte)
-    address = base.astype(np.uint64)[:, None] + dword * np.uint64(_INTERLEAVE) + _LANE * np.uint64(4) + byte
+        each = (offset + np.uint64(number) for number in range(size))
+        pieces = [first + (at >> np.uint64(2)) * np.uint64(_INTERLEAVE) + (at & np.uint64(3)) for at in each]
+        return Where(address, lanes, pieces=pieces)
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
     return Where(address, lanes, [some] * (size // 4) if size > 4 else None, _INTERLEAVE)
 
@@ -113,7 +119,7 @@ def flat_where(g: WaveGroup, step: Step, address: U64, size: int, active: Bools 
     rest = ~private if active is None else active & ~private
     if not rest.any():
         return scratch
-    if size > 4:
+    if size > 4 or scratch.pieces is not None:
         raise unsupported(step.instruction, "lanes of one access in scratch and elsewhere")
     lanes = rest if scratch.lanes is None else rest | scratch.lanes
     mixed: U64 = np.where(private, scratch.address, address)

@@ -300,13 +300,59 @@ def test_wrong_form_is_noticed(sim: Any, name: str) -> None:
 
 
 def test_more_in_flight_than_vmcnt_counts(sim: Any) -> None:
-    """64 loads fill the counter; only a wait lands the first."""
+    """64 loads fill the counter; only a wait lands the first, be it for the largest number that the field has."""
     loads = "".join(f"buffer_load_dword v{16 + n}, v1, s[8:11], 0 offen\n" for n in range(64))
     buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
-    for wait in ("s_waitcnt vmcnt(62)", ""):
+    for wait in ("s_waitcnt vmcnt(62)", "s_waitcnt vmcnt(63)", ""):
         body = f"{PROLOGUE}{loads}{wait}\n v_mov_b32_e32 v2, v16\n{STORE_V2}"
         kinds = sim.kinds(sim.run("gfx942", sim.Source(body, vgprs=96), buffers))
         assert ("wait-count" in kinds) is not bool(wait)
+
+
+def test_a_load_that_overwrites_another(sim: Any) -> None:
+    """Vector memory loads return in order; LDS reads and flat loads do not say so (CDNA3 ISA 4.4)."""
+    load = "buffer_load_dword v2, v1, s[8:11], 0 offen\n"
+    order = {
+        load + load.replace("offen", "offen offset:4"): [],
+        "v_mov_b32_e32 v4, s6\n v_mov_b32_e32 v5, s7\n " + load + "flat_load_dword v2, v[4:5]\n": ["wait-count"],
+        "ds_write_b32 v1, v0\n " + load + "ds_read_b32 v2, v1\n": ["wait-count"],
+    }
+    buffers = {"in": np.arange(65, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    for loads, kinds in order.items():
+        body = PROLOGUE.replace("s_movk_i32 s10, 256", "s_movk_i32 s10, 260") + loads
+        source = sim.Source(body + "s_waitcnt vmcnt(0) lgkmcnt(0)" + STORE_V2, lds=1024)
+        assert sim.kinds(sim.run("gfx942", source, buffers)) == kinds
+        if not kinds:
+            np.testing.assert_array_equal(buffers["out"], np.arange(1, 65))
+
+
+#: Of data that is not aligned: v2 becomes the dword at byte 4 * lane + 2 (1, 3) of what in holds.
+UNALIGNED = {
+    "global": "global_load_dword v2, v1, s[4:5] offset:2",
+    "buffer": "buffer_load_dword v2, v1, s[8:11], 0 offen offset:2",
+    "lds": (
+        "v_lshlrev_b32_e32 v4, 2, v0\n buffer_load_dword v3, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n"
+        " ds_write_b32 v4, v3\n ds_read_b32 v3, v1 offset:4\n s_waitcnt lgkmcnt(0)\n ds_write_b32 v4, v3 offset:4\n"
+        " s_barrier\n ds_read_b32 v2, v4 offset:2"
+    ),
+    "lds, what the offset does not show": (
+        "buffer_load_dword v3, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n ds_write_b32 v1, v3\n"
+        " v_add_u32_e32 v4, 2, v1\n s_barrier\n ds_read_b32 v2, v4"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNALIGNED)
+def test_data_that_is_not_aligned(sim: Any, name: str) -> None:
+    """It is what stands there, and no manual forbids it in the mode that ROCm sets."""
+    data = np.arange(65 * 4, dtype=np.uint8)
+    buffers = {"in": data.view(np.uint32).copy(), "out": np.zeros(64, np.uint32)}
+    body = PROLOGUE.replace("s_movk_i32 s10, 256", "s_movk_i32 s10, 260") + "ds_write_b32 v1, v0 offset:256\n"
+    source = sim.Source(f"{body} {UNALIGNED[name]}\n s_waitcnt vmcnt(0) lgkmcnt(0)\n{STORE_V2}", lds=1024)
+    report = sim.run("gfx942", source, buffers)
+    assert [(f.kind, f.source.required) for f in report.findings] == [("misaligned", False)]
+    there = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(data, 4)[2::4]).view(np.uint32)[:, 0]
+    np.testing.assert_array_equal(buffers["out"][:63], there[:63])
 
 
 def test_v_registers_reach_the_whole_allocation(sim: Any) -> None:
