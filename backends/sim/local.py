@@ -119,15 +119,25 @@ class Lds:
     # -- races --------------------------------------------------------------------------------------------------------
 
     def note_read(
-        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+        self,
+        group: Threads,
+        step: Stepped,
+        units: Array,
+        mine: U32,
+        where: Array | None = None,
+        *,
+        guess: bool = False,
     ) -> Bools | None:
         """Stamp a read; gives the undefined units, and reports a race with another wave's write.
 
-        `where` gives the (row, lane) of each column of `units` when those are some lanes only.
+        A `guess` may meet atomic operations. `where` gives the (row, lane) of each column of `units` when those are
+        some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
         others = _others(stamps, mine)
         self._report(group, step, others[0], "reads what another wave wrote" + _SINCE, where, units)
+        if guess:
+            return _undefined(stamps[0])
         if self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
         self._share(self.read, units, mine, others[1])

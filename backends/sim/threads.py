@@ -19,6 +19,7 @@ from convgen.backends.sim.local import Lds, stamps_of
 if TYPE_CHECKING:
     from convgen.backends.sim.causality import Causality
     from convgen.backends.sim.run import Run
+    from convgen.backends.simulation import Source
 
 
 class Located(Protocol):
@@ -39,6 +40,8 @@ class Stepped(Protocol):
 
 class Surroundings:
     """What the groups of a batch share: memory, local memory, findings, counters, barrier epochs."""
+
+    own_order: ClassVar[Source | None] = None  #: what asks a thread to wait for its own stores, if that is not the rest
 
     def __init__(
         self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True

@@ -92,6 +92,15 @@ def _land_both(g: WaveGroup, pending: Pending) -> None:
     land_met(g, pending)
 
 
+def _find_out(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
+    """A compare-and-swap tells its waves whether what they had loaded before was stale."""
+    units = allocation.units(offset, size)
+    threads = np.broadcast_to(g.wave_ids()[:, None], units.shape)
+    taken = np.broadcast_to(lanes, units.shape)
+    pairs = zip(threads[taken].tolist(), units[taken].tolist(), strict=True)
+    g.env.reporter.found_out({(thread, allocation.name, unit) for thread, unit in pairs})
+
+
 @attrs.frozen(eq=False)
 class _Atomic:
     """The memory side of one atomic instruction."""
@@ -123,12 +132,16 @@ class _Atomic:
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
-                self._check(g, allocation, offset, lanes, ticket)
+                self._check(g, allocation, offset, lanes)
                 met = meet(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
             old = np.where(lanes, found, old)
+            if g.env.strict:
+                self._note(g, allocation, offset, lanes if expected is None else lanes & (found == expected), ticket)
+                if expected is not None and g.env.reporter.holds:
+                    _find_out(g, allocation, offset, self.size, lanes)
             g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met
@@ -143,8 +156,14 @@ class _Atomic:
         memory = g.env.local.data.view(values.dtype)
         return combine_lanes(memory, at.place // self.size, values, taking, self.function, expected)
 
-    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
-        """Report undefined memory and unordered plain stores; note the operation."""
+    def _note(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
+        """Note the operation, for lanes that write: a compare-and-swap that finds something else does not."""
+        waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
+        if waves.size:
+            allocation.mark_update(offset[lanes], self.size, ticket, waves)
+
+    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
+        """Report undefined memory and unordered plain stores."""
         check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
         undefined = allocation.load_poison(offset, self.size)
         if undefined is not None and not self.replaces and (undefined & lanes).any():
@@ -155,5 +174,3 @@ class _Atomic:
                 g,
                 any_along(undefined & lanes, 0),
             )
-        waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
-        allocation.mark_update(offset[lanes], self.size, ticket, waves)

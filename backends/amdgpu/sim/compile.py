@@ -14,6 +14,7 @@ from convgen.backends.amdgpu.sim.code_object import KernelInfo
 from convgen.backends.amdgpu.sim.control import compile_control
 from convgen.backends.amdgpu.sim.decode import M0, Instruction
 from convgen.backends.amdgpu.sim.ds import compile_ds
+from convgen.backends.amdgpu.sim.ds_atomics import first_guesses
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.formats import compile_typed
@@ -21,7 +22,7 @@ from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside, skipped
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
-from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
+from convgen.backends.amdgpu.sim.scopes import compile_cache, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
@@ -99,6 +100,7 @@ class Program:
         )
         self.context.approximate = approximate
         self.context.guesses = first_guesses(kernel.instructions)
+        self.context.swaps = any("_atomic_cmpswap" in instruction.name for instruction in kernel.instructions)
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction

@@ -123,6 +123,8 @@ def _branch(instruction: Instruction, context: Context) -> Step:
     def run(g: WaveGroup) -> None:
         if g.poison & reads and g.env.strict:
             bad = g.waves_poison(registers)
+            if bad is not None and len(registers) == 2:  # a bit that is set and defined decides it
+                bad &= ~np.any([g.s[r] & ~g.undefined_bits(r) for r in registers], axis=0)
             if bad is not None and bad.any():
                 g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
         taken = condition(g)

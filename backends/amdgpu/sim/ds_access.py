@@ -118,18 +118,18 @@ def locate(
     return Located(place, size, lanes, units, sound)
 
 
-def read_places(g: WaveGroup, step: Step, at: Located) -> tuple[Array, Bools | None]:
-    """Data and poison ([words, waves, lanes]) of a read, which is stamped."""
+def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
+    """Data and poison ([words, waves, lanes]) of a read, which is stamped, unless it is a guess that may be stale."""
     lds, lanes, units = g.env.local, at.lanes, at.units
     data = lds.load(at.stretch)
     if not g.env.strict:
         return data, None
     if lanes is None:
-        undefined = lds.note_read(g, step, units, g.stamp)
+        undefined = lds.note_read(g, step, units, g.stamp, guess=guess)
     else:
         some = np.broadcast_to(lanes, units.shape)
         mine = np.broadcast_to(g.stamp, units.shape)[some]
-        flat = lds.note_read(g, step, units[some], mine)
+        flat = lds.note_read(g, step, units[some], mine, guess=guess)
         undefined = None
         if flat is not None:
             undefined = np.zeros(units.shape, np.bool_)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.scratch import Scratch
+from convgen.backends.amdgpu.sim.sources import OWN_ORDER
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.local import Lds
@@ -15,11 +16,14 @@ from convgen.backends.sim.threads import Surroundings
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.ds_access import Located, Places
 
-IMAGE = "<code>"  #: the allocation that holds the code object's segments
+#: The allocations that hold the code object's segments: those that are only read, and those behind them.
+IMAGE, VARIABLES = "<code>", "<variables>"
 
 
 class Environment(Surroundings):
     """The surroundings of one batch of workgroups."""
+
+    own_order = OWN_ORDER
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class _Run(Run):
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Take a code object, its image in memory."""
         self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
-        place_image(self.memory, self.code.image)
+        place_image(self.memory, self.code)
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)

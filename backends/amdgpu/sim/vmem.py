@@ -150,12 +150,12 @@ def _load(
 ) -> Step:
     check_tuple(target, width.registers, context)
     step = transfer.memory_step(instruction, context, "vmem_load", address, target)
-    queue = _queue(space)
+    queue, registers = _queue(space), context.registers(target)[: width.registers]
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
-    meets = "operations" if instruction.address in context.guesses and not meets else meets
+    meets = meets or ("guess" if context.swaps and width.size in (4, 8) else "")
     if atomic:
         plain = land
 
@@ -168,6 +168,8 @@ def _load(
         where = address.resolve(g, step, width.size, transfer.active(g))
         data, poison = load_words(g, step, where, width.size, meets)
         g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
+        if poison is not None and where.private:
+            g.env.scratch.recall(g, where, registers, poison)
         kept = None if g.exec_full else g.exec.copy()
         payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
@@ -193,7 +195,8 @@ def _store(
         where = address.resolve(g, step, width.size, transfer.active(g))
         values = fetch(g)
         ticket = g.env.ticket()
-        if g.poison & bits and g.env.strict:
+        undefined = bool(g.poison & bits) and g.env.strict
+        if undefined and not where.private:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
         if where.local is not None:
             store_flat(g, step, where, width.size, values, ticket)
@@ -207,6 +210,8 @@ def _store(
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
+        if undefined and where.private:
+            g.env.scratch.forget(g, where, registers, width.size)
         g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)
         issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
