@@ -163,8 +163,9 @@ class _Atomic:
             allocation.mark_update(offset[lanes], self.size, ticket, waves)
 
     def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
-        """Report undefined memory and unordered plain stores."""
-        check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
+        """Report undefined memory and unordered plain stores, where atomic ones are marked."""
+        if g.env.arch.scope.store or not g.env.causality.tracked or self.size < 4:
+            check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
         undefined = allocation.load_poison(offset, self.size)
         if undefined is not None and not self.replaces and (undefined & lanes).any():
             g.env.reporter.at_first(

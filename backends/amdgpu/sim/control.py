@@ -207,7 +207,9 @@ def _hardware_register(instruction: Instruction, context: Context) -> Step:
 
         return Step(instruction, "salu", get, 0, context.bits(target), consumes=uses)
     immediate = instruction.name == "s_setreg_imm32_b32"
-    source = next(o for o in instruction.operands if o.kind != "word")
+    source = next((o for o in instruction.operands if o.kind != "word"), None)
+    if source is None:
+        raise unsupported(instruction)
 
     def put(g: WaveGroup) -> None:
         if not is_mode:

@@ -49,11 +49,14 @@ def _bfe_u32(a: Array, b: Array) -> Array:
     return result
 
 
-def _bfe_i32(a: Array, b: Array) -> Array:
-    width = (b >> np.uint32(16)) & np.uint32(0x7F)
-    field = _bfe_u32(a, b)
-    spare = np.where((width == 0) | (width >= 32), np.uint32(0), np.uint32(32) - width)
-    return ((field << spare).view(np.int32) >> spare.view(np.int32)).view(np.uint32)
+def _bfe_signed(a: Array, b: Array) -> Array:
+    """S_BFE_I32 and S_BFE_I64: the field is that of the number shifted with its sign, which may fill its upper end."""
+    bits, kind = 8 * a.itemsize, a.dtype.type
+    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
+    spare = np.where((width == 0) | (width >= bits), kind(0), kind(bits) - width.astype(a.dtype))
+    field: Array = a >> (b & np.uint32(bits - 1)).astype(a.dtype)
+    result: Array = np.where(width == 0, kind(0), field << spare >> spare)
+    return result
 
 
 def _bfe_u64(a: Array, b: Array) -> Array:
@@ -61,12 +64,6 @@ def _bfe_u64(a: Array, b: Array) -> Array:
     ones = np.uint64(0xFFFFFFFFFFFFFFFF)
     mask = np.where(width >= 64, ones, (np.uint64(1) << (width & np.uint64(63))) - np.uint64(1))
     return (a >> offset) & mask
-
-
-def _bfe_i64(a: Array, b: Array) -> Array:
-    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(np.uint64)
-    spare = np.where((width == 0) | (width >= 64), np.uint64(0), np.uint64(64) - width)
-    return ((_bfe_u64(a, b) << spare).view(np.int64) >> spare.view(np.int64)).view(np.uint64)
 
 
 def _quads(a: Array) -> Array:
@@ -184,9 +181,9 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_ashr_i64": _row("i64 = i64 u32", integers.right(64), "nonzero"),
     **{f"s_lshl{n}_add_u32": _row("u32 = u32 u32", _shift_add(n), "given") for n in (1, 2, 3, 4)},
     "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
-    "s_bfe_i32": _row("u32 = u32 u32", _bfe_i32, "nonzero"),
+    "s_bfe_i32": _row("i32 = i32 u32", _bfe_signed, "nonzero"),
     "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
-    "s_bfe_i64": _row("u64 = u64 u32", _bfe_i64, "nonzero"),
+    "s_bfe_i64": _row("i64 = i64 u32", _bfe_signed, "nonzero"),
     "s_bfm_b32": _row("u32 = u32 u32", integers.ones),
     "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
     "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
