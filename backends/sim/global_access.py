@@ -270,28 +270,23 @@ def check_updates(
         return
     outstanding = g.outstanding_stores()
     for row in np.flatnonzero(hit.any(axis=(0, 2))):
-        mine = units[:, row][hit[:, row]]
-        thread = int(g.wave_ids()[row])
-        for update in allocation.updates:
-            for wave in update.waves_at(mine):
-                what = _unordered(g, int(row), update.ticket, int(wave), outstanding)
-                if what:
-                    kind = "global-visibility" if access == "loads" else "global-race"
-                    lane = int(hit[:, row].any(axis=0).argmax())
-                    message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
-                    message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
-                    source = _asks(g, what, queued=queued)
-                    report = partial(g.env.reporter.add, kind, message, step.instruction, g, int(row), lane, source)
-                    if guess and source is None:
-                        places = {(thread, allocation.name, int(unit)) for unit in np.unique(mine)}
-                        g.env.reporter.hold(places, report)
-                        break
-                    report()
-                    if source is None:
-                        return
-            else:
-                continue
-            break
+        mine = set(units[:, row][hit[:, row]].tolist())
+        met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
+        wrong = (_unordered(g, int(row), ticket, wave, outstanding) for wave, ticket in sorted(met))
+        for what in filter(None, wrong):
+            kind = "global-visibility" if access == "loads" else "global-race"
+            lane = int(hit[:, row].any(axis=0).argmax())
+            message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
+            message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
+            source = _asks(g, what, queued=queued)
+            report = partial(g.env.reporter.add, kind, message, step.instruction, g, int(row), lane, source)
+            if guess and source is None:
+                places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}
+                g.env.reporter.hold(places, report)
+                break
+            report()
+            if source is None:
+                return
 
 
 def land_store(g: Threads, tickets: Iterable[int]) -> None:

@@ -24,20 +24,6 @@ SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches th
 _WAVE_BITS = 24
 
 
-@attrs.frozen(eq=False)
-class Update:
-    """An atomic operation of this launch: its number, the stamps that its lanes cover, and their waves."""
-
-    ticket: int
-    units: Array
-    waves: Array
-
-    def waves_at(self, units: Array) -> Array:
-        """The waves that updated any of some stamps."""
-        found: Array = np.unique(self.waves[np.isin(self.units, units)])
-        return found
-
-
 @attrs.define(eq=False)
 class Allocation:
     """A buffer in device memory."""
@@ -50,7 +36,8 @@ class Allocation:
     written: Bools | None = None  #: bytes that are defined, for buffers that start uninitialised
     stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
-    updates: list[Update] = attrs.field(factory=list)
+    #: Number of the last atomic operation of each wave that came by a stamp.
+    updates: dict[int, dict[int, int]] = attrs.field(factory=dict)
     published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
@@ -65,7 +52,7 @@ class Allocation:
 
     def start_launch(self, grain: int) -> None:
         """Forget the stores of earlier launches."""
-        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, [], None, grain
+        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, {}, None, grain
 
     def touch(self, offset: Array, size: int) -> None:
         """Have the bytes of an access."""
@@ -139,7 +126,9 @@ class Allocation:
             self.updated = reserve(len(self.data) // self.grain + 1, np.bool_)
         units = self.units(offset, size)
         self.updated[units] = True
-        self.updates.append(Update(ticket, units.reshape(-1), np.broadcast_to(wave, units.shape).reshape(-1)))
+        waves = np.broadcast_to(wave, units.shape)
+        for unit, number in set(zip(units.reshape(-1).tolist(), waves.reshape(-1).tolist(), strict=True)):
+            self.updates.setdefault(unit, {})[number] = ticket
 
     def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
         """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""
