@@ -80,6 +80,10 @@ class Lds:
         self.written: U32 = self._accessed[0]
         self.read: U32 = self._accessed[1]
         self.updated: U32 | None = None  #: stamps of atomic operations, where there are any
+        #: Waves, a bit each, that have read a unit since the last barrier where a compare-and-swap may follow that
+        #: finds out what was stale, and those of them with none so far; the last such read. None where there are none.
+        self._guesses: tuple[U32, U32] | None = None
+        self._guess: tuple[Stepped, Threads] | None = None
 
     def units(self, place: Array, size: int) -> Array:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
@@ -130,15 +134,15 @@ class Lds:
     ) -> Bools | None:
         """Stamp a read; gives the undefined units, and reports a race with another wave's write.
 
-        A `guess` may meet atomic operations. `where` gives the (row, lane) of each column of `units` when those are
-        some lanes only.
+        Of a `guess` it is seen at the next barrier whether it met atomic operations (`settle`). `where` gives the (row,
+        lane) of each column of `units` when those are some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
         others = _others(stamps, mine)
         self._report(group, step, others[0], "reads what another wave wrote" + _SINCE, where, units)
         if guess:
-            return _undefined(stamps[0])
-        if self.updated is not None:
+            self._note_guess(group, step, units, mine)
+        elif self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
         self._share(self.read, units, mine, others[1])
         return _undefined(stamps[0])
@@ -199,13 +203,47 @@ class Lds:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
         self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where, units)
-        self._race(
-            group, step, self.read.take(units), mine, "atomically updates what another wave has read", where, units
-        )
+        read = self.read.take(units)
+        if self._guesses is not None:
+            read[self._guesses[0].take(units) != 0] = 0
+        self._race(group, step, read, mine, "atomically updates what another wave has read", where, units)
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
         return _undefined(stamps)
+
+    def _note_guess(self, group: Threads, step: Stepped, units: Array, mine: U32) -> None:
+        if self._guesses is None:
+            self._guesses = np.zeros(len(self.read), np.uint32), np.zeros(len(self.read), np.uint32)
+        bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+        for masks in self._guesses:
+            np.bitwise_or.at(masks, units, bits)
+        self._guess = step, group
+
+    def find_out(self, units: Array, mine: U32) -> None:
+        """Compare-and-swaps have shown whether what their waves had read was stale."""
+        if self._guesses is not None:
+            bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+            np.bitwise_and.at(self._guesses[1], units, ~bits)
+
+    def settle(self, slot: int, epoch: int) -> None:
+        """Before a workgroup passes a barrier, and at its end: report guesses that met operations, not found out."""
+        if self._guesses is None or self._guess is None:
+            return
+        part = slice(slot * self.stride // self.grain, (slot + 1) * self.stride // self.grain)
+        doubts = self._guesses[1][part]
+        places = np.flatnonzero(doubts)
+        if len(places) and self.updated is not None:
+            stamps = self.updated[part][places]
+            other = np.uint32(1) << np.minimum(stamps >> np.uint32(1) & np.uint32(0xFF), np.uint32(31))
+            others = (doubts[places] != other) | (stamps & SEVERAL == SEVERAL)
+            met = places[(stamps >> np.uint32(9) == epoch) & others]
+            if len(met):
+                step, group = self._guess
+                message = f"reads what another wave updated{_SINCE}, at local address {int(met[0]) * self.grain:#x}"
+                group.env.reporter.add(self.kind, message, step.instruction, group)
+        for masks in self._guesses:
+            masks[part] = 0
 
     @staticmethod
     def _share(stamps: U32, units: Array, mine: U32, others: Bools) -> None:

@@ -14,7 +14,6 @@ from convgen.backends.amdgpu.sim.code_object import KernelInfo
 from convgen.backends.amdgpu.sim.control import compile_control
 from convgen.backends.amdgpu.sim.decode import M0, Instruction
 from convgen.backends.amdgpu.sim.ds import compile_ds
-from convgen.backends.amdgpu.sim.ds_atomics import first_guesses
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
 from convgen.backends.amdgpu.sim.formats import compile_typed
@@ -99,7 +98,7 @@ class Program:
             arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
         )
         self.context.approximate = approximate
-        self.context.guesses = first_guesses(kernel.instructions)
+        self.context.local_swaps = any(i.name.startswith("ds_cmpst_rtn_") for i in kernel.instructions)
         self.context.swaps = any("_atomic_cmpswap" in instruction.name for instruction in kernel.instructions)
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)

@@ -18,32 +18,6 @@ from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import Combine, combine_lanes
 
-_GUESSED_WITHIN = 1024  #: instructions between a first guess and the operation that proves it
-
-
-def first_guesses(instructions: Sequence[Instruction]) -> frozenset[int]:
-    """Addresses of LDS reads that bring no more than what a compare-and-swap expects at their place.
-
-    LLVM begins its loops of compare-and-swap so: what is stale the operation finds out (AtomicExpandPass).
-    """
-    swaps = (n for n, i in enumerate(instructions) if i.name.startswith("ds_cmpst_rtn_"))
-    reads = (_first_guess(instructions[n], instructions[max(0, n - _GUESSED_WITHIN) : n]) for n in swaps)
-    return frozenset(read.address for read in reads if read is not None)
-
-
-def _first_guess(swap: Instruction, before: Sequence[Instruction]) -> Instruction | None:
-    """The read that writes the comparand last, if it does nothing else."""
-    _, place, comparand, _ = swap.operands
-    wanted = set(range(comparand.index, comparand.index + comparand.count))
-    for i in reversed(before):
-        written = i.operands[0] if i.operands and i.operands[0].kind == "v" else None
-        if written is None or wanted.isdisjoint(range(written.index, written.index + written.count)):
-            continue
-        plain = i.name in ("ds_read_b32", "ds_read_b64") and i.operands[1].text == place.text
-        same = (written.index, written.count) == (comparand.index, comparand.count)
-        return i if plain and same and i.number("offset") == swap.number("offset") else None
-    return None
-
 
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:
     """A step for ds_OP and ds_OP_rtn; cmpst takes the comparand, then the data (CDNA3 ISA, DS_CMPST_B32)."""
@@ -62,7 +36,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     if name in EXCHANGE2:
         far = EXCHANGE2[name][0] * size
         offsets = [instruction.number("offset0") * far, instruction.number("offset1") * far]
-    replaces = "wrxchg" in name
+    replaces, swaps = "wrxchg" in name, name.startswith("ds_cmpst_rtn_")
     exchange = _exchange(name, function, size, places, pairwise=len(offsets) == 2)
 
     def run(g: WaveGroup) -> None:
@@ -76,6 +50,9 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
             if g.env.strict:
                 note_update(g, step, at.units, lanes, replaces=replaces)
             old = exchange(g, number, at.place, lanes)
+            if swaps and g.env.strict:
+                taking = np.broadcast_to(lanes, at.units.shape)
+                g.env.local.find_out(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
             found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()

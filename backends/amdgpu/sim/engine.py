@@ -38,6 +38,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         parts = [(group, group.env, [(id(group.env), int(slot)) in busy for slot in group.slot]) for group in waiting]
         passing = {(id(env), int(slot)): env for group, env, held in parts for slot in group.slot[~np.array(held)]}
         for (_, slot), env in passing.items():
+            env.local.settle(slot, int(env.epoch[slot]))
             env.epoch[slot] += np.uint32(1)
         released: list[WaveGroup] = []
         still: list[WaveGroup] = []

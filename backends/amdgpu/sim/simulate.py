@@ -77,6 +77,7 @@ def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
+    _begun: list[Environment]  #: of the batch that runs, and those that came to its aid
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Take a code object, its image in memory."""
@@ -109,7 +110,7 @@ class _Run(Run):
     def _batch(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> None:
         """Run some workgroups, and others with them if they wait for what others do."""
         begin = partial(self._begin, program, launch, waves, lds_bytes)
-        self._living = 0
+        self._living, self._begun = 0, []
 
         def reinforce() -> WaveGroup | None:
             more = self._next()
@@ -119,6 +120,9 @@ class _Run(Run):
         engine = WaveEngine(first.env, program, self.limit, reinforce)
         engine.look = self.look
         engine.run(first)
+        for env in self._begun:
+            for slot in range(len(env.epoch)):
+                env.local.settle(slot, int(env.epoch[slot]))
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
@@ -127,6 +131,7 @@ class _Run(Run):
         scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
         env = Environment(self, self.code.arch, lds, count, waves, self.causality, scratch, strict=self.strict)
         self._living += 1
+        self._begun.append(env)
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry
         if self.backwards:
@@ -144,7 +149,7 @@ def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, Wa
     launch = LaunchRequest(kernel, (1, 1, 1), (threads, 1, 1), ())
     place_arguments(run.memory, program.kernel, launch)
     place_dispatch_packet(run.memory, program.kernel, launch)
-    run.causality, run._living = Causality(tracked=False), 0
+    run.causality, run._living, run._begun = Causality(tracked=False), 0, []
     return program, run._begin(program, launch, -(-threads // 64), run.code.arch.lds_bytes, np.arange(1))
 
 
