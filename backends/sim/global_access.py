@@ -13,7 +13,7 @@ from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
 from convgen.backends.simulation import Source
 
-_OWN = "its own store"
+_OWN, _UNWAITED = "its own store", ", without its wait before the barrier between"
 _FEW = 8  #: lanes that are looked at one by one
 
 
@@ -193,18 +193,30 @@ def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collec
         return f"{_OWN} wrote, without a wait between" if ticket in outstanding else ""
     if wave // g.env.waves != g.group_id[row]:
         who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]))
-        if g.env.causality.covers(who, ticket, wave, wave // g.env.waves):
+        causality, group = g.env.causality, wave // g.env.waves
+        if causality.covers(who, ticket, wave, group):
             return ""
-        return f"workgroup {wave // g.env.waves} wrote in the same launch"
+        unwaited = causality.covers(who, ticket, wave, group, issued=True)
+        return f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch")
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
         return ""
-    return f"wave {wave % g.env.waves} wrote, without its wait and a barrier between"
+    issued = g.env.store_issued.get((ticket, wave))
+    unwaited = issued is not None and issued < g.env.epoch[g.slot[row]]
+    return f"wave {wave % g.env.waves} wrote" + (_UNWAITED if unwaited else ", without its wait and a barrier between")
+
+
+def issue_store(g: Threads) -> int:
+    """The number of a new store or atomic operation; notes the epoch for each of its threads."""
+    ticket = g.env.ticket()
+    for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
+        g.env.store_issued[ticket, wave] = epoch
+    return ticket
 
 
 def _asks(g: Threads, what: str, *, queued: bool) -> Source | None:
     """What asks for order between accesses, where it is not what asks for that of other threads'."""
-    return g.env.own_order if queued and what.startswith(_OWN) else None
+    return g.env.own_order if queued and (what.startswith(_OWN) or _UNWAITED in what) else None
 
 
 def check_stores(

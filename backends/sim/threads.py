@@ -41,7 +41,9 @@ class Stepped(Protocol):
 class Surroundings:
     """What the groups of a batch share: memory, local memory, findings, counters, barrier epochs."""
 
-    own_order: ClassVar[Source | None] = None  #: what asks a thread to wait for its own stores, if that is not the rest
+    #: What asks threads of a workgroup to wait for stores before accesses, or barriers, behind them; None: what asks
+    #: for any other order.
+    own_order: ClassVar[Source | None] = None
 
     def __init__(
         self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True
@@ -55,6 +57,7 @@ class Surroundings:
         self.causality = causality
         #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
         self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
+        self.store_issued: dict[tuple[int, int], int] = causality.store_issued if causality.tracked else {}
 
     def ticket(self) -> int:
         """The number of a new store or atomic operation."""

@@ -24,7 +24,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
-from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
+from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
 from convgen.backends.sim.memory import Allocation
 
 #: function and bytes by the mnemonic's suffix
@@ -72,7 +72,7 @@ def atomic_step(
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)
         transfer.refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
-        ticket = g.env.ticket()
+        ticket = issue_store(g)
         tickets = (ticket,)
         old, met = atomic.apply(g, ticket)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size

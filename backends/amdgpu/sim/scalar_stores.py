@@ -22,7 +22,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import U64, Array
 from convgen.backends.sim.combine import combine_lanes
-from convgen.backends.sim.global_access import is_writable, parts_of, store_lanes
+from convgen.backends.sim.global_access import is_writable, issue_store, parts_of, store_lanes
 
 _STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
 _ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")
@@ -49,7 +49,7 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_scalar_poison(g, step, reads, registers, "the scalar address or data", always=True)
-        ticket, address = g.env.ticket(), place(g)
+        ticket, address = issue_store(g), place(g)
         words = np.stack([g.s[row] for row in rows])[:, :, None]
         if not atomic:
             store_lanes(g, step, address, 4 * len(rows), words, None, ticket)

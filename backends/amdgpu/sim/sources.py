@@ -11,10 +11,10 @@ _MEMORY_MODEL = Source("AMDGPUUsage, Memory Model gfx942; CDNA3 ISA 4.4")
 _BUFFER = Source("CDNA3 ISA 9.1.5, Buffer Addressing: two readings of it differ here")
 #: Of atomic operations, LDS DMA and transposing reads, in any mode.
 ALIGNED = Source("CDNA3 ISA 11.1 and 9.1.6, alignment")
-#: Of a wave's own accesses to device memory, by vector instructions.
+#: Of accesses of a workgroup to device memory, by vector instructions: a wave's own, and others' behind a barrier.
 OWN_ORDER = Source(
-    "CDNA3 ISA 4.4, a wait for stores; LLVM asks for none, as vector memory operations of a wave are done in order "
-    "(AMDGPUUsage, Memory Model: code sequences)",
+    "CDNA3 ISA 4.4, a wait for stores; LLVM asks for none within a workgroup, whose waves share a queue "
+    "(AMDGPUUsage, Memory Model: code sequences without tgsplit)",
     required=False,
 )
 _STATE = Source("AMDGPUUsage, Initial Kernel Execution State: everything else starts undefined")

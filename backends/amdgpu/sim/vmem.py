@@ -22,7 +22,7 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import issue_store, load_lanes, store_lanes
 from convgen.backends.sim.local import Stretch
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")
@@ -194,7 +194,7 @@ def _store(
         transfer.check_address(g, step, address)
         where = address.resolve(g, step, width.size, transfer.active(g))
         values = fetch(g)
-        ticket = g.env.ticket()
+        ticket = issue_store(g)
         undefined = bool(g.poison & bits) and g.env.strict
         if undefined and not where.private:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)

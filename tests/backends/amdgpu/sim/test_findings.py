@@ -419,3 +419,50 @@ def test_what_llvm_alone_asks_for_does_not_stop_a_run(sim: Any) -> None:
     case = Case("wait-states", "\n".join([body] * 5) + "\n ds_write_b32 v1, v0 offset:2000", "")
     kinds = [f.kind for f in execute(sim, case, case.body, max_findings=1).findings]
     assert kinds == ["wait-states"] * 5 + ["lds-bounds"]
+
+
+_EXCHANGE = """
+  v_and_b32_e32 v4, 0xff, v1
+  v_xor_b32_e32 v3, 0x80, v4
+  v_cmp_gt_u32_e32 vcc, 64, v0
+  s_mov_b64 s[22:23], exec
+  s_mov_b64 exec, vcc
+  buffer_store_dword v0, v4, s[8:11], 0 offen
+  s_mov_b64 exec, s[22:23]
+  {wait}
+  {barrier}
+  {load}
+  s_waitcnt vmcnt(0) lgkmcnt(0)
+  v_mov_b32_e32 v1, v4
+"""
+_LOAD = "buffer_load_dword v2, v3, s[8:11], 0 offen"
+_SCALAR_LOAD = "s_load_dword s20, s[4:5], 0x0\n s_waitcnt lgkmcnt(0)\n v_mov_b32_e32 v2, s20"
+#: What stands between a wave's store and a load -> whether a manual or LLVM asks for more.
+WITHIN_A_WORKGROUP = {
+    "all": ({"wait": "s_waitcnt vmcnt(0)", "barrier": "s_barrier"}, None),
+    "a barrier": ({"wait": "", "barrier": "s_barrier"}, False),
+    "a wait": ({"wait": "s_waitcnt vmcnt(0)", "barrier": ""}, True),
+    "nothing": ({"wait": "", "barrier": ""}, True),
+    "nothing before a scalar load": ({"wait": "", "barrier": "", "load": _SCALAR_LOAD}, True),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN_A_WORKGROUP)
+def test_what_asks_for_order_within_a_workgroup(sim: Any, name: str) -> None:
+    """LLVM has no wait for stores before a barrier (AMDGPUUsage, Memory Model: fence release - workgroup)."""
+    between, required = WITHIN_A_WORKGROUP[name]
+    body = _EXCHANGE.format(**{"load": _LOAD, **between})
+    source = sim.Source(PROLOGUE + body + STORE_V2, lds=1024)
+    buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    report = sim.run("gfx942", source, buffers, workgroup=128)
+    found = [f.source.required for f in report.findings if f.kind == "global-visibility"]
+    assert (max(found) if found else None) is required
+
+
+def test_a_wave_reads_what_it_has_stored(sim: Any) -> None:
+    body = "buffer_store_dword v0, v1, s[8:11], 0 offen\n buffer_load_dword v2, v1, s[8:11], 0 offen\n"
+    source = sim.Source(PROLOGUE + body + "s_waitcnt vmcnt(0)" + STORE_V2)
+    buffers = {"in": np.zeros(64, np.uint32), "out": np.zeros(64, np.uint32)}
+    report = sim.run("gfx942", source, buffers)
+    assert [(f.kind, f.source.required) for f in report.findings] == [("global-visibility", False)]
+    np.testing.assert_array_equal(buffers["out"], np.arange(64))
