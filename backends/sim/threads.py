@@ -41,10 +41,6 @@ class Stepped(Protocol):
 class Surroundings:
     """What the groups of a batch share: memory, local memory, findings, counters, barrier epochs."""
 
-    #: What asks threads of a workgroup to wait for stores before accesses, or barriers, behind them; None: what asks
-    #: for any other order.
-    own_order: ClassVar[Source | None] = None
-
     def __init__(
         self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True
     ) -> None:
@@ -55,6 +51,9 @@ class Surroundings:
         self.strict = strict
         self.epoch: U32 = np.ones(slots, np.uint32)  #: barriers passed, plus one, by slot
         self.causality = causality
+        #: What asks threads of a workgroup to wait for stores before accesses, or barriers, behind them; None: what
+        #: asks for any other order.
+        self.own_order: Source | None = None
         #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
         self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
         self.store_issued: dict[tuple[int, int], int] = causality.store_issued if causality.tracked else {}

@@ -44,6 +44,7 @@ class Descriptor:
     vgprs: int  #: allocated vector registers of both kinds
     sgprs: int
     accum_offset: int  #: index of a0 in the unified register file
+    tg_split: bool  #: whether waves of a workgroup may run on different compute units
     user_sgprs: int
     workgroup_id: tuple[bool, bool, bool]
     workgroup_info: bool
@@ -77,6 +78,7 @@ class Descriptor:
             vgprs=((rsrc1 & 0x3F) + 1) * 8,
             sgprs=((rsrc1 >> 6 & 0xF) // 2 + 1) * 16,
             accum_offset=((rsrc3 & 0x3F) + 1) * 4,
+            tg_split=bool(rsrc3 >> 16 & 1),
             user_sgprs=rsrc2 >> 1 & 0x1F,
             workgroup_id=(bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
             workgroup_info=bool(rsrc2 >> 10 & 1),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.scratch import Scratch
-from convgen.backends.amdgpu.sim.sources import OWN_ORDER
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.local import Lds
@@ -22,8 +21,6 @@ IMAGE, VARIABLES = "<code>", "<variables>"
 
 class Environment(Surroundings):
     """The surroundings of one batch of workgroups."""
-
-    own_order = OWN_ORDER
 
     def __init__(
         self,

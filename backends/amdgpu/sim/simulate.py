@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.sim.engine import WaveEngine
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
 from convgen.backends.amdgpu.sim.scratch import place_scratch
-from convgen.backends.amdgpu.sim.sources import SOURCES
+from convgen.backends.amdgpu.sim.sources import OWN_ORDER, SOURCES
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.amdgpu.sim.watching import watcher
@@ -130,6 +130,7 @@ class _Run(Run):
         lds = Lds(count, lds_bytes, program.context.lds_grain)
         scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
         env = Environment(self, self.code.arch, lds, count, waves, self.causality, scratch, strict=self.strict)
+        env.own_order = None if program.kernel.descriptor.tg_split else OWN_ORDER
         self._living += 1
         self._begun.append(env)
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
