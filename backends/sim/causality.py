@@ -63,6 +63,7 @@ class Causality:
     store_done: dict[tuple[int, int], int] = attrs.field(
         factory=dict
     )  #: epoch in which (ticket, thread) was waited for
+    store_issued: dict[tuple[int, int], int] = attrs.field(factory=dict)  #: the same of when it was issued
     _acquired: dict[int, Knowledge] = attrs.field(factory=dict)  #: by thread
     _shared: dict[int, list[tuple[int, Knowledge]]] = attrs.field(factory=dict)  #: by workgroup, with the epoch
     _released: dict[int, Knowledge] = attrs.field(factory=dict)
@@ -136,12 +137,14 @@ class Causality:
         self._published.append(together)
         return len(self._published) - 1
 
-    def covers(self, who: Who, ticket: int, thread: int, group: int) -> bool:
-        """Whether a thread knows of a store of another workgroup's thread."""
+    def covers(self, who: Who, ticket: int, thread: int, group: int, *, issued: bool = False) -> bool:
+        """Whether a thread knows of a store of another workgroup's thread; or would, if what that workgroup's threads
+        have `issued` before a barrier were done behind it.
+        """
         if not self.tracked:
             return False
         known = self.known(who)
         if known.threads.get(thread, 0) >= ticket:
             return True
-        done = self.store_done.get((ticket, thread))
+        done = (self.store_issued if issued else self.store_done).get((ticket, thread))
         return done is not None and done < known.groups.get(group, 0)

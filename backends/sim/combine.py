@@ -71,17 +71,31 @@ def combine_lanes(
     With `expected`, only lanes that find it write (compare and swap). Lanes that do not meet are combined at once.
     """
     old = np.zeros(places.shape, memory.dtype)
-
-    def apply(rows: Array, columns: Array) -> None:
-        at = places[rows, columns]
-        found = memory[at]
-        old[rows, columns] = found
-        new = function(found, values[rows, columns])
-        memory[at] = new if expected is None else np.where(found == expected[rows, columns], new, found)
-
     rows, columns = np.nonzero(lanes)
-    for turn in _turns(places[rows, columns]):
-        apply(rows[turn], columns[turn])
+    at, given = places[rows, columns], values[rows, columns]
+    if expected is not None:
+        old[rows, columns] = _swapped(memory, at, given, expected[rows, columns], function)
+        return old
+    for turn in _turns(at):
+        found = memory[at[turn]]
+        old[rows[turn], columns[turn]] = found
+        memory[at[turn]] = function(found, given[turn])
+    return old
+
+
+def _swapped(memory: Array, at: Array, given: Array, expected: Array, function: Combine) -> Array:
+    """Compare and swap, address by address up to the next that finds what it expects: what each found."""
+    old, left = np.zeros(len(at), memory.dtype), np.arange(len(at))
+    while len(left):
+        old[left] = found = memory[at[left]]
+        hits = left[found == expected[left]]
+        there, first = np.unique(at[hits], return_index=True)
+        if not len(there):
+            break
+        winners = hits[first]
+        memory[there] = function(memory[there], given[winners])
+        place = np.minimum(np.searchsorted(there, at[left]), len(there) - 1)
+        left = left[(there[place] == at[left]) & (left > winners[place])]
     return old
 
 

@@ -19,6 +19,9 @@ class LaunchStopped(Exception):
     """Raised after a finding that leaves nothing sensible to execute, or when there are enough of them."""
 
 
+Place = tuple[int, str, int]  #: a thread, a buffer and the number of a stamp there
+
+
 class Reporter:
     """Keeps the first finding of each (kind, instruction) of a launch; `limit` of those that a manual asks for stop it.
 
@@ -35,6 +38,7 @@ class Reporter:
         self.base = 0  #: address of the kernel's symbol
         self.line_of: Callable[[int], str] = lambda address: ""  #: the source line of an address, as FILE:LINE
         self._seen: set[tuple[str, str, int, bool]] = set()
+        self._held: list[tuple[set[Place], Callable[[], None]]] = []
 
     def start(self, kernel: str, base: int, line_of: Callable[[int], str] = lambda address: "") -> None:
         """Name the kernel that later findings belong to, and what knows the lines of its source."""
@@ -85,9 +89,37 @@ class Reporter:
         if self._required >= self.limit:
             raise LaunchStopped
 
-    def at_first(self, kind: str, message: str, instruction: Located, group: Threads, bad: npt.NDArray[Any]) -> None:
+    def hold(self, places: set[Place], report: Callable[[], None]) -> None:
+        """Keep a finding until `found_out` has come to all of its places, or the launch ends, which reports it."""
+        self._held.append((places, report))
+
+    def found_out(self, places: set[Place]) -> None:
+        """Threads have found out by atomic operations whether what they had loaded there was stale."""
+        for held, _ in self._held:
+            held -= places
+        self._held = [(held, report) for held, report in self._held if held]
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+    def settle(self) -> None:
+        """Report what is still held, at the end of a launch."""
+        held, self._held = self._held, []
+        for _, report in held:
+            report()
+
+    def at_first(
+        self,
+        kind: str,
+        message: str,
+        instruction: Located,
+        group: Threads,
+        bad: npt.NDArray[Any],
+        source: Source | None = None,
+    ) -> None:
         """Record a finding at the first true entry of `bad`, shaped [waves] or [waves, lanes]."""
         where = np.argwhere(bad)
         if len(where):
             row, lane = int(where[0][0]), int(where[0][1]) if bad.ndim == 2 else -1
-            self.add(kind, message, instruction, group, row, lane)
+            self.add(kind, message, instruction, group, row, lane, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from convgen.backends.sim.arrays import U64, Array, Bools, all_bits
 from convgen.backends.sim.causality import Who
 from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
+from convgen.backends.simulation import Source
 
+_OWN, _UNWAITED = "its own store", ", without its wait before the barrier between"
 _FEW = 8  #: lanes that are looked at one by one
 
 
@@ -21,11 +24,18 @@ def everyone(g: Threads) -> list[Who]:
 
 
 def parts_of(
-    g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    lanes: Bools | None,
+    alignment: int = 4,
+    aligned: Source | None = None,
 ) -> list[tuple[Allocation, Array, Bools | None]]:
     """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported.
 
-    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less.
+    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less; `aligned` says what asks for it
+    where that is not what asks for plain accesses.
     """
     parts, missing = g.env.memory.resolve(address, size, lanes)
     if missing is not None:
@@ -55,6 +65,7 @@ def parts_of(
                 step.instruction,
                 g,
                 (offset & (need - 1)) != 0,
+                aligned,
             )
         found.append((allocation, offset, taken))
     return found
@@ -73,7 +84,8 @@ def load_lanes(
 ) -> tuple[Array, Bools | None]:
     """Data [words, waves, lanes] and its poison; lanes that take no part read 0.
 
-    An `atomic` load may meet others' atomic "operations", or, where those are not marked, all their "stores".
+    An `atomic` load may meet others' atomic "operations", or, where those are not marked, all their "stores"; one that
+    is a "guess" may meet operations where a compare-and-swap follows that finds out.
     """
     data: Array | None = None
     poison: Bools | None = None
@@ -83,8 +95,8 @@ def load_lanes(
         if g.env.strict:
             if atomic != "stores":
                 check_stores(g, step, allocation, offset, size, taken, "loads")
-            if not atomic:
-                check_updates(g, step, allocation, offset, size, taken, "loads")
+            if atomic in ("", "guess"):
+                check_updates(g, step, allocation, offset, size, taken, "loads", guess=bool(atomic))
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
                 undefined = undefined if taken is None else undefined & taken
@@ -178,22 +190,50 @@ def store_lanes(
 def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> str:
     """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; "" when it is behind it."""
     if wave == int(g.wave_ids()[row]):
-        return "its own store wrote, without a wait between" if ticket in outstanding else ""
+        return f"{_OWN} wrote, without a wait between" if ticket in outstanding else ""
     if wave // g.env.waves != g.group_id[row]:
         who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]))
-        if g.env.causality.covers(who, ticket, wave, wave // g.env.waves):
+        causality, group = g.env.causality, wave // g.env.waves
+        if causality.covers(who, ticket, wave, group):
             return ""
-        return f"workgroup {wave // g.env.waves} wrote in the same launch"
+        unwaited = causality.covers(who, ticket, wave, group, issued=True)
+        return f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch")
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
         return ""
-    return f"wave {wave % g.env.waves} wrote, without its wait and a barrier between"
+    issued = g.env.store_issued.get((ticket, wave))
+    unwaited = issued is not None and issued < g.env.epoch[g.slot[row]]
+    return f"wave {wave % g.env.waves} wrote" + (_UNWAITED if unwaited else ", without its wait and a barrier between")
+
+
+def issue_store(g: Threads) -> int:
+    """The number of a new store or atomic operation; notes the epoch for each of its threads."""
+    ticket = g.env.ticket()
+    for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
+        g.env.store_issued[ticket, wave] = epoch
+    return ticket
+
+
+def _asks(g: Threads, what: str, *, queued: bool) -> Source | None:
+    """What asks for order between accesses, where it is not what asks for that of other threads'."""
+    return g.env.own_order if queued and (what.startswith(_OWN) or _UNWAITED in what) else None
 
 
 def check_stores(
-    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
+    g: Threads,
+    step: Stepped,
+    allocation: Allocation,
+    offset: Array,
+    size: int,
+    lanes: Bools | None,
+    access: str,
+    *,
+    queued: bool = True,
 ) -> None:
-    """Report a load or atomic operation on bytes that this launch has stored, where nothing orders the two."""
+    """Report a load or atomic operation on bytes that this launch has stored, where nothing orders the two.
+
+    `queued` accesses go the way that stores go.
+    """
     marks = allocation.marks(offset, size)
     if marks is None:
         return
@@ -210,14 +250,28 @@ def check_stores(
         if what:
             kind = "global-visibility" if access == "loads" else "global-race"
             message = f"{access} what {what}, at {allocation.name} + {int(offset[row, lane]):#x}"
-            g.env.reporter.add(kind, message, step.instruction, g, int(row), int(lane))
-            return
+            source = _asks(g, what, queued=queued)
+            g.env.reporter.add(kind, message, step.instruction, g, int(row), int(lane), source)
+            if source is None:
+                return
 
 
 def check_updates(
-    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, access: str
+    g: Threads,
+    step: Stepped,
+    allocation: Allocation,
+    offset: Array,
+    size: int,
+    lanes: Bools | None,
+    access: str,
+    *,
+    queued: bool = True,
+    guess: bool = False,
 ) -> None:
-    """Report a plain load or store of bytes that this launch updates atomically, where nothing orders the two."""
+    """Report a plain load or store of bytes that this launch updates atomically, where nothing orders the two.
+
+    That of a `guess` is held until compare-and-swaps have found out, if they come (`Reporter.hold`).
+    """
     if allocation.updated is None:
         return
     units = allocation.units(offset, size)
@@ -228,17 +282,23 @@ def check_updates(
         return
     outstanding = g.outstanding_stores()
     for row in np.flatnonzero(hit.any(axis=(0, 2))):
-        mine = units[:, row][hit[:, row]]
-        for update in allocation.updates:
-            for wave in update.waves_at(mine):
-                what = _unordered(g, int(row), update.ticket, int(wave), outstanding)
-                if what:
-                    kind = "global-visibility" if access == "loads" else "global-race"
-                    lane = int(hit[:, row].any(axis=0).argmax())
-                    message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
-                    message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
-                    g.env.reporter.add(kind, message, step.instruction, g, int(row), lane)
-                    return
+        mine = set(units[:, row][hit[:, row]].tolist())
+        met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
+        wrong = (_unordered(g, int(row), ticket, wave, outstanding) for wave, ticket in sorted(met))
+        for what in filter(None, wrong):
+            kind = "global-visibility" if access == "loads" else "global-race"
+            lane = int(hit[:, row].any(axis=0).argmax())
+            message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
+            message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
+            source = _asks(g, what, queued=queued)
+            report = partial(g.env.reporter.add, kind, message, step.instruction, g, int(row), lane, source)
+            if guess and source is None:
+                places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}
+                g.env.reporter.hold(places, report)
+                break
+            report()
+            if source is None:
+                return
 
 
 def land_store(g: Threads, tickets: Iterable[int]) -> None:

@@ -80,10 +80,20 @@ class Lds:
         self.written: U32 = self._accessed[0]
         self.read: U32 = self._accessed[1]
         self.updated: U32 | None = None  #: stamps of atomic operations, where there are any
+        #: Waves, a bit each, that have read a unit since the last barrier where a compare-and-swap may follow that
+        #: finds out what was stale, and those of them with none so far; the last such read. None where there are none.
+        self._guesses: tuple[U32, U32] | None = None
+        self._guess: tuple[Stepped, Threads] | None = None
 
     def units(self, place: Array, size: int) -> Array:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
         return (place >> self._shift) + counted(max(size // self.grain, 1), place.ndim)
+
+    def units_across(self, place: Array, size: int) -> Array:
+        """The same for addresses that may not be aligned to stamps; the last one may be there twice."""
+        units = (place >> self._shift) + counted(size // self.grain + 1, place.ndim)
+        covered: Array = np.minimum(units, (place + (size - 1)) >> self._shift)
+        return covered
 
     def load(self, at: Stretch) -> Array:
         """What stands at each address: [size/4, ...] words, or values for sizes 1 and 2."""
@@ -113,16 +123,26 @@ class Lds:
     # -- races --------------------------------------------------------------------------------------------------------
 
     def note_read(
-        self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
+        self,
+        group: Threads,
+        step: Stepped,
+        units: Array,
+        mine: U32,
+        where: Array | None = None,
+        *,
+        guess: bool = False,
     ) -> Bools | None:
         """Stamp a read; gives the undefined units, and reports a race with another wave's write.
 
-        `where` gives the (row, lane) of each column of `units` when those are some lanes only.
+        Of a `guess` it is seen at the next barrier whether it met atomic operations (`settle`). `where` gives the (row,
+        lane) of each column of `units` when those are some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
         others = _others(stamps, mine)
         self._report(group, step, others[0], "reads what another wave wrote" + _SINCE, where, units)
-        if self.updated is not None:
+        if guess:
+            self._note_guess(group, step, units, mine)
+        elif self.updated is not None:
             self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
         self._share(self.read, units, mine, others[1])
         return _undefined(stamps[0])
@@ -155,11 +175,14 @@ class Lds:
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, at: Stretch, values: Array, units: int) -> Bools:
-        """Which of the stamps of each address cover bytes that differ from values: [units, ...]."""
+        """Which of the stamps of each address cover bytes that differ from values: [units, ...]; all of those of an
+        address that is not aligned to them, or none.
+        """
         there = self.data.take(at.place[..., None] + np.arange(at.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
         given = words.view(np.uint8) if at.size >= 4 else words.view(np.uint8)[..., : at.size]
-        return np.moveaxis(any_along((there != given).reshape(*at.place.shape, units, -1), -1), -1, 0)
+        parts = units if units * self.grain == at.size else 1
+        return np.moveaxis(any_along((there != given).reshape(*at.place.shape, parts, -1), -1), -1, 0)
 
     def note_write(
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
@@ -180,13 +203,47 @@ class Lds:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
         self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where, units)
-        self._race(
-            group, step, self.read.take(units), mine, "atomically updates what another wave has read", where, units
-        )
+        read = self.read.take(units)
+        if self._guesses is not None:
+            read[self._guesses[0].take(units) != 0] = 0
+        self._race(group, step, read, mine, "atomically updates what another wave has read", where, units)
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
         return _undefined(stamps)
+
+    def _note_guess(self, group: Threads, step: Stepped, units: Array, mine: U32) -> None:
+        if self._guesses is None:
+            self._guesses = np.zeros(len(self.read), np.uint32), np.zeros(len(self.read), np.uint32)
+        bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+        for masks in self._guesses:
+            np.bitwise_or.at(masks, units, bits)
+        self._guess = step, group
+
+    def find_out(self, units: Array, mine: U32) -> None:
+        """Compare-and-swaps have shown whether what their waves had read was stale."""
+        if self._guesses is not None:
+            bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
+            np.bitwise_and.at(self._guesses[1], units, ~bits)
+
+    def settle(self, slot: int, epoch: int) -> None:
+        """Before a workgroup passes a barrier, and at its end: report guesses that met operations, not found out."""
+        if self._guesses is None or self._guess is None:
+            return
+        part = slice(slot * self.stride // self.grain, (slot + 1) * self.stride // self.grain)
+        doubts = self._guesses[1][part]
+        places = np.flatnonzero(doubts)
+        if len(places) and self.updated is not None:
+            stamps = self.updated[part][places]
+            other = np.uint32(1) << np.minimum(stamps >> np.uint32(1) & np.uint32(0xFF), np.uint32(31))
+            others = (doubts[places] != other) | (stamps & SEVERAL == SEVERAL)
+            met = places[(stamps >> np.uint32(9) == epoch) & others]
+            if len(met):
+                step, group = self._guess
+                message = f"reads what another wave updated{_SINCE}, at local address {int(met[0]) * self.grain:#x}"
+                group.env.reporter.add(self.kind, message, step.instruction, group)
+        for masks in self._guesses:
+            masks[part] = 0
 
     @staticmethod
     def _share(stamps: U32, units: Array, mine: U32, others: Bools) -> None:

@@ -18,25 +18,11 @@ import numpy.typing as npt
 from convgen.backends.sim.arrays import U32, U64, Array, Bools, Bytes, all_bits, counted, least, most
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.simulation import KernelArg, Pages, reserve
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define
 
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
-
-
-@frozen(eq=False)
-class Update:
-    """An atomic operation of this launch: its number, the stamps that its lanes cover, and their waves."""
-
-    ticket: int
-    units: Array
-    waves: Array
-
-    def waves_at(self, units: Array) -> Array:
-        """The waves that updated any of some stamps."""
-        found: Array = np.unique(self.waves[np.isin(self.units, units)])
-        return found
 
 
 @define(eq=False)
@@ -51,7 +37,8 @@ class Allocation:
     written: Bools | None = None  #: bytes that are defined, for buffers that start uninitialised
     stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
-    updates: list[Update] = attrs.field(factory=list)
+    #: Number of the last atomic operation of each wave that came by a stamp.
+    updates: dict[int, dict[int, int]] = attrs.field(factory=dict)
     published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
@@ -66,7 +53,7 @@ class Allocation:
 
     def start_launch(self, grain: int) -> None:
         """Forget the stores of earlier launches."""
-        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, [], None, grain
+        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, {}, None, grain
 
     def touch(self, offset: Array, size: int) -> None:
         """Have the bytes of an access."""
@@ -116,8 +103,13 @@ class Allocation:
             self.written[offset[..., None] + np.arange(size)] = True
 
     def units(self, offset: Array, size: int) -> Array:
-        """Indices of the stamps that an access covers."""
-        return offset // self.grain + counted(max(size // self.grain, 1), offset.ndim)
+        """Indices of the stamps that an access covers; of one that is not aligned, the last may be there twice."""
+        grain = self.grain
+        if all_bits(offset) & (min(size, grain) - 1):
+            units = offset // grain + counted(size // grain + 1, offset.ndim)
+            covered: Array = np.minimum(units, (offset + (size - 1)) // grain)
+            return covered
+        return offset // grain + counted(max(size // grain, 1), offset.ndim)
 
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Stamp a store: which one it was and whose."""
@@ -135,7 +127,9 @@ class Allocation:
             self.updated = reserve(len(self.data) // self.grain + 1, np.bool_)
         units = self.units(offset, size)
         self.updated[units] = True
-        self.updates.append(Update(ticket, units.reshape(-1), np.broadcast_to(wave, units.shape).reshape(-1)))
+        waves = np.broadcast_to(wave, units.shape)
+        for unit, number in set(zip(units.reshape(-1).tolist(), waves.reshape(-1).tolist(), strict=True)):
+            self.updates.setdefault(unit, {})[number] = ticket
 
     def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
         """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""

@@ -66,6 +66,7 @@ class Run(ABC):
             for launch in launches:
                 try:
                     self._launch(launch)
+                    self.reporter.settle()
                 except LaunchStopped:
                     break
         self.memory.finish()

@@ -19,6 +19,7 @@ from convgen.backends.sim.local import Lds, stamps_of
 if TYPE_CHECKING:
     from convgen.backends.sim.causality import Causality
     from convgen.backends.sim.run import Run
+    from convgen.backends.simulation import Source
 
 
 class Located(Protocol):
@@ -50,8 +51,12 @@ class Surroundings:
         self.strict = strict
         self.epoch: U32 = np.ones(slots, np.uint32)  #: barriers passed, plus one, by slot
         self.causality = causality
+        #: What asks threads of a workgroup to wait for stores before accesses, or barriers, behind them; None: what
+        #: asks for any other order.
+        self.own_order: Source | None = None
         #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
         self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
+        self.store_issued: dict[tuple[int, int], int] = causality.store_issued if causality.tracked else {}
 
     def ticket(self) -> int:
         """The number of a new store or atomic operation."""

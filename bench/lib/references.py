@@ -132,6 +132,42 @@ def _dropout(t: Tensors, numbers: Numbers, _: Mapping[str, str]) -> dict[str, Ar
     return {"Y": np.where(kept, t["X"] / (1 - numbers["p"]), 0.0)}
 
 
+def _fibonacci(n: int) -> int:
+    return n if n < 2 else _fibonacci(n - 1) + _fibonacci(n - 2)
+
+
+_FUNCTIONS: tuple[Callable[[int], int], ...] = (lambda x: x + 1, lambda x: x * x, lambda x: -x, lambda x: x ^ 0x5A5A)
+
+
+def _called(x: int) -> int:
+    """A number of `tests/data/foreign/clang.c`, functions; beyond 32 bits it wraps."""
+    r = _fibonacci(x & 7)
+    for k in range(3):
+        r = _FUNCTIONS[(r + k) & 3](r + x)
+    y = x & 255
+    for k in range(40):
+        if y < 2:
+            break
+        if k > (x >> 8 & 31):
+            r -= y
+            break
+        y = 3 * y + 1 if y & 1 else y >> 1
+        r += y
+    return r + (1, 20, 300, 4000)[x & 3]
+
+
+def _functions(t: Tensors, _: Numbers, __: Mapping[str, str]) -> dict[str, Array]:
+    return {"Y": np.array([(_called(int(x)) + (1 << 31)) % (1 << 32) - (1 << 31) for x in t["X"]])}
+
+
+def _swaps(t: Tensors, _: Numbers, __: Mapping[str, str]) -> dict[str, Array]:
+    """A word whose bytes sum every fourth number; minus the sum of the numbers' low halves of bytes, twice in f32."""
+    x = t["X"].astype(np.int64)
+    sums = np.array([x[n::4].sum() for n in range(4)]).astype(np.uint8).view(np.int32)
+    low = np.array([-(x & 15).sum()] * 2).astype(np.float32).view(np.int32)
+    return {"S": np.concatenate((sums, low))}
+
+
 REFERENCES: Mapping[str, Reference] = {
     "softmax": lambda t, _, __: {"Y": _softmax(t["X"].astype(np.float64))},
     "layer_norm": _layer_norm,
@@ -158,4 +194,6 @@ REFERENCES: Mapping[str, Reference] = {
     "divisions": _divisions,
     "convert": lambda t, _, __: {"Y": t["X"].astype(np.float64)},
     "dropout": _dropout,
+    "functions": _functions,
+    "swaps": _swaps,
 }

@@ -74,7 +74,7 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
         if buffer.swizzled:
             if idxen or not buffer.scratch:
                 raise Unsupported(f"`{instruction.text}`: of swizzled buffers only the scratch buffer is simulated")
-            return scratch_where(g, step, base[:, 0], offset, size, active)
+            return scratch_where(g, step, base[:, 0], offset, size, active, scalar)
         if idxen:
             offset += g.v[index_register] * buffer.stride
         end, shift = most(offset) + size, most(scalar)

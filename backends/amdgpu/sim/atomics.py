@@ -18,12 +18,13 @@ from convgen.backends.amdgpu.sim.ds_access import locate
 from convgen.backends.amdgpu.sim.ds_atomics import note_update
 from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
-from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
+from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
 from convgen.backends.sim.memory import Allocation
 from convgen.ir.record import frozen
 
@@ -72,7 +73,7 @@ def atomic_step(
     def run(g: WaveGroup) -> None:
         transfer.check_address(g, step, address)
         transfer.refuse_poison(g, step, step.reads, atomic.registers, "the data of an atomic operation")
-        ticket = g.env.ticket()
+        ticket = issue_store(g)
         tickets = (ticket,)
         old, met = atomic.apply(g, ticket)
         g.env.counters["atomic_bytes"] += g.active_lanes() * size
@@ -90,6 +91,15 @@ def _land_both(g: WaveGroup, pending: Pending) -> None:
     transfer.land_registers(g, pending)
     transfer.land_stores(g, pending)
     land_met(g, pending)
+
+
+def _find_out(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
+    """A compare-and-swap tells its waves whether what they had loaded before was stale."""
+    units = allocation.units(offset, size)
+    threads = np.broadcast_to(g.wave_ids()[:, None], units.shape)
+    taken = np.broadcast_to(lanes, units.shape)
+    pairs = zip(threads[taken].tolist(), units[taken].tolist(), strict=True)
+    g.env.reporter.found_out({(thread, allocation.name, unit) for thread, unit in pairs})
 
 
 @frozen(eq=False)
@@ -118,17 +128,21 @@ class _Atomic:
         if where.local is not None:
             old = self._local(g, where, values, expected)
             rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, alignment=size):
+        for allocation, offset, taken in parts_of(g, self.step, where.address, size, rest, size, ALIGNED):
             if not is_writable(g, self.step, allocation, taken):
                 continue
             lanes = np.ones(values.shape, np.bool_) if taken is None else taken
             if g.env.strict:
-                self._check(g, allocation, offset, lanes, ticket)
+                self._check(g, allocation, offset, lanes)
                 met = meet(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
             found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
             old = np.where(lanes, found, old)
+            if g.env.strict:
+                self._note(g, allocation, offset, lanes if expected is None else lanes & (found == expected), ticket)
+                if expected is not None and g.env.reporter.holds:
+                    _find_out(g, allocation, offset, self.size, lanes)
             g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met
@@ -136,16 +150,23 @@ class _Atomic:
     def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
         """What the lanes of a flat operation that reach LDS find there."""
         offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        at = locate(g, self.step, offset, self.size, lanes=where.local)
+        at = locate(g, self.step, offset, self.size, lanes=where.local, aligned=ALIGNED)
         taking = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
         if g.env.strict:
             note_update(g, self.step, at.units, taking, replaces=self.replaces)
         memory = g.env.local.data.view(values.dtype)
         return combine_lanes(memory, at.place // self.size, values, taking, self.function, expected)
 
-    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
-        """Report undefined memory and unordered plain stores; note the operation."""
-        check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
+    def _note(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
+        """Note the operation, for lanes that write: a compare-and-swap that finds something else does not."""
+        waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
+        if waves.size:
+            allocation.mark_update(offset[lanes], self.size, ticket, waves)
+
+    def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
+        """Report undefined memory and unordered plain stores, where atomic ones are marked."""
+        if g.env.arch.scope.store or not g.env.causality.tracked or self.size < 4:
+            check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
         undefined = allocation.load_poison(offset, self.size)
         if undefined is not None and not self.replaces and (undefined & lanes).any():
             g.env.reporter.at_first(
@@ -155,5 +176,3 @@ class _Atomic:
                 g,
                 any_along(undefined & lanes, 0),
             )
-        waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
-        allocation.mark_update(offset[lanes], self.size, ticket, waves)

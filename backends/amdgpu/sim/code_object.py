@@ -6,24 +6,30 @@ import io
 import struct
 import tempfile
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgpack
 from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
-from convgen.backends.sim.errors import SimulatorError, reading, within
+from convgen.backends.sim.errors import SimulatorError, Unsupported, reading, within
 from convgen.backends.simulation import Parameter, Signature
 from convgen.backends.toolchain import LLVM_OBJDUMP, run
 from convgen.ir.record import frozen
 
 MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
+_ALLOCATED, _WRITABLE = 2, 2  #: SHF_ALLOC and PF_W
 MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
+#: Relocations that the loader does: from which bit of the address on, how many bytes (AMDGPUUsage, "Relocations").
+_RELOCATIONS: Mapping[int, tuple[int, int]] = {1: (0, 4), 2: (32, 4), 3: (0, 8), 6: (0, 4), 13: (0, 8)}
+#: Bytes of scratch of a lane where functions call each other so that the compiler cannot tell how deep.
+DYNAMIC_STACK = 1 << 14
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
 
 
@@ -38,6 +44,7 @@ class Descriptor:
     vgprs: int  #: allocated vector registers of both kinds
     sgprs: int
     accum_offset: int  #: index of a0 in the unified register file
+    tg_split: bool  #: whether waves of a workgroup may run on different compute units
     user_sgprs: int
     workgroup_id: tuple[bool, bool, bool]
     workgroup_info: bool
@@ -65,12 +72,13 @@ class Descriptor:
             raise SimulatorError("wave32 kernels do not exist on CDNA")
         return cls(
             group_segment=group,
-            private_segment=private,
+            private_segment=max(private, DYNAMIC_STACK) if properties >> 11 & 1 else private,
             kernarg_size=within(kernarg, 0, MOST_ARGUMENTS, "kernarg_size"),
             entry=address + entry_offset,
             vgprs=((rsrc1 & 0x3F) + 1) * 8,
             sgprs=((rsrc1 >> 6 & 0xF) // 2 + 1) * 16,
             accum_offset=((rsrc3 & 0x3F) + 1) * 4,
+            tg_split=bool(rsrc3 >> 16 & 1),
             user_sgprs=rsrc2 >> 1 & 0x1F,
             workgroup_id=(bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
             workgroup_info=bool(rsrc2 >> 10 & 1),
@@ -135,6 +143,17 @@ class KernelInfo:
         return Signature(self.name, tuple(parameters), self.descriptor.group_segment)
 
 
+@frozen
+class Patch:
+    """A word of the image that holds an address, which is known when the image has its place."""
+
+    place: int
+    value: int
+    moves: bool  #: whether the image's place is added to the value
+    shift: int
+    size: int  #: bytes
+
+
 @frozen(eq=False)
 class CodeObject:
     """A loaded code object: its architecture, its kernels and its memory image."""
@@ -142,6 +161,8 @@ class CodeObject:
     arch: Arch
     kernels: Mapping[str, KernelInfo]
     image: bytes  #: the loadable segments, laid out from virtual address 0
+    patches: tuple[Patch, ...]
+    variables: int  #: where the segments begin that kernels may write
     symbols: Mapping[str, int]  #: addresses by name, of labels too
     raw: bytes
 
@@ -170,7 +191,7 @@ def _load(raw: bytes) -> CodeObject:
     with reading("the code object"):
         elf = ELFFile(io.BytesIO(raw))
         arch = arch_of_flags(int(elf["e_flags"]))
-        image = _image(elf)
+        image, patches, variables = _image(elf), tuple(_patches(elf)), _variables(elf)
         metadata = {str(kernel[".symbol"]): _checked(kernel) for kernel in _notes(elf).get("amdhsa.kernels", ())}
         tables = [section for section in elf.iter_sections() if isinstance(section, SymbolTableSection)]
         everything = [symbol for table in tables for symbol in table.iter_symbols() if symbol.name]
@@ -185,7 +206,7 @@ def _load(raw: bytes) -> CodeObject:
         if entry not in by_address:
             raise SimulatorError(f"kernel {name}.kd enters at {entry:#x}, where no instruction starts")
         kernels[name] = KernelInfo(name, descriptor, metadata.get(f"{name}.kd", {}), by_address[entry], instructions)
-    return CodeObject(arch, kernels, image, places, raw)
+    return CodeObject(arch, kernels, image, patches, variables, places, raw)
 
 
 @lru_cache(maxsize=8)
@@ -222,6 +243,32 @@ def _image(elf: ELFFile) -> bytes:
             raise SimulatorError("the code object is damaged: a segment is longer than the file, or than its memory")
         image[start : start + len(content)] = content
     return bytes(image)
+
+
+def _patches(elf: ELFFile) -> Iterator[Patch]:
+    """What the loader changes: addresses of variables and functions in tables of the image."""
+    for section in elf.iter_sections():
+        if not isinstance(section, RelocationSection) or not section["sh_flags"] & _ALLOCATED:
+            continue
+        symbols = elf.get_section(section["sh_link"])
+        for entry in section.iter_relocations():
+            kind, number = int(entry["r_info_type"]), int(entry["r_info_sym"])
+            if kind not in _RELOCATIONS:
+                raise Unsupported(f"relocation type {kind} of the code object is not simulated")
+            value, moves = int(entry["r_addend"]) if section.is_RELA() else 0, True
+            if number:
+                symbol = symbols.get_symbol(number)  # type: ignore[attr-defined]  # the symbol table that it links to
+                defined = symbol["st_shndx"] != "SHN_UNDEF"
+                if not defined and symbol["st_info"]["bind"] != "STB_WEAK":
+                    raise SimulatorError(f"the code object needs {symbol.name!r}, which it does not define")
+                value, moves = value + int(symbol["st_value"]), defined
+            yield Patch(int(entry["r_offset"]), value, moves, *_RELOCATIONS[kind])
+
+
+def _variables(elf: ELFFile) -> int:
+    loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+    end = max((int(s["p_vaddr"] + s["p_memsz"]) for s in loaded), default=0)
+    return min([end, *(int(s["p_vaddr"]) for s in loaded if s["p_flags"] & _WRITABLE)]) & ~3
 
 
 def _descriptor(image: bytes, address: int) -> Descriptor:

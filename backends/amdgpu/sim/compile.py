@@ -21,7 +21,7 @@ from convgen.backends.amdgpu.sim.hazards import HazardRules
 from convgen.backends.amdgpu.sim.mfma import compile_mfma
 from convgen.backends.amdgpu.sim.relative import Copies, compile_index, displaced, following, outside, skipped
 from convgen.backends.amdgpu.sim.scalar_stores import compile_scalar_store
-from convgen.backends.amdgpu.sim.scopes import compile_cache, first_guesses, names
+from convgen.backends.amdgpu.sim.scopes import compile_cache, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
@@ -55,12 +55,15 @@ def _power_of_two_part(size: int) -> int:
 
 
 def lds_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one LDS race stamp may cover: the narrowest access of the text, at most 16."""
+    """Bytes that one LDS race stamp may cover: the narrowest access of the text, or what its offsets let show through
+    of data that is not aligned; at most 16.
+    """
     grain = 16
     for instruction in instructions:
         name = instruction.name
         if name in READS or name in WRITES:
-            grain = min(grain, _power_of_two_part((READS.get(name) or WRITES[name]).size))
+            size = (READS.get(name) or WRITES[name]).size
+            grain = min(grain, _power_of_two_part(size), _power_of_two_part(instruction.number("offset") or size))
         elif name in READ2 or name in WRITE2:
             grain = min(grain, (READ2.get(name) or WRITE2[name])[0])
         elif name in ATOMICS:
@@ -73,11 +76,14 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 
 def store_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one stamp on device memory may cover: the narrowest store of the text, at most 4."""
+    """Bytes that one stamp on device memory may cover: the narrowest store of the text, or what the offsets of its
+    stores let show through of data that is not aligned; at most 4.
+    """
     if any("_store_format" in instruction.name for instruction in instructions):
         return 1
-    stored = (instruction.name.rpartition("_store_")[2] for instruction in instructions)
-    return min([4, *(STORES[suffix].size for suffix in stored if suffix in STORES)])
+    stores = [(i, STORES.get(i.name.rpartition("_store_")[2])) for i in instructions]
+    stored = [(width.size, _power_of_two_part(i.number("offset") or 4)) for i, width in stores if width is not None]
+    return min([4, *(part for parts in stored for part in parts)])
 
 
 class Program:
@@ -92,7 +98,8 @@ class Program:
             arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
         )
         self.context.approximate = approximate
-        self.context.guesses = first_guesses(kernel.instructions)
+        self.context.local_swaps = any(i.name.startswith("ds_cmpst_rtn_") for i in kernel.instructions)
+        self.context.swaps = any("_atomic_cmpswap" in instruction.name for instruction in kernel.instructions)
         self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction

@@ -123,6 +123,8 @@ def _branch(instruction: Instruction, context: Context) -> Step:
     def run(g: WaveGroup) -> None:
         if g.poison & reads and g.env.strict:
             bad = g.waves_poison(registers)
+            if bad is not None and len(registers) == 2:  # a bit that is set and defined decides it
+                bad &= ~np.any([g.s[r] & ~g.undefined_bits(r) for r in registers], axis=0)
             if bad is not None and bad.any():
                 g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
         taken = condition(g)
@@ -205,7 +207,9 @@ def _hardware_register(instruction: Instruction, context: Context) -> Step:
 
         return Step(instruction, "salu", get, 0, context.bits(target), consumes=uses)
     immediate = instruction.name == "s_setreg_imm32_b32"
-    source = next(o for o in instruction.operands if o.kind != "word")
+    source = next((o for o in instruction.operands if o.kind != "word"), None)
+    if source is None:
+        raise unsupported(instruction)
 
     def put(g: WaveGroup) -> None:
         if not is_mode:

@@ -37,7 +37,7 @@ def _compile_reads(
     register, source_bits, writes = context.vector(source), context.bits(source), context.bits(target)
     phases = context.arch.banks.get(("read", size))
     places = [Places(register, offset, size, phases) for offset in offsets]
-    land = transfer.landing(width)
+    land, guess = transfer.landing(width), context.local_swaps and size in (4, 8)
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_poison(g, step, source_bits, (register,), "the LDS address")
@@ -45,7 +45,7 @@ def _compile_reads(
         parts, poisons, units = [], [], []
         for each in places:
             at, cycles = each.of(g, step)
-            data, poison = read_places(g, step, at)
+            data, poison = read_places(g, step, at, guess=guess)
             if at.lanes is not None and at.lanes is not lanes:
                 data = np.where(at.lanes, data, np.uint32(0))
             parts.append(data)

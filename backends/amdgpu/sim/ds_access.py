@@ -16,6 +16,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
 from convgen.backends.sim.arrays import Array, Bools, all_bits, any_along, most
 from convgen.backends.sim.local import Stretch
+from convgen.backends.simulation import Source
 from convgen.ir.record import frozen
 
 #: Alignment that an LDS access of so many bytes needs.
@@ -72,13 +73,20 @@ class Places:
 
 
 def locate(
-    g: WaveGroup, step: Step, address: Array, size: int, alignment: int = 0, lanes: Bools | None = None
+    g: WaveGroup,
+    step: Step,
+    address: Array,
+    size: int,
+    alignment: int = 0,
+    lanes: Bools | None = None,
+    aligned: Source | None = None,
 ) -> Located:
     """Where accesses at byte addresses lead.
 
-    Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs); the former
-    take no part. `lanes` are those that are meant, by default the active ones. Register and offset add up modulo 2^32:
-    since CI a negative base with an offset that makes up for it works (LLVM, AMDGPUISelDAGToDAG.cpp, isDSOffsetLegal).
+    Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs; `aligned`
+    says what asks for it where that is not what asks for plain accesses); the former take no part. `lanes` are those
+    that are meant, by default the active ones. Register and offset add up modulo 2^32: since CI a negative base with an
+    offset that makes up for it works (LLVM, AMDGPUISelDAGToDAG.cpp, isDSOffsetLegal).
     """
     alignment = alignment or ALIGNMENT[size]
     lds, lanes = g.env.local, active(g) if lanes is None else lanes
@@ -102,25 +110,26 @@ def locate(
     if all_bits(used) & (alignment - 1):
         sound = False
         bad = (used & (alignment - 1)) != 0
-        g.env.reporter.at_first(
-            "misaligned", f"LDS access of {size} bytes not aligned to {alignment}", step.instruction, g, bad
-        )
+        what = f"LDS access of {size} bytes not aligned to {alignment}"
+        g.env.reporter.at_first("misaligned", what, step.instruction, g, bad, aligned)
     place = used + (g.slot * lds.stride)[:, None]
-    return Located(place, size, lanes, lds.units(place, size), sound)
+    across = not sound and lds.grain > 1 and all_bits(place) & (lds.grain - 1)
+    units = lds.units_across(place, size) if across else lds.units(place, size)
+    return Located(place, size, lanes, units, sound)
 
 
-def read_places(g: WaveGroup, step: Step, at: Located) -> tuple[Array, Bools | None]:
-    """Data and poison ([words, waves, lanes]) of a read, which is stamped."""
+def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
+    """Data and poison ([words, waves, lanes]) of a read, which is stamped, unless it is a guess that may be stale."""
     lds, lanes, units = g.env.local, at.lanes, at.units
     data = lds.load(at.stretch)
     if not g.env.strict:
         return data, None
     if lanes is None:
-        undefined = lds.note_read(g, step, units, g.stamp)
+        undefined = lds.note_read(g, step, units, g.stamp, guess=guess)
     else:
         some = np.broadcast_to(lanes, units.shape)
         mine = np.broadcast_to(g.stamp, units.shape)[some]
-        flat = lds.note_read(g, step, units[some], mine)
+        flat = lds.note_read(g, step, units[some], mine, guess=guess)
         undefined = None
         if flat is not None:
             undefined = np.zeros(units.shape, np.bool_)
@@ -128,6 +137,8 @@ def read_places(g: WaveGroup, step: Step, at: Located) -> tuple[Array, Bools | N
     poison = None
     if undefined is not None:
         words = max(at.size // 4, 1)
+        if len(undefined) > 1 and len(undefined) * lds.grain != at.size:
+            undefined = any_along(undefined, 0)[None]
         poison = any_along(undefined.reshape(words, -1, *at.place.shape), 1) if len(undefined) > words else undefined
         poison = np.repeat(poison, words // len(poison), axis=0)
     return data, poison
@@ -145,6 +156,8 @@ def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: B
         return
     clean: Array | int = 1
     if poison is not None:
+        if len(units) * lds.grain != at.size:
+            poison = any_along(poison, 0)[None]
         per = max(len(units) // len(poison), 1)
         merged = poison if len(units) >= len(poison) else any_along(poison.reshape(len(units), -1, *place.shape), 1)
         clean = (~np.repeat(merged, per, axis=0)).astype(np.uint32)

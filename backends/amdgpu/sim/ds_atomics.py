@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import ds_step, locate
 from convgen.backends.amdgpu.sim.ds_table import EXCHANGE2, TWO_OPERANDS
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
@@ -35,7 +36,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     if name in EXCHANGE2:
         far = EXCHANGE2[name][0] * size
         offsets = [instruction.number("offset0") * far, instruction.number("offset1") * far]
-    replaces = "wrxchg" in name
+    replaces, swaps = "wrxchg" in name, name.startswith("ds_cmpst_rtn_")
     exchange = _exchange(name, function, size, places, pairwise=len(offsets) == 2)
 
     def run(g: WaveGroup) -> None:
@@ -43,12 +44,15 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
         found, noted = [], []
         for number, offset in enumerate(offsets):
-            at = locate(g, step, g.v[register].astype(np.int64) + offset, size)
+            at = locate(g, step, g.v[register].astype(np.int64) + offset, size, aligned=ALIGNED)
             lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
             noted.append(at.units)
             if g.env.strict:
                 note_update(g, step, at.units, lanes, replaces=replaces)
             old = exchange(g, number, at.place, lanes)
+            if swaps and g.env.strict:
+                taking = np.broadcast_to(lanes, at.units.shape)
+                g.env.local.find_out(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
             found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()

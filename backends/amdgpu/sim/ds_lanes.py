@@ -10,6 +10,7 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import land_registers, refuse_poison
@@ -132,7 +133,7 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
         size, alignment = 4 * words, 8 if words == 2 else 4
-        at = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment)
+        at = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment, aligned=ALIGNED)
         data, poison = read_places(g, step, at)
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size
         if poison is not None:

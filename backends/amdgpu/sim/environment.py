@@ -15,7 +15,8 @@ from convgen.backends.sim.threads import Surroundings
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.ds_access import Located, Places
 
-IMAGE = "<code>"  #: the allocation that holds the code object's segments
+#: The allocations that hold the code object's segments: those that are only read, and those behind them.
+IMAGE, VARIABLES = "<code>", "<variables>"
 
 
 class Environment(Surroundings):

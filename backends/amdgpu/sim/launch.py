@@ -10,11 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
-from convgen.backends.amdgpu.sim.environment import IMAGE, Environment
+from convgen.backends.amdgpu.sim.code_object import CodeObject, Descriptor, KernelInfo
+from convgen.backends.amdgpu.sim.environment import IMAGE, VARIABLES, Environment
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SWIZZLE, WORD3, wave_bytes
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.sim.arrays import Array, any_along
+from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.memory import Allocation, Memory
 from convgen.backends.simulation import LaunchRequest
 
@@ -57,9 +58,18 @@ def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequ
     memory.add(DISPATCH, np.frombuffer(packet, np.uint8).copy(), writable=False)
 
 
-def place_image(memory: Memory, image: bytes) -> None:
-    """The code object's segments, for kernels that read constants next to their code."""
-    memory.add(IMAGE, np.frombuffer(image + bytes(-len(image) % 4), np.uint8).copy(), writable=False)
+def place_image(memory: Memory, code: CodeObject) -> None:
+    """The code object's segments, for kernels that read constants next to their code, and for variables."""
+    data = np.frombuffer(code.image + bytes(-len(code.image) % 4), np.uint8).copy()
+    base = memory.add(IMAGE, data[: code.variables], writable=False).base
+    if code.variables < len(data):
+        memory.add(VARIABLES, data[code.variables :], base=base + code.variables)
+    for patch in code.patches:
+        value = patch.value + (base if patch.moves else 0) >> patch.shift
+        raw = (value & (1 << 8 * patch.size) - 1).to_bytes(patch.size, "little")
+        if patch.place + patch.size > len(data):
+            raise SimulatorError(f"the code object is damaged: a relocation at {patch.place:#x}, outside its segments")
+        data[patch.place : patch.place + patch.size] = np.frombuffer(raw, np.uint8)
 
 
 def start_group(

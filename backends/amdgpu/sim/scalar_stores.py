@@ -16,12 +16,13 @@ from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
 from convgen.backends.amdgpu.sim.atomics import ATOMICS
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.smem import land_scalars
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import U64, Array
 from convgen.backends.sim.combine import combine_lanes
-from convgen.backends.sim.global_access import is_writable, parts_of, store_lanes
+from convgen.backends.sim.global_access import is_writable, issue_store, parts_of, store_lanes
 
 _STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
 _ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")
@@ -48,7 +49,7 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
 
     def run(g: WaveGroup) -> None:
         transfer.refuse_scalar_poison(g, step, reads, registers, "the scalar address or data", always=True)
-        ticket, address = g.env.ticket(), place(g)
+        ticket, address = issue_store(g), place(g)
         words = np.stack([g.s[row] for row in rows])[:, :, None]
         if not atomic:
             store_lanes(g, step, address, 4 * len(rows), words, None, ticket)
@@ -87,7 +88,7 @@ def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, tic
     numbers = [np.ascontiguousarray(np.moveaxis(part, 0, -1)).view(kind)[..., 0] for part in parts]
     expected = numbers[1] if "cmpswap" in what else None
     old = np.zeros(address.shape, kind)
-    for allocation, offset, taken in parts_of(g, step, address, size, None, alignment=size):
+    for allocation, offset, taken in parts_of(g, step, address, size, None, size, ALIGNED):
         if is_writable(g, step, allocation, taken):
             lanes = np.ones(address.shape, np.bool_) if taken is None else taken
             memory = allocation.data[: len(allocation.data) // size * size].view(kind)

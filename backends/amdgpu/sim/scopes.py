@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from convgen.backends.amdgpu.sim.decode import Instruction, Operand
+from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
@@ -15,7 +13,6 @@ from convgen.backends.sim.causality import Who
 from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.memory import Allocation
 
-_GUESSED_WITHIN = 32  #: instructions between a first guess and the operation that proves it
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 
 
@@ -61,39 +58,6 @@ def _land_release(g: WaveGroup, pending: Pending) -> None:
 def _acquire(g: WaveGroup) -> None:
     for who in everyone(g):
         g.env.causality.acquire(who, g.env.causality.observed(who.thread))
-
-
-def first_guesses(instructions: Sequence[Instruction]) -> frozenset[int]:
-    """Addresses of plain loads that bring no more than what a compare-and-swap expects at their place.
-
-    LLVM begins its loops of compare-and-swap so: what is stale the operation finds out (AtomicExpandPass).
-    """
-    swaps = (n for n, i in enumerate(instructions) if "_atomic_cmpswap" in i.name)
-    loads = (_first_guess(instructions[n], instructions[max(0, n - _GUESSED_WITHIN) : n]) for n in swaps)
-    return frozenset(load.address for load in loads if load is not None)
-
-
-def _first_guess(swap: Instruction, before: Sequence[Instruction]) -> Instruction | None:
-    """The load that writes the comparand last, if it does nothing else."""
-    data, place = _data_and_place(swap)
-    comparand = range(data.index + data.count // 2, data.index + data.count)
-    for i in reversed(before):
-        written = i.operands[0] if i.operands and i.operands[0].kind == "v" else None
-        if written is None or not set(comparand) & set(range(written.index, written.index + written.count)):
-            continue
-        loads = "_load_dword" in i.name and (written.index, written.count) == (comparand.start, len(comparand))
-        return i if loads and _data_and_place(i)[1] == place else None
-    return None
-
-
-def _data_and_place(i: Instruction) -> tuple[Operand, tuple[object, ...]]:
-    """The data that an access moves, and all that says where."""
-    flat = not i.name.startswith("buffer_")
-    returns = flat and "_atomic_" in i.name and bool({"glc", "sc0"} & set(i.modifiers))
-    operands = list(i.operands[returns:])
-    data = operands.pop(1 if flat and "_atomic_" in i.name else 0)
-    where = (operand.text for operand in operands)
-    return data, (i.name.partition("_")[0], *where, *(i.modifiers.get(m) for m in ("offset", "offen", "idxen")))
 
 
 def meet(

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import APERTURES, Operand
 from convgen.backends.amdgpu.sim.step import unsupported
-from convgen.backends.sim.arrays import U32, U64, Array, Bools
+from convgen.backends.sim.arrays import ALL_BITS, U32, U64, Array, Bools
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Where:
     lanes: Bools | None
     words: list[Bools] | None = None
     stride: int = 4  #: bytes from word to word of a lane
+    pieces: list[U64] | None = None  #: addresses of the bytes of scratch accesses that cross dwords of a lane
+    private: bool = False  #: whether all of them lead to scratch
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
     def moved(self, active: int, size: int) -> int:
@@ -51,10 +54,50 @@ class Where:
 
 @frozen
 class Scratch:
-    """The private memory of a batch's waves, of so many bytes a lane."""
+    """The private memory of a batch's waves, of so many bytes a lane.
+
+    Undefined data may be stored there, as where a function saves registers of all lanes; `bits` are the undefined bits
+    of words some of whose bits are (`WaveGroup.lane_bits`), by their places.
+    """
 
     allocation: Allocation
     lane_bytes: int
+    bits: dict[int, int] = attrs.field(factory=dict)
+
+    def forget(self, g: WaveGroup, where: Where, registers: tuple[int, ...], size: int) -> None:
+        """Note which of the bytes that these registers have just been stored to are not defined."""
+        written = self.allocation.written
+        assert written is not None
+        for number, register in enumerate(registers):
+            bad = g.vector_poison(register)
+            if bad is None:
+                continue
+            lanes = bad if where.lanes is None else bad & where.lanes
+            if where.pieces is not None:
+                for address in where.pieces[4 * number : 4 * number + 4]:
+                    written[self._places(address)[lanes]] = False
+                continue
+            places = self._places(where.address + np.uint64(where.stride * number))[lanes]
+            written[places[:, None] + np.arange(min(size, 4))] = False
+            bits = g.lane_bits.get(register)
+            known = np.full(len(places), ALL_BITS) if bits is None else bits[lanes]
+            if bits is not None or self.bits:
+                self.bits.update(zip(places.tolist(), known.tolist(), strict=True))
+
+    def recall(self, g: WaveGroup, where: Where, registers: tuple[int, ...], poison: Bools) -> None:
+        """Tell the undefined bits of what these registers are loaded with."""
+        if where.pieces is not None or not self.bits:
+            return
+        for number, register in enumerate(registers):
+            places = self._places(where.address + np.uint64(where.stride * number))[poison[number]]
+            known = [self.bits.get(place, int(ALL_BITS)) for place in places.tolist()]
+            bits = g.lane_bits.get(register)
+            g.lane_bits[register] = fresh = np.full((g.count, 64), ALL_BITS) if bits is None else bits.copy()
+            fresh[poison[number]] = known
+
+    def _places(self, address: U64) -> Array:
+        found: Array = (address - np.uint64(self.allocation.base)).astype(np.int64)
+        return found
 
 
 def place_scratch(memory: Memory, number: int, waves: int, size: int) -> Scratch:
@@ -75,13 +118,16 @@ def is_scratch(words: U32) -> bool:
     return bool(((words[3] & np.uint32(_LAYOUT)) == WORD3).all() and (words[1] >> np.uint32(31)).all())
 
 
-def scratch_where(g: WaveGroup, step: Step, base: Array, offset: U64, size: int, active: Bools | None) -> Where:
+def scratch_where(
+    g: WaveGroup, step: Step, base: Array, offset: U64, size: int, active: Bools | None, ahead: Array | int = 0
+) -> Where:
     """Where accesses of `size` bytes at byte offsets of each lane's memory lie, for waves with these bases.
 
+    `ahead` is how far each base is beyond where its wave's memory begins, as [waves, 1]: what a function's frame adds.
     Reports lanes that leave their memory, which take no part.
     """
     room = g.env.scratch.lane_bytes
-    inside = offset + np.uint64(size) <= np.uint64(room)
+    inside = offset + np.asarray(ahead, np.uint64) // np.uint64(64) + np.uint64(size) <= np.uint64(room)
     lanes = active
     if not (inside.all() if active is None else inside[active].all()):
         beyond = ~inside if active is None else ~inside & active
@@ -89,14 +135,19 @@ def scratch_where(g: WaveGroup, step: Step, base: Array, offset: U64, size: int,
         g.env.reporter.at_first("scratch-bounds", what, step.instruction, g, beyond)
         lanes = inside if active is None else inside & active
     dword, byte = offset >> np.uint64(2), offset & np.uint64(3)
-    if size >= 4 and byte.any():
-        wrong = (byte != 0) & (inside if lanes is None else lanes)
-        what = f"scratch access of {size} bytes not aligned to 4"
+    first = base.astype(np.uint64)[:, None] + _LANE * np.uint64(4)
+    address = first + dword * np.uint64(_INTERLEAVE) + byte
+    need = min(size, 4)
+    wrong = (byte & np.uint64(need - 1)) != 0
+    wrong &= inside if lanes is None else lanes
+    if wrong.any():
+        what = f"scratch access of {size} bytes not aligned to {need}"
         g.env.reporter.at_first("misaligned", what, step.instruction, g, wrong)
-        byte = np.zeros_like(byte)
-    address = base.astype(np.uint64)[:, None] + dword * np.uint64(_INTERLEAVE) + _LANE * np.uint64(4) + byte
+        each = (offset + np.uint64(number) for number in range(size))
+        pieces = [first + (at >> np.uint64(2)) * np.uint64(_INTERLEAVE) + (at & np.uint64(3)) for at in each]
+        return Where(address, lanes, pieces=pieces, private=True)
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
-    return Where(address, lanes, [some] * (size // 4) if size > 4 else None, _INTERLEAVE)
+    return Where(address, lanes, [some] * (size // 4) if size > 4 else None, _INTERLEAVE, private=True)
 
 
 def flat_where(g: WaveGroup, step: Step, address: U64, size: int, active: Bools | None) -> Where:
@@ -113,7 +164,7 @@ def flat_where(g: WaveGroup, step: Step, address: U64, size: int, active: Bools 
     rest = ~private if active is None else active & ~private
     if not rest.any():
         return scratch
-    if size > 4:
+    if size > 4 or scratch.pieces is not None:
         raise unsupported(step.instruction, "lanes of one access in scratch and elsewhere")
     lanes = rest if scratch.lanes is None else rest | scratch.lanes
     mixed: U64 = np.where(private, scratch.address, address)

@@ -14,7 +14,7 @@ from convgen.backends.amdgpu.sim.engine import WaveEngine
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.launch import place_arguments, place_dispatch_packet, place_image, start_group
 from convgen.backends.amdgpu.sim.scratch import place_scratch
-from convgen.backends.amdgpu.sim.sources import SOURCES
+from convgen.backends.amdgpu.sim.sources import OWN_ORDER, SOURCES
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.amdgpu.sim.watching import watcher
@@ -77,11 +77,12 @@ def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
+    _begun: list[Environment]  #: of the batch that runs, and those that came to its aid
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
         """Take a code object, its image in memory."""
         self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
-        place_image(self.memory, self.code.image)
+        place_image(self.memory, self.code)
 
     def _launch(self, launch: LaunchRequest) -> None:
         kernel = self.code.kernel(launch.kernel)
@@ -109,7 +110,7 @@ class _Run(Run):
     def _batch(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> None:
         """Run some workgroups, and others with them if they wait for what others do."""
         begin = partial(self._begin, program, launch, waves, lds_bytes)
-        self._living = 0
+        self._living, self._begun = 0, []
 
         def reinforce() -> WaveGroup | None:
             more = self._next()
@@ -119,6 +120,9 @@ class _Run(Run):
         engine = WaveEngine(first.env, program, self.limit, reinforce)
         engine.look = self.look
         engine.run(first)
+        for env in self._begun:
+            for slot in range(len(env.epoch)):
+                env.local.settle(slot, int(env.epoch[slot]))
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
@@ -126,7 +130,9 @@ class _Run(Run):
         lds = Lds(count, lds_bytes, program.context.lds_grain)
         scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
         env = Environment(self, self.code.arch, lds, count, waves, self.causality, scratch, strict=self.strict)
+        env.own_order = None if program.kernel.descriptor.tg_split else OWN_ORDER
         self._living += 1
+        self._begun.append(env)
         first = start_group(env, program.kernel.descriptor, launch, np.arange(count), groups)
         first.pc = program.kernel.entry
         if self.backwards:
@@ -144,7 +150,7 @@ def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, Wa
     launch = LaunchRequest(kernel, (1, 1, 1), (threads, 1, 1), ())
     place_arguments(run.memory, program.kernel, launch)
     place_dispatch_packet(run.memory, program.kernel, launch)
-    run.causality, run._living = Causality(tracked=False), 0
+    run.causality, run._living, run._begun = Causality(tracked=False), 0, []
     return program, run._begin(program, launch, -(-threads // 64), run.code.arch.lds_bytes, np.arange(1))
 
 

@@ -51,8 +51,8 @@ def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | 
         offset = np.where(taken, lanes - np.uint64(allocation.base), np.uint64(0)).astype(np.int64)
         data = np.where(taken, allocation.load(offset, 4 * count), data)
         if g.env.strict:
-            check_stores(g, step, allocation, offset, 4 * count, taken, "loads")
-            check_updates(g, step, allocation, offset, 4 * count, taken, "loads")
+            check_stores(g, step, allocation, offset, 4 * count, taken, "loads", queued=False)
+            check_updates(g, step, allocation, offset, 4 * count, taken, "loads", queued=False)
         undefined = allocation.load_poison(offset, 4 * count)
         if undefined is not None:
             poison = (undefined & taken) if poison is None else poison | (undefined & taken)

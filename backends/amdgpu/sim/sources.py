@@ -9,6 +9,14 @@ from convgen.backends.simulation import Source
 _WAITS = Source("CDNA3 ISA 4.4, Data Dependency Resolution")
 _MEMORY_MODEL = Source("AMDGPUUsage, Memory Model gfx942; CDNA3 ISA 4.4")
 _BUFFER = Source("CDNA3 ISA 9.1.5, Buffer Addressing: two readings of it differ here")
+#: Of atomic operations, LDS DMA and transposing reads, in any mode.
+ALIGNED = Source("CDNA3 ISA 11.1 and 9.1.6, alignment")
+#: Of accesses of a workgroup to device memory, by vector instructions: a wave's own, and others' behind a barrier.
+OWN_ORDER = Source(
+    "CDNA3 ISA 4.4, a wait for stores; LLVM asks for none within a workgroup, whose waves share a queue "
+    "(AMDGPUUsage, Memory Model: code sequences without tgsplit)",
+    required=False,
+)
 _STATE = Source("AMDGPUUsage, Initial Kernel Execution State: everything else starts undefined")
 
 SOURCES: Mapping[str, Source] = {
@@ -24,7 +32,11 @@ SOURCES: Mapping[str, Source] = {
     "matrix-overlap": Source(
         "LLVM VOP3PInstructions.td, earlyclobber, which its comment calls stricter", required=False
     ),
-    "misaligned": Source("CDNA3 ISA 11.1 and 9.1.6, alignment"),
+    "misaligned": Source(
+        "CDNA3 ISA 11.1 and 9.1.6, alignment; all the same it works where SH_MEM_CONFIG.ALIGNMENT_MODE is UNALIGNED, "
+        "as Linux's kfd_device_queue_manager_v9.c sets it and LLVM takes it to be for amdhsa",
+        required=False,
+    ),
     "no-progress": Source("the launch: what is waited for never comes"),
     "out-of-bounds": Source("the launch: no buffer of it is there"),
     "poison": _STATE,

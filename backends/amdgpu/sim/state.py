@@ -7,6 +7,7 @@ Register bits: sets of registers are Python integers; vector register r is bit r
 descriptor's accum_offset), scalar register n is bit SCALAR_BIT + n.
 
 Poison: a register's poison row is meaningful only while its bit is set in `poison`; a clean register costs nothing.
+Scalar registers have it bit by bit: compilers make masks of lanes that are defined for active lanes only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
-from convgen.backends.sim.arrays import U32, Array, Bools, united
+from convgen.backends.sim.arrays import ALL_BITS, U32, Array, Bools, united
 from convgen.backends.sim.threads import Threads
 from convgen.ir.record import define
 
@@ -95,7 +96,9 @@ class WaveGroup(Threads):
         self.v: U32 = np.zeros((registers, n, LANES), np.uint32)
         self.vp: Bools = np.ones((registers, n, LANES), np.bool_)
         self.s: U32 = np.zeros((SCALAR_ROWS, n), np.uint32)
-        self.sp: Bools = np.ones((SCALAR_ROWS, n), np.bool_)
+        self.sp: U32 = np.full((SCALAR_ROWS, n), ALL_BITS, np.uint32)  #: undefined bits
+        #: Undefined bits of lanes of vector registers that v_writelane brought there; of what else is undefined, all
+        self.lane_bits: dict[int, U32] = {}
         self.poison = vector_bits(0, registers) | scalar_bits(0, SCALAR_ROWS)
         self.exec: Bools = np.ones((n, LANES), np.bool_)
         self.exec_full = True
@@ -146,13 +149,13 @@ class WaveGroup(Threads):
         else:
             self.poison &= ~bit
 
-    def poison_scalar(self, register: int, waves: Bools | None) -> None:
-        """Set the poison of a scalar register; None means clean."""
+    def poison_scalar(self, register: int, undefined: Bools | U32 | None) -> None:
+        """Set the poison of a scalar register, by wave or by wave and bit; None means clean."""
         bit = 1 << (SCALAR_BIT + register)
-        if waves is None or not waves.any():
+        if undefined is None or not undefined.any():
             self.poison &= ~bit
             return
-        self.sp[register] = waves
+        self.sp[register] = np.where(undefined, ALL_BITS, 0) if undefined.dtype == np.bool_ else undefined
         self.poison |= bit
 
     def vector_poison(self, register: int) -> Bools | None:
@@ -161,7 +164,12 @@ class WaveGroup(Threads):
 
     def scalar_poison(self, register: int) -> Bools | None:
         """The waves for which a scalar register is poisoned, None when there are none."""
-        return self.sp[register] if self.poison >> (SCALAR_BIT + register) & 1 else None
+        return self.sp[register] != 0 if self.poison >> (SCALAR_BIT + register) & 1 else None
+
+    def undefined_bits(self, register: int) -> U32:
+        """The bits of a scalar register that are undefined, [waves]."""
+        clean = not self.poison >> (SCALAR_BIT + register) & 1
+        return np.zeros(self.count, np.uint32) if clean else self.sp[register].copy()
 
     def lanes_poison(self, registers: tuple[int, ...]) -> Bools | None:
         """Lanes poisoned in any of some vector registers."""
@@ -179,6 +187,7 @@ class WaveGroup(Threads):
         part.events = list(self.events)
         part.vm = [pending.take(rows) for pending in self.vm]
         part.lgkm = [pending.take(rows) for pending in self.lgkm]
+        part.lane_bits = {register: bits[rows] for register, bits in self.lane_bits.items()}
         part.exec_full = bool(part.exec.all())
         return part
 
@@ -203,6 +212,10 @@ class WaveGroup(Threads):
         both.exec_full = self.exec_full and other.exec_full
         both.vm = [_join(a, b) for a, b in zip(self.vm, other.vm, strict=True)]
         both.lgkm = [_join(a, b) for a, b in zip(self.lgkm, other.lgkm, strict=True)]
+        both.lane_bits = {
+            register: np.concatenate([_bits_of(part, register) for part in (self, other)])
+            for register in {**self.lane_bits, **other.lane_bits}
+        }
         later = [event._replace(time=event.time - other.now + self.now) for event in other.events]
         both.events = sorted(dict.fromkeys((*self.events, *later)), key=lambda event: event.time)
         both.watched = self.watched | other.watched
@@ -213,7 +226,12 @@ class WaveGroup(Threads):
         for rows, first in ((self.vp, 0), (self.sp, SCALAR_BIT)):
             for register in range(len(rows)):
                 if not self.poison >> (first + register) & 1:
-                    rows[register] = False
+                    rows[register] = 0
+
+
+def _bits_of(g: WaveGroup, register: int) -> U32:
+    bits = g.lane_bits.get(register)
+    return np.full((g.count, LANES), ALL_BITS, np.uint32) if bits is None else bits
 
 
 def _join(first: Pending, second: Pending) -> Pending:

@@ -58,7 +58,8 @@ class Context:
     lds_grain: int = 4  #: bytes an LDS race stamp covers
     global_grain: int = 4
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
-    guesses: frozenset[int] = frozenset()  #: addresses of loads that may be stale (`scopes.first_guesses`)
+    swaps: bool = False  #: whether the text has compare-and-swaps, which find out whether loads were stale
+    local_swaps: bool = False  #: the same of LDS
     tracked: bool = False  #: whether anything in the text acquires other workgroups' stores
     approximate: int | None = None  #: seed of the errors of transcendental instructions; None for results without
     base: int = 0  #: index of the copy of the text that is being compiled (`relative`)

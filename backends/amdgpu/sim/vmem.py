@@ -16,11 +16,12 @@ from convgen.backends.amdgpu.sim.ds_access import locate, read_places, write_pla
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.scopes import land_met, meet
 from convgen.backends.amdgpu.sim.scratch import Where
+from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
-from convgen.backends.sim.global_access import load_lanes, store_lanes
+from convgen.backends.sim.global_access import issue_store, load_lanes, store_lanes
 from convgen.backends.sim.local import Stretch
 from convgen.ir.record import frozen
 
@@ -67,6 +68,8 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
     """Load `size` bytes a lane; words out of a descriptor's range read 0."""
     if where.local is not None:
         return load_flat(g, step, where, size)
+    if where.pieces is not None:
+        return _load_pieces(g, step, where)
     if where.words is None:
         return load_lanes(g, step, where.address, size, where.lanes, atomic=atomic)
     data, poison = [], []
@@ -75,6 +78,27 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
         data.append(got[0])
         poison.append(np.zeros(got[0].shape, np.bool_) if bad is None else bad[0])
     return np.stack(data), np.stack(poison)
+
+
+def _load_pieces(g: WaveGroup, step: Step, where: Where) -> tuple[Array, Bools | None]:
+    """Load byte by byte: [words, waves, lanes], or values of two bytes."""
+    assert where.pieces is not None
+    got = [load_lanes(g, step, address, 1, where.lanes) for address in where.pieces]
+    words = [
+        [data[0] << np.uint32(8 * number) for number, (data, _) in enumerate(got[first : first + 4])]
+        for first in range(0, len(got), 4)
+    ]
+    bad = united(None if poison is None else poison[0] for _, poison in got)
+    data = np.stack([np.bitwise_or.reduce(word) for word in words])
+    return data, None if bad is None else np.broadcast_to(bad, data.shape)
+
+
+def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket: int) -> None:
+    """Store byte by byte."""
+    assert where.pieces is not None
+    for number, address in enumerate(where.pieces):
+        byte = values[number // 4] >> np.uint32(8 * (number % 4)) & np.uint32(0xFF)
+        store_lanes(g, step, address, 1, byte[None], where.lanes, ticket)
 
 
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
@@ -126,12 +150,12 @@ def _load(
 ) -> Step:
     check_tuple(target, width.registers, context)
     step = transfer.memory_step(instruction, context, "vmem_load", address, target)
-    queue = _queue(space)
+    queue, registers = _queue(space), context.registers(target)[: width.registers]
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
     atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
-    meets = "operations" if instruction.address in context.guesses and not meets else meets
+    meets = meets or ("guess" if context.swaps and width.size in (4, 8) else "")
     if atomic:
         plain = land
 
@@ -144,6 +168,8 @@ def _load(
         where = address.resolve(g, step, width.size, transfer.active(g))
         data, poison = load_words(g, step, where, width.size, meets)
         g.env.counters["global_read_bytes"] += where.moved(g.active_lanes(), width.size)
+        if poison is not None and where.private:
+            g.env.scratch.recall(g, where, registers, poison)
         kept = None if g.exec_full else g.exec.copy()
         payload: tuple[Array | None, ...] = (transfer.expand(data, width), poison, kept)
         if atomic:
@@ -168,11 +194,14 @@ def _store(
         transfer.check_address(g, step, address)
         where = address.resolve(g, step, width.size, transfer.active(g))
         values = fetch(g)
-        ticket = g.env.ticket()
-        if g.poison & bits and g.env.strict:
+        ticket = issue_store(g)
+        undefined = bool(g.poison & bits) and g.env.strict
+        if undefined and not where.private:
             _refuse_poisoned_data(g, step, registers, where.words, where.lanes)
         if where.local is not None:
             store_flat(g, step, where, width.size, values, ticket)
+        elif where.pieces is not None:
+            _store_pieces(g, step, where, values, ticket)
         elif where.words is None:
             store_lanes(g, step, where.address, width.size, values, where.lanes, ticket, atomic=atomic)
             if publishes and g.env.strict:
@@ -181,6 +210,8 @@ def _store(
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)
                 store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
+        if undefined and where.private:
+            g.env.scratch.forget(g, where, registers, width.size)
         g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)
         issue(g, Pending(step, queue(where), 0, (), transfer.land_stores, (ticket,)))
 
@@ -228,7 +259,7 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
                 "poison", "undefined memory is copied to LDS", step.instruction, g, any_along(poison & g.exec, 0)
             )
         base = (g.s[M0] & np.uint32(0x3FFFF)).astype(np.int64)[:, None] + lane_offset
-        at = locate(g, step, base, sizes.lds, alignment=4)
+        at = locate(g, step, base, sizes.lds, alignment=4, aligned=ALIGNED)
         g.env.counters["global_read_bytes"] += g.active_lanes() * width.size
         g.env.counters["lds_write_bytes"] += g.active_lanes() * sizes.lds
         units = at.units if g.env.strict else None

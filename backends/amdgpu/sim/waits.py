@@ -4,7 +4,8 @@ vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts 
 themselves, and scalar loads, which return in any order; flat operations count in both, and those of which no lane
 reaches LDS are done with vmcnt (so LLVM waits for what it knows to be global or private). An operation lands at the
 latest moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full
-counter holds back the next operation until the oldest is done, so that orders nothing here.
+counter holds back the next operation until the oldest is done, so that orders nothing here. A field at its largest
+value is a wait like any other (CDNA3 ISA, S_WAITCNT: "at or below the specified levels"), on which LLVM relies.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 
-VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields, which wait for nothing
+VM_MAX, LGKM_MAX = 63, 15  #: largest values of the fields
 
 
 def _land(g: WaveGroup, pending: Pending) -> None:
@@ -89,14 +90,13 @@ def issue(g: WaveGroup, pending: Pending) -> None:
     g.inflight |= pending.writes
 
 
-def allowed(instruction: Instruction) -> tuple[int | None, int | None]:
+def allowed(instruction: Instruction) -> tuple[int, int]:
     """How many may be outstanding behind s_waitcnt: of vmcnt, in bits 3:0 and 15:14, and of lgkmcnt, in bits 11:8.
 
-    None where it waits for nothing. expcnt guards nothing on CDNA.
+    expcnt guards nothing on CDNA.
     """
     field = instruction.words[0] & 0xFFFF
-    vm, lgkm = (field & 0xF) | (field >> 10 & 0x30), field >> 8 & 0xF
-    return vm if vm < VM_MAX else None, lgkm if lgkm < LGKM_MAX else None
+    return (field & 0xF) | (field >> 10 & 0x30), field >> 8 & 0xF
 
 
 def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
@@ -106,9 +106,7 @@ def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
     vm, lgkm = allowed(instruction)
 
     def run(g: WaveGroup) -> None:
-        if vm is not None:
-            wait_vm(g, vm)
-        if lgkm is not None:
-            wait_lgkm(g, lgkm)
+        wait_vm(g, vm)
+        wait_lgkm(g, lgkm)
 
     return Step(instruction, "waitcnt", run, control="wait")

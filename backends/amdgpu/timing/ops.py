@@ -7,7 +7,7 @@ from enum import IntEnum
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.waits import allowed
+from convgen.backends.amdgpu.sim.waits import LGKM_MAX, VM_MAX, allowed
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.ir.record import frozen
@@ -69,13 +69,19 @@ def op_of(
         case "smem":
             return Op(Port.SALU, SLOT, is_scalar_load=True, at=at)
         case "waitcnt":
-            return Op(Port.NONE, SLOT, waits=allowed(instruction), at=at)
+            return Op(Port.NONE, SLOT, waits=_waits(instruction), at=at)
         case "barrier":
             return Op(Port.NONE, SLOT, is_barrier=True, at=at)
         case "nop":
             return Op(Port.NONE, SLOT * line.slots, at=at)
         case _:
             return Op(Port.SALU, SLOT, at=at)
+
+
+def _waits(instruction: Instruction) -> tuple[int | None, int | None]:
+    """What s_waitcnt waits for: at a field's largest value for nothing, as the counter holds no more."""
+    vm, lgkm = allowed(instruction)
+    return vm if vm < VM_MAX else None, lgkm if lgkm < LGKM_MAX else None
 
 
 _VECTORS = (1 << 512) - 1

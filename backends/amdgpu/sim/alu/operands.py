@@ -236,9 +236,14 @@ class PoisonSource:
     vector: bool
     registers: tuple[int, ...]
     move: Move | None = None
+    mask: bool = False  #: whether each lane reads its own bit of the scalar registers
 
     def lanes(self, g: WaveGroup, words: slice) -> Bools | None:
         chosen = self.registers[words] or self.registers[:1]
+        if self.mask:
+            low, high = (g.undefined_bits(register) for register in self.registers)
+            bits = unpack_lanes(low, high)
+            return bits if bits.any() else None
         if not self.vector:
             waves = g.waves_poison(chosen)
             return None if waves is None else waves[:, None]
@@ -247,6 +252,11 @@ class PoisonSource:
             return found
         result: Bools | None = self.move(g, found.astype(np.uint32)) != 0
         return result
+
+
+def mask_poison(operand: Operand) -> PoisonSource | None:
+    """The poison source of a lane mask, None for constants."""
+    return PoisonSource(False, (operand.index, operand.index + 1), mask=True) if operand.kind == "s" else None
 
 
 def poison_source(operand: Operand, context: Context, count: int = 0, move: Move | None = None) -> PoisonSource | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Opera
 from convgen.backends.amdgpu.sim.hazards import Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.arrays import Array
+from convgen.ir.record import frozen
 
 ScalarFetch = Callable[[WaveGroup], Array]
 _VIEWS = {"i32": np.int32, "i64": np.int64}
@@ -121,7 +123,11 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
     writes = scalar_bits(index, 2 if wide else 1) if index >= 0 else 0
     writes |= scalar_bits(SCC) if flag else 0
     step = Step(instruction, "salu", run, reads, writes)
-    step.run = _propagating(run, step, registers, index, wide, flag, wordwise=row.wordwise)
+    if row.bitwise:
+        sources = list(instruction.operands[1:])
+        step.run = _bitwise(run, step, Bits(row.function, fetches, sources, wide), index, flag)
+    else:
+        step.run = _propagating(run, step, registers, index, wide, flag)
     if writes & scalar_bits(M0):
         step.produces = (Produces("m0", scalar_bits(M0)),)
     return step
@@ -136,9 +142,7 @@ def sum_bits(registers: list[tuple[int, ...]]) -> int:
     return bits
 
 
-def _propagating(
-    run: Run, step: Step, registers: list[tuple[int, ...]], index: int, wide: bool, flag: str, *, wordwise: bool
-) -> Run:
+def _propagating(run: Run, step: Step, registers: list[tuple[int, ...]], index: int, wide: bool, flag: str) -> Run:
     """`run` followed by the poison of its results, where any register it touches may be poisoned."""
     touched = step.reads | step.writes
     every = tuple(register for group in registers for register in group)
@@ -149,18 +153,69 @@ def _propagating(
             run(g)
             return
         whole = g.waves_poison(every)
-        words: list[Bools | None] = [whole, whole]
-        if wordwise:
-            words = [g.waves_poison(tuple(r[min(k, len(r) - 1)] for r in registers)) for k in (0, 1)]
-        words = [None if word is None else word.copy() for word in words]
         run(g)
         if index >= 0:
             for k in range(2 if wide else 1):
-                g.poison_scalar(index + k, words[k])
+                g.poison_scalar(index + k, whole)
         if flag:
             g.poison_scalar(SCC, whole)
         if index in (EXEC, EXEC + 1):
             refuse_poisoned_exec(g, instruction)
+
+    return poisoned
+
+
+@frozen(eq=False)
+class Bits:
+    """A bitwise function of scalar sources, whose undefined bits leave bits of the result undefined."""
+
+    function: Callable[..., Array]
+    fetches: list[ScalarFetch]
+    sources: list[Operand]  #: of the first fetches; further ones are defined
+    wide: bool
+
+    def undefined(self, g: WaveGroup) -> tuple[Array, Array]:
+        """The result where undefined bits are 0, and its bits for which it matters what they are."""
+        choices: list[tuple[Array, ...]] = [(fetch(g),) for fetch in self.fetches]
+        for number, source in enumerate(self.sources):
+            if source.kind == "s":
+                low = g.undefined_bits(source.index)
+                bits = join_words(low, g.undefined_bits(source.index + 1)) if self.wide else low
+                (value,) = choices[number]
+                choices[number] = (value & ~bits, value | bits)
+        first, *others = (self.function(*values) for values in product(*choices))
+        matters = np.zeros_like(first)
+        for other in others:
+            matters = matters | (first ^ other)
+        return first, matters
+
+
+def poison_bits(g: WaveGroup, index: int, bits: Array, *, wide: bool) -> None:
+    """Note the undefined bits of one or two scalar registers."""
+    full = np.broadcast_to(bits, (g.count,))
+    words = split_words(full.astype(np.uint64, copy=False)) if wide else (full.astype(np.uint32, copy=False),)
+    for k, word in enumerate(words):
+        g.poison_scalar(index + k, word.copy())
+
+
+def _bitwise(run: Run, step: Step, bits: Bits, index: int, flag: str) -> Run:
+    """`run` and the poison of its results, bit by bit. SCC is defined where a defined bit is set, or all are."""
+    touched = step.reads | step.writes
+
+    def poisoned(g: WaveGroup) -> None:
+        if not g.poison & touched:
+            run(g)
+            return
+        value, matters = bits.undefined(g)
+        unknown = g.scalar_poison(SCC) if step.reads & scalar_bits(SCC) else None
+        if unknown is not None:
+            matters = np.where(unknown, ~matters.dtype.type(0), matters)
+        run(g)
+        poison_bits(g, index, matters, wide=bits.wide)
+        if flag:
+            g.poison_scalar(SCC, np.broadcast_to((matters != 0) & (value & ~matters == 0), (g.count,)))
+        if index in (EXEC, EXEC + 1):
+            refuse_poisoned_exec(g, step.instruction)
 
     return poisoned
 
@@ -174,10 +229,13 @@ def _saveexec(instruction: Instruction, context: Context) -> Step:
     check_tuple(target, 2, context)
     fetch = scalar_fetch(source, "u64", context, instruction)
     source_registers = (source.index, source.index + 1) if source.kind == "s" else ()
+    reads = sum_bits([source_registers, (EXEC, EXEC + 1)])
+    bits = Bits(function, [fetch, lambda g: join_words(g.s[EXEC], g.s[EXEC + 1])], [source], wide=True)
 
     def run(g: WaveGroup) -> None:
         value = fetch(g)
-        g.poison_scalar(EXEC, g.waves_poison(source_registers))
+        if g.poison & reads:
+            poison_bits(g, EXEC, bits.undefined(g)[1], wide=True)
         old = join_words(g.s[EXEC], g.s[EXEC + 1])
         new = function(value, old)
         write_scalar(g, target.index, old if saves else new, wide=True)
@@ -187,7 +245,6 @@ def _saveexec(instruction: Instruction, context: Context) -> Step:
             g.poison_scalar(register, None)
         refuse_poisoned_exec(g, instruction)
 
-    reads = sum_bits([source_registers, (EXEC, EXEC + 1)])
     return Step(instruction, "salu", run, reads, scalar_bits(target.index, 2) | scalar_bits(EXEC, 2) | scalar_bits(SCC))
 
 

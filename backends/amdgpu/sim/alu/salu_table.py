@@ -24,12 +24,12 @@ class ScalarRow:
     sources: tuple[str, ...]
     function: Callable[..., Any]
     flag: str = ""  #: "", "nonzero" or "given"
-    wordwise: bool = False  #: each result word depends on that word of the sources only
+    bitwise: bool = False  #: each result bit depends on that bit of the sources only, and on SCC
 
 
-def _row(signature: str, function: Callable[..., Any], flag: str = "", *, wordwise: bool = False) -> ScalarRow:
+def _row(signature: str, function: Callable[..., Any], flag: str = "", *, bitwise: bool = False) -> ScalarRow:
     result, _, sources = signature.partition("=")
-    return ScalarRow(result.strip(), tuple(sources.split()), function, flag, wordwise)
+    return ScalarRow(result.strip(), tuple(sources.split()), function, flag, bitwise)
 
 
 def _add_i(a: Array, b: Array) -> tuple[Array, Array]:
@@ -49,11 +49,14 @@ def _bfe_u32(a: Array, b: Array) -> Array:
     return result
 
 
-def _bfe_i32(a: Array, b: Array) -> Array:
-    width = (b >> np.uint32(16)) & np.uint32(0x7F)
-    field = _bfe_u32(a, b)
-    spare = np.where((width == 0) | (width >= 32), np.uint32(0), np.uint32(32) - width)
-    return ((field << spare).view(np.int32) >> spare.view(np.int32)).view(np.uint32)
+def _bfe_signed(a: Array, b: Array) -> Array:
+    """S_BFE_I32 and S_BFE_I64: the field is that of the number shifted with its sign, which may fill its upper end."""
+    bits, kind = 8 * a.itemsize, a.dtype.type
+    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
+    spare = np.where((width == 0) | (width >= bits), kind(0), kind(bits) - width.astype(a.dtype))
+    field: Array = a >> (b & np.uint32(bits - 1)).astype(a.dtype)
+    result: Array = np.where(width == 0, kind(0), field << spare >> spare)
+    return result
 
 
 def _bfe_u64(a: Array, b: Array) -> Array:
@@ -61,12 +64,6 @@ def _bfe_u64(a: Array, b: Array) -> Array:
     ones = np.uint64(0xFFFFFFFFFFFFFFFF)
     mask = np.where(width >= 64, ones, (np.uint64(1) << (width & np.uint64(63))) - np.uint64(1))
     return (a >> offset) & mask
-
-
-def _bfe_i64(a: Array, b: Array) -> Array:
-    width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(np.uint64)
-    spare = np.where((width == 0) | (width >= 64), np.uint64(0), np.uint64(64) - width)
-    return ((_bfe_u64(a, b) << spare).view(np.int64) >> spare.view(np.int64)).view(np.uint64)
 
 
 def _quads(a: Array) -> Array:
@@ -145,8 +142,8 @@ COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
-    **{f"s_{n}_b32": _row("u32 = u32 u32", f, "nonzero") for n, f in _BITWISE.items()},
-    **{f"s_{n}_b64": _row("u64 = u64 u64", f, "nonzero", wordwise=True) for n, f in _BITWISE.items()},
+    **{f"s_{n}_b32": _row("u32 = u32 u32", f, "nonzero", bitwise=True) for n, f in _BITWISE.items()},
+    **{f"s_{n}_b64": _row("u64 = u64 u64", f, "nonzero", bitwise=True) for n, f in _BITWISE.items()},
     **{f"s_cmp_{n}_{t}": _row(f"= {t} {t}", f, "given") for n, f in COMPARE.items() for t in ("i32", "u32")},
     "s_cmp_eq_u64": _row("= u64 u64", lambda a, b: a == b, "given"),
     "s_cmp_lg_u64": _row("= u64 u64", lambda a, b: a != b, "given"),
@@ -171,8 +168,8 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_min_u32": _row("u32 = u32 u32", lambda a, b: (np.minimum(a, b), a < b), "given"),
     "s_max_i32": _row("i32 = i32 i32", lambda a, b: (np.maximum(a, b), a > b), "given"),
     "s_max_u32": _row("u32 = u32 u32", lambda a, b: (np.maximum(a, b), a > b), "given"),
-    "s_cselect_b32": _row("u32 = u32 u32 scc", lambda a, b, c: np.where(c, a, b)),
-    "s_cselect_b64": _row("u64 = u64 u64 scc", lambda a, b, c: np.where(c, a, b)),
+    "s_cselect_b32": _row("u32 = u32 u32 scc", lambda a, b, c: np.where(c, a, b), bitwise=True),
+    "s_cselect_b64": _row("u64 = u64 u64 scc", lambda a, b, c: np.where(c, a, b), bitwise=True),
     "s_cmov_b64": _row("u64 = u64 old scc", lambda a, old, c: np.where(c, a, old)),
     "s_cmov_b32": _row("u32 = u32 old scc", lambda a, old, c: np.where(c, a, old)),
     "s_cmovk_i32": _row("i32 = k old scc", lambda a, old, c: np.where(c, a, old)),
@@ -184,20 +181,20 @@ SCALAR_ROWS_BY_NAME: Mapping[str, ScalarRow] = {
     "s_ashr_i64": _row("i64 = i64 u32", integers.right(64), "nonzero"),
     **{f"s_lshl{n}_add_u32": _row("u32 = u32 u32", _shift_add(n), "given") for n in (1, 2, 3, 4)},
     "s_bfe_u32": _row("u32 = u32 u32", _bfe_u32, "nonzero"),
-    "s_bfe_i32": _row("u32 = u32 u32", _bfe_i32, "nonzero"),
+    "s_bfe_i32": _row("i32 = i32 u32", _bfe_signed, "nonzero"),
     "s_bfe_u64": _row("u64 = u64 u32", _bfe_u64, "nonzero"),
-    "s_bfe_i64": _row("u64 = u64 u32", _bfe_i64, "nonzero"),
+    "s_bfe_i64": _row("i64 = i64 u32", _bfe_signed, "nonzero"),
     "s_bfm_b32": _row("u32 = u32 u32", integers.ones),
     "s_bfm_b64": _row("u64 = u32 u32", _bfm_b64),
     "s_absdiff_i32": _row("i32 = i32 i32", lambda a, b: np.abs(a - b), "nonzero"),
     "s_pack_ll_b32_b16": _row("u32 = u32 u32", _pack(0, 0)),
     "s_pack_lh_b32_b16": _row("u32 = u32 u32", _pack(0, 16)),
     "s_pack_hh_b32_b16": _row("u32 = u32 u32", _pack(16, 16)),
-    "s_mov_b32": _row("u32 = u32", lambda a: a),
-    "s_mov_b64": _row("u64 = b64", lambda a: a, wordwise=True),
+    "s_mov_b32": _row("u32 = u32", lambda a: a, bitwise=True),
+    "s_mov_b64": _row("u64 = b64", lambda a: a, bitwise=True),
     "s_movk_i32": _row("i32 = k", lambda a: a),
-    "s_not_b32": _row("u32 = u32", lambda a: ~a, "nonzero"),
-    "s_not_b64": _row("u64 = u64", lambda a: ~a, "nonzero", wordwise=True),
+    "s_not_b32": _row("u32 = u32", lambda a: ~a, "nonzero", bitwise=True),
+    "s_not_b64": _row("u64 = u64", lambda a: ~a, "nonzero", bitwise=True),
     "s_abs_i32": _row("i32 = i32", lambda a: np.abs(a), "nonzero"),
     "s_brev_b32": _row("u32 = u32", integers.bit_reverse),
     "s_bcnt1_i32_b32": _row("u32 = u32", lambda a: np.bitwise_count(a), "nonzero"),

@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, united
+from convgen.backends.sim.arrays import ALL_BITS, Array, Bools, united
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -62,7 +62,10 @@ def _readlane(instruction: Instruction, context: Context) -> Step:
         write_scalar(g, row, g.v[register][waves, lane], wide=False)
         bad = g.vector_poison(register)
         chosen = g.scalar_poison(select.index) if select.kind == "s" else None
-        g.poison_scalar(row, united((None if bad is None else bad[waves, lane], chosen)))
+        if bad is None or chosen is not None or register not in g.lane_bits:
+            g.poison_scalar(row, united((None if bad is None else bad[waves, lane], chosen)))
+        else:
+            g.poison_scalar(row, np.where(bad[waves, lane], g.lane_bits[register][waves, lane], np.uint32(0)))
 
     reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
@@ -79,9 +82,14 @@ def _writelane(instruction: Instruction, context: Context) -> Step:
         waves = np.arange(g.count)
         lane = np.broadcast_to(lane_of(g), (g.count,)) & np.uint32(63)
         g.v[register][waves, lane] = value_of(g)
+        bits = g.undefined_bits(source.index) if source.kind == "s" else np.zeros(g.count, np.uint32)
+        if bits.any() and not g.poison >> register & 1:
+            g.vp[register] = False
+            g.poison |= 1 << register
         if g.poison >> register & 1:
-            bad = g.scalar_poison(source.index) if source.kind == "s" else None
-            g.vp[register][waves, lane] = False if bad is None else bad
+            g.vp[register][waves, lane] = bits != 0
+            if bits.any():
+                g.lane_bits.setdefault(register, np.full((g.count, 64), ALL_BITS, np.uint32))[waves, lane] = bits
 
     reads = context.bits(source, select)
     return _lane_step(instruction, run, reads, context.bits(target), context.bits(select))
@@ -92,9 +100,12 @@ def _accvgpr(instruction: Instruction, context: Context) -> Step:
     target, source = instruction.operands
     check_tuple(target, 1, context)
     fetch, register = raw_fetch(source, "u32", context, instruction), context.vector(target)
+    origin = context.vector(source) if source.is_vector else -1
 
     def run(g: WaveGroup) -> None:
         write_vector(g, register, fetch(g))
+        if origin in g.lane_bits:
+            g.lane_bits[register] = g.lane_bits[origin].copy()
 
     reads, writes = context.bits(source), context.bits(target)
     found = poison_source(source, context)

@@ -17,6 +17,7 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     any_poison,
     check_tuple,
     computed,
+    mask_poison,
     poison_source,
     split_words,
     typed_fetch,
@@ -30,9 +31,9 @@ from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
-from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, pack_lanes, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.arrays import U32, Array, Bools
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)
@@ -126,7 +127,11 @@ def _sources(
         elif op_sel[number] and kind in _NARROW:
             move = lambda g, raw: raw >> np.uint32(16)  # noqa: E731
         fetches.append(typed_fetch(operand, kind, context, instruction, move))
-        source = poison_source(operand, context, words_of(kind), dpp.move if dpp is not None and number == 0 else None)
+        if kind == "mask":
+            source = mask_poison(operand)
+        else:
+            moved = dpp.move if dpp is not None and number == 0 else None
+            source = poison_source(operand, context, words_of(kind), moved)
         if source is not None:
             poisons.append(source)
         reads |= context.bits(operand)
@@ -191,7 +196,8 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
 
 def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Callable[[WaveGroup], Bools | None]:
     """The poison of v_cndmask: that of the source each lane picks, and of the mask."""
-    first, second, mask = (poison_source(operand, context) for operand in instruction.operands[1:4])
+    first, second = (poison_source(operand, context) for operand in instruction.operands[1:3])
+    mask = mask_poison(instruction.operands[3])
     everything = slice(None)
 
     def lanes(g: WaveGroup) -> Bools | None:
@@ -262,12 +268,12 @@ def _writer(
     return lambda g, value: write_vector(g, register, encode(value))
 
 
-def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[Bools | None, Bools | None]:
+def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[U32 | None, U32 | None]:
     """Poison of the two words of a lane mask, from the poison of the lanes that went into it."""
     if lanes is None:
         return None, None
     full = np.broadcast_to(lanes, (g.count, 64)) & g.exec
-    return any_along(full[:, :32], 1), any_along(full[:, 32:], 1)
+    return pack_lanes(full)
 
 
 def with_poison(

@@ -41,7 +41,7 @@ def _bfe_u(a: Array, b: Array, c: Array) -> Array:
 def _bfe_i(a: Array, b: Array, c: Array) -> Array:
     width = (c & U32(31)).view(np.int32)
     spare = 32 - width
-    field = (a.view(U32) >> (b & U32(31))).view(np.int32)
+    field = a >> (b & U32(31)).view(np.int32)
     return np.where(width == 0, 0, (field << (spare & 31)) >> (spare & 31))
 
 

@@ -261,6 +261,36 @@ def test_a_first_guess_may_be_stale(sim: Any, arch: str, returns: str, guess: in
     assert memory[0] == 2
 
 
+#: The same where the guess reaches the loop through scratch, as at -O0.
+FAR_GUESS = SWAP_LOOP.replace("v5, v2, s[4:5] offset", "v8, v2, s[4:5] offset").replace(
+    "\n  3:",
+    "\n  s_waitcnt vmcnt(0)\n  scratch_store_dword off, v8, off\n"
+    + 40 * "  s_nop 0\n"
+    + "  scratch_load_dword v5, off, off\n  3:",
+)
+SCRATCH = ".amdhsa_private_segment_fixed_size 16\n .amdhsa_enable_private_segment 1"
+
+
+@pytest.mark.parametrize(("guess", "kinds"), [(0, []), (4, ["global-visibility"])])
+def test_a_first_guess_from_afar(sim: Any, guess: int, kinds: list[str]) -> None:
+    first = "s_mov_b64 exec, 1\n" + ADD + ADD.replace("\n", " offset:4\n")
+    body = RACES + ONE_FIRST.format(who="s2", first=first, second=FAR_GUESS.format(guess=guess, returns="sc0"))
+    memory = np.zeros(64, np.uint32)
+    source = sim.Source(body, directives=SCRATCH)
+    report = sim.run("gfx942", source, {"m": memory, "o": np.zeros(4, np.uint32)}, grid=2)
+    assert sim.kinds(report) == kinds
+    assert memory[0] == 2
+
+
+def test_a_swap_that_fails_writes_nothing(sim: Any) -> None:
+    """A workgroup may store where another's compare-and-swap has found something else than it expected."""
+    swap = "v_mov_b32_e32 v10, 1\n v_mov_b32_e32 v11, {}\n global_atomic_cmpswap v2, v[10:11], s[4:5]\n"
+    for expected, kinds in ((7, []), (0, ["global-race"])):
+        body = RACES + ONE_FIRST.format(who="s2", first=swap.format(expected), second=STORE)
+        buffers = {"m": np.zeros(64, np.uint32), "o": np.zeros(4, np.uint32)}
+        assert sim.kinds(sim.run("gfx942", sim.Source(body), buffers, grid=2)) == kinds
+
+
 def test_load_race_is_seen_in_one_order(sim: Any) -> None:
     found = []
     for order in ("forward", "reverse"):

@@ -240,3 +240,58 @@ def test_code_object_facts(sim: Any) -> None:
     assert kernel.descriptor.preload_length == 8
     assert ("hidden_block_count_x", 64, 4) in kernel.hidden_args
     assert kernel.instructions[kernel.entry].address == kernel.descriptor.entry + 256
+
+
+#: s[22:23] is a mask that is defined for active lanes only, 0..31, of which it names the even ones.
+_MASK = """
+  s_mov_b64 exec, 0xffffffff
+  v_and_b32_e32 v3, 1, v0
+  v_cmp_eq_u32_e64 s[24:25], 0, v3
+  s_andn2_b64 s[22:23], s[22:23], exec
+  s_and_b64 s[24:25], s[24:25], exec
+  s_or_b64 s[22:23], s[22:23], s[24:25]
+"""
+_END = "\n s_mov_b64 exec, -1\n global_store_dword v1, v4, s[6:7]"
+_SPILL = "v_writelane_b32 v5, s22, 3\n v_writelane_b32 v5, s23, 7\n"
+_FILL = "v_readlane_b32 s22, v5, 3\n v_readlane_b32 s23, v5, 7\n"
+_SAVED = "s_mov_b64 exec, -1\n scratch_store_dword off, v5, off\n v_mov_b32_e32 v5, 0\n"
+_RESTORED = "scratch_load_dword v5, off, off\n s_waitcnt vmcnt(0)\n s_mov_b64 exec, 0xffffffff\n"
+#: What is done with it -> whether that is sound.
+MASKS = {
+    "active lanes leave": ("s_andn2_b64 exec, exec, s[22:23]", True),
+    "active lanes stay": ("s_and_saveexec_b64 s[26:27], s[22:23]", True),
+    "others come": ("s_or_b64 exec, exec, s[22:23]", False),
+    "others come and are told": ("s_or_saveexec_b64 s[26:27], s[22:23]", False),
+    "lanes choose": ("v_cndmask_b32_e64 v4, v4, v0, s[22:23]", True),
+    "other lanes choose": ("s_mov_b64 exec, -1\n v_cndmask_b32_e64 v4, v4, v0, s[22:23]", False),
+    "a bit is set": ("s_and_b64 s[26:27], s[22:23], -1\n s_cbranch_scc0 1\n s_nop 0", True),
+    "a bit may be set": ("s_andn2_b64 s[26:27], s[22:23], exec\n s_cbranch_scc0 1\n s_nop 0", False),
+    "a bit of vcc is set": ("s_mov_b64 vcc, s[22:23]\n s_nop 4\n s_cbranch_vccz 1\n s_nop 0", True),
+    "moved": (
+        "s_mov_b32 s28, s22\n s_mov_b32 s29, s23\n s_not_b64 s[28:29], s[28:29]\n s_and_b64 exec, exec, s[28:29]",
+        True,
+    ),
+    "selected": (
+        "s_cmp_eq_u32 s20, s20\n s_cselect_b64 s[28:29], s[22:23], s[30:31]\n s_and_b64 exec, exec, s[28:29]",
+        True,
+    ),
+    "in lanes of a vector register": (_SPILL + "s_nop 4\n" + _FILL + "s_and_b64 exec, exec, s[22:23]", True),
+    "others, in lanes": (_SPILL + "s_nop 4\n" + _FILL + "s_or_b64 exec, exec, s[22:23]", False),
+    "in scratch": (_SPILL + _SAVED + _RESTORED + _FILL + "s_nop 4\n s_and_b64 exec, exec, s[22:23]", True),
+    "others, in scratch": (_SPILL + _SAVED + _RESTORED + _FILL + "s_nop 4\n s_or_b64 exec, exec, s[22:23]", False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_defined_for_active_lanes(sim: Any, name: str) -> None:
+    """As compilers make them for loops with several exits, and spill them."""
+    use, sound = MASKS[name]
+    scratch = ".amdhsa_private_segment_fixed_size 16\n .amdhsa_enable_private_segment 1"
+    source = sim.Source(f"{PROLOGUE} v_mov_b32_e32 v4, 0\n{_MASK} s_nop 4\n{use}{_END}", directives=scratch)
+    report = sim.run("gfx942", source, {"out": np.zeros(128, np.uint32)}, workgroup=128)
+    assert sim.kinds(report) == ([] if sound else ["poison"])
+
+
+def test_the_mode_from_what_is_no_register(sim: Any) -> None:
+    with pytest.raises(Unsupported, match=r"s_setreg_b32 .*ttmp0"):
+        execute(sim, "s_setreg_b32 hwreg(HW_REG_MODE, 4, 2), ttmp0")

@@ -300,13 +300,59 @@ def test_wrong_form_is_noticed(sim: Any, name: str) -> None:
 
 
 def test_more_in_flight_than_vmcnt_counts(sim: Any) -> None:
-    """64 loads fill the counter; only a wait lands the first."""
+    """64 loads fill the counter; only a wait lands the first, be it for the largest number that the field has."""
     loads = "".join(f"buffer_load_dword v{16 + n}, v1, s[8:11], 0 offen\n" for n in range(64))
     buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
-    for wait in ("s_waitcnt vmcnt(62)", ""):
+    for wait in ("s_waitcnt vmcnt(62)", "s_waitcnt vmcnt(63)", ""):
         body = f"{PROLOGUE}{loads}{wait}\n v_mov_b32_e32 v2, v16\n{STORE_V2}"
         kinds = sim.kinds(sim.run("gfx942", sim.Source(body, vgprs=96), buffers))
         assert ("wait-count" in kinds) is not bool(wait)
+
+
+def test_a_load_that_overwrites_another(sim: Any) -> None:
+    """Vector memory loads return in order; LDS reads and flat loads do not say so (CDNA3 ISA 4.4)."""
+    load = "buffer_load_dword v2, v1, s[8:11], 0 offen\n"
+    order = {
+        load + load.replace("offen", "offen offset:4"): [],
+        "v_mov_b32_e32 v4, s6\n v_mov_b32_e32 v5, s7\n " + load + "flat_load_dword v2, v[4:5]\n": ["wait-count"],
+        "ds_write_b32 v1, v0\n " + load + "ds_read_b32 v2, v1\n": ["wait-count"],
+    }
+    buffers = {"in": np.arange(65, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    for loads, kinds in order.items():
+        body = PROLOGUE.replace("s_movk_i32 s10, 256", "s_movk_i32 s10, 260") + loads
+        source = sim.Source(body + "s_waitcnt vmcnt(0) lgkmcnt(0)" + STORE_V2, lds=1024)
+        assert sim.kinds(sim.run("gfx942", source, buffers)) == kinds
+        if not kinds:
+            np.testing.assert_array_equal(buffers["out"], np.arange(1, 65))
+
+
+#: Of data that is not aligned: v2 becomes the dword at byte 4 * lane + 2 (1, 3) of what in holds.
+UNALIGNED = {
+    "global": "global_load_dword v2, v1, s[4:5] offset:2",
+    "buffer": "buffer_load_dword v2, v1, s[8:11], 0 offen offset:2",
+    "lds": (
+        "v_lshlrev_b32_e32 v4, 2, v0\n buffer_load_dword v3, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n"
+        " ds_write_b32 v4, v3\n ds_read_b32 v3, v1 offset:4\n s_waitcnt lgkmcnt(0)\n ds_write_b32 v4, v3 offset:4\n"
+        " s_barrier\n ds_read_b32 v2, v4 offset:2"
+    ),
+    "lds, what the offset does not show": (
+        "buffer_load_dword v3, v1, s[8:11], 0 offen\n s_waitcnt vmcnt(0)\n ds_write_b32 v1, v3\n"
+        " v_add_u32_e32 v4, 2, v1\n s_barrier\n ds_read_b32 v2, v4"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNALIGNED)
+def test_data_that_is_not_aligned(sim: Any, name: str) -> None:
+    """It is what stands there, and no manual forbids it in the mode that ROCm sets."""
+    data = np.arange(65 * 4, dtype=np.uint8)
+    buffers = {"in": data.view(np.uint32).copy(), "out": np.zeros(64, np.uint32)}
+    body = PROLOGUE.replace("s_movk_i32 s10, 256", "s_movk_i32 s10, 260") + "ds_write_b32 v1, v0 offset:256\n"
+    source = sim.Source(f"{body} {UNALIGNED[name]}\n s_waitcnt vmcnt(0) lgkmcnt(0)\n{STORE_V2}", lds=1024)
+    report = sim.run("gfx942", source, buffers)
+    assert [(f.kind, f.source.required) for f in report.findings] == [("misaligned", False)]
+    there = np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(data, 4)[2::4]).view(np.uint32)[:, 0]
+    np.testing.assert_array_equal(buffers["out"][:63], there[:63])
 
 
 def test_v_registers_reach_the_whole_allocation(sim: Any) -> None:
@@ -373,3 +419,50 @@ def test_what_llvm_alone_asks_for_does_not_stop_a_run(sim: Any) -> None:
     case = Case("wait-states", "\n".join([body] * 5) + "\n ds_write_b32 v1, v0 offset:2000", "")
     kinds = [f.kind for f in execute(sim, case, case.body, max_findings=1).findings]
     assert kinds == ["wait-states"] * 5 + ["lds-bounds"]
+
+
+_EXCHANGE = """
+  v_and_b32_e32 v4, 0xff, v1
+  v_xor_b32_e32 v3, 0x80, v4
+  v_cmp_gt_u32_e32 vcc, 64, v0
+  s_mov_b64 s[22:23], exec
+  s_mov_b64 exec, vcc
+  buffer_store_dword v0, v4, s[8:11], 0 offen
+  s_mov_b64 exec, s[22:23]
+  {wait}
+  {barrier}
+  {load}
+  s_waitcnt vmcnt(0) lgkmcnt(0)
+  v_mov_b32_e32 v1, v4
+"""
+_LOAD = "buffer_load_dword v2, v3, s[8:11], 0 offen"
+_SCALAR_LOAD = "s_load_dword s20, s[4:5], 0x0\n s_waitcnt lgkmcnt(0)\n v_mov_b32_e32 v2, s20"
+#: What stands between a wave's store and a load -> whether a manual or LLVM asks for more.
+WITHIN_A_WORKGROUP = {
+    "all": ({"wait": "s_waitcnt vmcnt(0)", "barrier": "s_barrier"}, None),
+    "a barrier": ({"wait": "", "barrier": "s_barrier"}, False),
+    "a wait": ({"wait": "s_waitcnt vmcnt(0)", "barrier": ""}, True),
+    "nothing": ({"wait": "", "barrier": ""}, True),
+    "nothing before a scalar load": ({"wait": "", "barrier": "", "load": _SCALAR_LOAD}, True),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN_A_WORKGROUP)
+def test_what_asks_for_order_within_a_workgroup(sim: Any, name: str) -> None:
+    """LLVM has no wait for stores before a barrier (AMDGPUUsage, Memory Model: fence release - workgroup)."""
+    between, required = WITHIN_A_WORKGROUP[name]
+    body = _EXCHANGE.format(**{"load": _LOAD, **between})
+    source = sim.Source(PROLOGUE + body + STORE_V2, lds=1024)
+    buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    report = sim.run("gfx942", source, buffers, workgroup=128)
+    found = [f.source.required for f in report.findings if f.kind == "global-visibility"]
+    assert (max(found) if found else None) is required
+
+
+def test_a_wave_reads_what_it_has_stored(sim: Any) -> None:
+    body = "buffer_store_dword v0, v1, s[8:11], 0 offen\n buffer_load_dword v2, v1, s[8:11], 0 offen\n"
+    source = sim.Source(PROLOGUE + body + "s_waitcnt vmcnt(0)" + STORE_V2)
+    buffers = {"in": np.zeros(64, np.uint32), "out": np.zeros(64, np.uint32)}
+    report = sim.run("gfx942", source, buffers)
+    assert [(f.kind, f.source.required) for f in report.findings] == [("global-visibility", False)]
+    np.testing.assert_array_equal(buffers["out"], np.arange(64))

@@ -205,3 +205,49 @@ def test_undefined_lds(sim: Any) -> None:
     start = "v_lshlrev_b32_e32 v1, 2, v0\n v_mov_b32_e32 v2, 1\n"
     for lines, kinds in ((ADD, ["poison"]), ("ds_wrxchg_rtn_b32 v4, v1, v2\n" + ADD, []), (WRITE + "\n" + ADD, [])):
         assert sim.kinds(sim.run("gfx90a", sim.Source(start + lines, lds=256), {})) == kinds
+
+
+#: Two waves add 1 each in a loop of compare-and-swap; the first guess is in another register, by another address.
+GUESS = """
+  v_mov_b32_e32 v1, 0
+  ds_write_b32 v1, v1 offset:8
+  ds_write_b32 v1, v1 offset:12
+  s_waitcnt lgkmcnt(0)
+  s_barrier
+  s_mov_b64 exec, 1
+  v_mov_b32_e32 v2, 4
+  ds_read_b32 v6, v2 offset:{guess}
+  s_waitcnt lgkmcnt(0)
+  v_mov_b32_e32 v5, v6
+1:
+  v_add_u32_e32 v4, 1, v5
+  ds_cmpst_rtn_b32 v4, v1, v5, v4 offset:8
+  s_waitcnt lgkmcnt(0)
+  v_cmp_ne_u32_e32 vcc, v4, v5
+  v_mov_b32_e32 v5, v4
+  s_cbranch_vccnz 1b
+  ds_add_u32 v1, v4 offset:12
+  {between}
+  s_waitcnt lgkmcnt(0)
+  {barrier}
+  ds_read_b32 v6, v1 offset:8
+  s_waitcnt lgkmcnt(0)
+"""
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, []),
+        ({"guess": 8}, ["lds-race"]),
+        ({"barrier": ""}, ["lds-race"]),
+        ({"between": "ds_write_b32 v1, v1 offset:8"}, ["lds-race"]),
+    ],
+    ids=["found out", "of another place", "read without a barrier", "overwritten"],
+)
+def test_a_first_guess_may_be_stale(sim: Any, arch: str, changes: dict[str, Any], kinds: list[str]) -> None:
+    body = GUESS.format(**{"guess": 4, "barrier": "s_barrier", "between": "", **changes})
+    for order in ("forward", "reverse"):
+        report = sim.run(arch, sim.Source(body, lds=16), {"o": np.zeros(4, np.uint32)}, workgroup=128, wave_order=order)
+        assert sim.kinds(report) == kinds

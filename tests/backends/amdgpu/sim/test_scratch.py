@@ -150,6 +150,25 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
+def test_data_that_is_not_aligned(sim: Any, arch: str) -> None:
+    """A lane's bytes stand in dwords that are interleaved with other lanes'."""
+    at = "off, s[0:3], 0 offset" if arch == "gfx90a" else "off, off offset"
+    space = "buffer" if arch == "gfx90a" else "scratch"
+    store = "v_mov_b32_e32 v3, 0x03020100\n v_mov_b32_e32 v5, 0x07060504\n v_or_b32_e32 v3, v3, v0\n"
+    moves = {"gfx942": "scratch_store_{0} off, v{1}, off offset:{2}\n", "gfx90a": "buffer_store_{0} v{1}, {3}:{2}\n"}
+    store += moves[arch].format("dword", 3, 5, at) + moves[arch].format("dword", 5, 9, at)
+    for load, result in (
+        (f"{space}_load_dword v2, {at}:7", np.full(128, 0x05040302)),
+        (f"{space}_load_dword v2, {at}:5", 0x03020100 | LANES),
+        (f"{space}_load_ushort v2, {at}:7", np.full(128, 0x0302)),
+        (f"{space}_load_ubyte v2, {at}:10", np.full(128, 5)),
+    ):
+        report, out = run(sim, arch, store + load)
+        assert {(f.kind, f.source.required) for f in report.findings} == {("misaligned", False)}
+        np.testing.assert_array_equal(out, result)
+
+
 @pytest.mark.parametrize(("arch", "kind"), FAULTS)
 def test_faults(sim: Any, arch: str, kind: str) -> None:
     assert kind in sim.kinds(run(sim, arch, FAULTS[arch, kind])[0])

@@ -50,7 +50,7 @@ def perm(a: int, b: int, s: int) -> int:
 
 def bfe_i(a: int, b: int, c: int) -> int:
     width = c & 31
-    return signed(a >> (b & 31), width) if width else 0
+    return signed(signed(a) >> (b & 31), width) if width else 0
 
 
 def clamped(x: int, bits: int = 32, *, sign: bool) -> int:
@@ -539,6 +539,8 @@ SCALAR: dict[str, Callable[[int, int], tuple[int, int | None]]] = {
     "s_ashr_i32 s30, s20, s21": lambda a, b: (signed(a) >> (b & 31), signed(a) >> (b & 31) != 0),
     "s_bfe_u32 s30, s20, 0x50003": lambda a, b: (a >> 3 & 31, a >> 3 & 31 != 0),
     "s_bfe_i32 s30, s20, 0x50003": lambda a, b: (signed(a >> 3, 5), signed(a >> 3, 5) != 0),
+    "s_bfe_i32 s30, s20, 0x14000d": lambda a, b: (signed(signed(a) >> 13, 20), signed(a) >> 13 != 0),
+    "s_bfe_i64 s[32:33], s[20:21], 0x1e0026\n s_mov_b32 s30, s33": lambda a, b: (signed(b) >> 31, signed(b) >> 6 != 0),
     "s_min_i32 s30, s20, s21": lambda a, b: (min(signed(a), signed(b)), signed(a) < signed(b)),
     "s_max_u32 s30, s20, s21": lambda a, b: (max(a, b), a > b),
     "s_lshl2_add_u32 s30, s20, s21": lambda a, b: ((a << 2) + b, (a << 2) + b > MASK),
