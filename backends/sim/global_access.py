@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from convgen.backends.sim.memory import Allocation
 from convgen.backends.sim.threads import Stepped, Threads
 from convgen.backends.simulation import Source
 
-_OWN, _UNWAITED = "its own store", ", without its wait before the barrier between"
+_UNWAITED = ", without its wait before the barrier between"
 _FEW = 8  #: lanes that are looked at one by one
 
 
@@ -187,23 +188,31 @@ def store_lanes(
             mark(flat, size, ticket, owners)
 
 
-def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> str:
-    """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; "" when it is behind it."""
+class _Lack(NamedTuple):
+    """What is wrong with an access, and whether only order that waves have of themselves is missing."""
+
+    what: str
+    is_own: bool
+
+
+def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> _Lack | None:
+    """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; None when it is behind it."""
     if wave == int(g.wave_ids()[row]):
-        return f"{_OWN} wrote, without a wait between" if ticket in outstanding else ""
+        return _Lack("its own store wrote, without a wait between", is_own=True) if ticket in outstanding else None
     if wave // g.env.waves != g.group_id[row]:
         who = Who(int(g.wave_ids()[row]), int(g.group_id[row]), int(g.env.epoch[g.slot[row]]))
         causality, group = g.env.causality, wave // g.env.waves
         if causality.covers(who, ticket, wave, group):
-            return ""
+            return None
         unwaited = causality.covers(who, ticket, wave, group, issued=True)
-        return f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch")
+        return _Lack(f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch"), unwaited)
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
-        return ""
+        return None
     issued = g.env.store_issued.get((ticket, wave))
     unwaited = issued is not None and issued < g.env.epoch[g.slot[row]]
-    return f"wave {wave % g.env.waves} wrote" + (_UNWAITED if unwaited else ", without its wait and a barrier between")
+    missing = _UNWAITED if unwaited else ", without its wait and a barrier between"
+    return _Lack(f"wave {wave % g.env.waves} wrote{missing}", unwaited)
 
 
 def issue_store(g: Threads) -> int:
@@ -212,11 +221,6 @@ def issue_store(g: Threads) -> int:
     for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
         g.env.store_issued[ticket, wave] = epoch
     return ticket
-
-
-def _asks(g: Threads, what: str, *, queued: bool) -> Source | None:
-    """What asks for order between accesses, where it is not what asks for that of other threads'."""
-    return g.env.own_order if queued and (what.startswith(_OWN) or _UNWAITED in what) else None
 
 
 def check_stores(
@@ -246,11 +250,11 @@ def check_stores(
     who = np.stack((rows, ticket[suspect], writer[suspect]))
     for at in np.unique(who, axis=1, return_index=True)[1] if len(rows) > _FEW else range(len(rows)):
         row, lane = rows[at], lanes_[at]
-        what = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
-        if what:
+        lack = _unordered(g, row, int(ticket[row, lane]), int(writer[row, lane]), outstanding)
+        if lack:
             kind = "global-visibility" if access == "loads" else "global-race"
-            message = f"{access} what {what}, at {allocation.name} + {int(offset[row, lane]):#x}"
-            source = _asks(g, what, queued=queued)
+            message = f"{access} what {lack.what}, at {allocation.name} + {int(offset[row, lane]):#x}"
+            source = g.env.own_order if queued and lack.is_own else None
             g.env.reporter.add(kind, message, step.instruction, g, int(row), int(lane), source)
             if source is None:
                 return
@@ -285,12 +289,12 @@ def check_updates(
         mine = set(units[:, row][hit[:, row]].tolist())
         met = {(wave, ticket) for unit in mine for wave, ticket in allocation.updates[unit].items()}
         wrong = (_unordered(g, int(row), ticket, wave, outstanding) for wave, ticket in sorted(met))
-        for what in filter(None, wrong):
+        for lack in filter(None, wrong):
             kind = "global-visibility" if access == "loads" else "global-race"
             lane = int(hit[:, row].any(axis=0).argmax())
-            message = f"{access} what an atomic operation of {what}".replace("of its own store", "of its own")
+            message = f"{access} what an atomic operation of {lack.what}".replace("of its own store", "of its own")
             message += f", at {allocation.name} + {int(offset[row, lane]):#x}"
-            source = _asks(g, what, queued=queued)
+            source = g.env.own_order if queued and lack.is_own else None
             report = partial(g.env.reporter.add, kind, message, step.instruction, g, int(row), lane, source)
             if guess and source is None:
                 places = {(int(g.wave_ids()[row]), allocation.name, unit) for unit in mine}
