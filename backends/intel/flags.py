@@ -12,11 +12,9 @@ from collections.abc import Iterator
 
 import attrs
 
-from convgen.backends.intel.isa import Null, Region, Select, XeInstruction, region
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
+from convgen.backends.intel.isa import Null, Region, Select, XeInstruction, recipe, region
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
 from convgen.ir.record import define, frozen
-
-_Key = tuple[object, ...]
 
 
 def keep_flags(function: Function, most: int) -> Function:
@@ -61,11 +59,6 @@ def _only_sets(i: XeInstruction) -> bool:
     return i.flag is None or all(isinstance(o, Null) for o in i.dst)
 
 
-def _key(name: str, condition: str, lanes: int, *src: Operand) -> _Key:
-    """The same for instructions that do the same."""
-    return name, condition, lanes, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in src)
-
-
 @define(eq=False)
 class _Held:
     """Flags in their register, and the last place where that is read."""
@@ -89,7 +82,7 @@ class _Block:
         self.instructions, self.local, self.most = block.instructions, local, most
         self.last = {r.vreg: at for at, i in enumerate(block.instructions) for r in _flags(i)}
         self.taken = self._taken()
-        self.makers: dict[_Key, _Maker] = {}
+        self.makers: dict[tuple[object, ...], _Maker] = {}
         self.held: dict[VirtualRegister, _Held] = {}
         self.instead: dict[VirtualRegister, Reg] = {}  # of flags that are not set again: those that are there
 
@@ -112,7 +105,7 @@ class _Block:
             new = self._on_kept(i)
             flags = _set(new)
             own = flags if flags is not None and flags.vreg in self.local else None
-            key = _key(new.op.name, new.condition, new.lanes, *new.src) if own is not None else ()
+            key = recipe(new.op.name, new.condition, new.lanes, *new.src) if own is not None else ()
             maker = self.makers.get(key) if _only_sets(new) else None
             if own is not None and maker is not None and self._keeps(maker.held, at, own.vreg):
                 self.instead[own.vreg] = maker.held.flags
@@ -125,7 +118,7 @@ class _Block:
                 if sources.isdisjoint(r.vreg for r in new.defs()):
                     self.makers[key] = _Maker(held, sources)
             elif (copy := _copy(new)) is not None and (source := self.held.get(new.uses()[0].vreg)) is not None:
-                self.makers[_key("mov", "", 1, region(copy, "uw", 0, 0))] = _Maker(source, frozenset((copy.vreg,)))
+                self.makers[recipe("mov", "", 1, region(copy, "uw", 0, 0))] = _Maker(source, frozenset((copy.vreg,)))
 
     def _keeps(self, held: _Held, at: int, instead: VirtualRegister) -> bool:
         """Whether flags can stay in their register up to a place, from where on they do for others."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Place, Reg, Role, Unit
+from convgen.backends.machine.instruction import Flag, Inert, Instruction, Opcode, Operand, Place, Reg, Role, Unit
 from convgen.ir.layout.memory import RectangleOrder
 from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, f32, s32, u32
@@ -111,6 +111,11 @@ class Message(Opcode):
     stores: bool = False  #: the last source is data
     returns: bool = False  #: gives back what it changes; the text says where nobody wants it
     window: str = ""  #: IGA's text before the address: a binding table entry
+
+
+def recipe(name: str, condition: str, lanes: int, *src: Operand) -> tuple[object, ...]:
+    """The same for plain instructions that compute the same, as long as nobody writes the registers they read."""
+    return name, condition, lanes, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in src)
 
 
 @define(eq=False)

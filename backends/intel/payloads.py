@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction
+from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction, recipe
 from convgen.backends.machine.allocate import Bank, Liveness
 from convgen.backends.machine.instruction import BasicBlock, Function, Inert, Instruction, Reg, VirtualRegister
 from convgen.backends.machine.loops import innermost, natural_loops
@@ -23,13 +23,15 @@ _Places = Mapping[VirtualRegister, int]
 
 _MAKERS = frozenset(("mov", "add"))  #: what makes addresses of scalars and of registers
 _DWORDS = 16  #: of a register, at most
-_HOLDS = (12, 6, 3)  #: instructions for which addresses that are not kept are left alone, if there is room
 
 
-def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank: Bank) -> tuple[Function, _Places]:
+def keep_payloads(
+    function: Function, places: _Places, liveness: Liveness, bank: Bank, holds: Sequence[int]
+) -> tuple[Function, _Places]:
     """The function with less in its innermost loops, and where tuples stand in `bank` then, of which the others stay.
 
-    `liveness` is that of the function.
+    `liveness` is that of the function; addresses that are not kept are left alone for the longest of `holds`, in
+    instructions, for which there is room.
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
@@ -43,7 +45,7 @@ def keep_payloads(function: Function, places: _Places, liveness: Liveness, bank:
         loop = _Uses([function.blocks[n] for n in nodes])
         span = sum((1 << starts[n + 1]) - (1 << starts[n]) for n in nodes)  # positions, as bits
         made = {i.defs()[0].vreg: i for i in loop.addresses(everywhere)}
-        kept, places = _Room(places, liveness, bank).shared_out(list(made), span)
+        kept, places = _Room(places, liveness, bank).shared_out(list(made), span, holds)
         addresses, parts = [made[v] for v in kept], loop.same_parts()
         gone.update(addresses, *parts)
         ahead[header - 1] = [*(same[0] for same in parts), *addresses]
@@ -59,14 +61,16 @@ class _Room:
     def __init__(self, places: _Places, liveness: Liveness, bank: Bank) -> None:
         self.places, self.liveness, self.bank = places, liveness, bank
 
-    def shared_out(self, made: Sequence[VirtualRegister], span: int) -> tuple[Sequence[VirtualRegister], _Places]:
+    def shared_out(
+        self, made: Sequence[VirtualRegister], span: int, holds: Sequence[int]
+    ) -> tuple[Sequence[VirtualRegister], _Places]:
         """Those of some addresses that stay all through a loop of those positions, and the places of all.
 
         None stays where the others would not be left alone for any time.
         """
         free = [at for at, needed in self._needed(made, 0).items() if not needed & span]
         order = [*made[::2], *made[1::2]]  # neighbours follow closely: not both take a register by turns
-        for hold in _HOLDS:
+        for hold in sorted(holds, reverse=True):
             needed, live = self._needed(made, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
@@ -138,7 +142,8 @@ class _Uses:
             for place in _set_dwords(i):
                 writers.setdefault(place, []).append(i)
         groups = (same for same in writers.values() if all(_is_part(i) and self._is_steady(i) for i in same))
-        return [same for same in groups if len(set(map(_value, same))) == 1 and self._come_first(same)]
+        alike = (same for same in groups if len({recipe(i.op.name, "", 1, *i.src) for i in same}) == 1)
+        return [same for same in alike if self._come_first(same)]
 
     def _come_first(self, same: Sequence[Instruction]) -> bool:
         """Whether in each block one of some instructions stands before all that read what they make."""
@@ -167,8 +172,3 @@ def _is_part(i: Instruction) -> bool:
     to = i.dst[0]
     assert isinstance(i, XeInstruction)
     return i.partial and i.lanes == 1 and isinstance(to, Region) and TYPE_BYTES[to.type] == WORD_BYTES
-
-
-def _value(i: Instruction) -> tuple[str, ...]:
-    """What a plain instruction computes."""
-    return i.op.name, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in i.src)

@@ -95,7 +95,7 @@ def _keep_payloads(made: MachineKernel) -> MachineKernel:
     """What loops compute again and again for messages is computed before them, as far as registers are left."""
     assert made.liveness is not None
     allocation = made.allocation
-    function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"])
+    function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"], _HOLD_STEPS)
     return attrs.evolve(made, function=function, allocation=attrs.evolve(allocation, base=places), liveness=None)
 
 

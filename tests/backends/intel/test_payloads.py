@@ -12,7 +12,7 @@ from convgen.backends.machine.allocate import Allocation, Bank, Liveness, alloca
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.backends.machine.verify import verify
 
-LANES, MESSAGES = 16, 6
+LANES, MESSAGES, HOLDS = 16, 6, (3, 6, 12)
 
 
 class Code:
@@ -51,7 +51,7 @@ class Code:
         self.blocks[2].instructions.append(XeInstruction(OPCODES["eot"], (), (self.sum,)))
         function = Function("f", self.blocks)
         banks = {"v": Bank(registers, {1: 1}), "s": Bank(16, {1: 1})}
-        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"])
+        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"], HOLDS)
         verify(found, banks, Allocation(places, {"v": registers, "s": 16}))
         assert max(at for v, at in places.items() if v.bank == "v") < registers
         return {block.label: block.instructions for block in found.blocks}
@@ -124,7 +124,7 @@ def test_what_runs_in_some_lanes_stays() -> None:
     c.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target="loop"))
     function = Function("f", c.blocks)
     banks = {"v": Bank(32, {1: 1}), "s": Bank(16, {1: 1}), "f": Bank(4, {1: 1})}
-    found, _ = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"])
+    found, _ = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"], HOLDS)
     assert found is function
 
 
