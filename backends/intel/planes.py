@@ -17,7 +17,7 @@ from convgen.ir import stmt as st
 from convgen.ir.expr import Const, Expr
 from convgen.ir.layout.memory import Plane, Rectangle
 
-_BASE, _X, _Y = 0, 5, 6  #: dwords
+_BASE, _X, _Y, _SHAPE = 0, 5, 6, 7  #: dwords
 _MOST = 8  #: payloads of a kind that loads take in turn
 _Message = st.PlaneLoad | st.PlanePrefetch | st.PlaneStore
 #: The rest is the size of the plane's elements in bytes, and bytes from its base to where it begins, None if it moves.
@@ -60,6 +60,7 @@ class Payloads:
         self.out, self.scalars = out, scalars
         self.entered = 0  #: instructions of the entry that have to stand first
         self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
+        self.lasting: dict[_Kind, Reg] = {}  # the first of each kind, as they stand behind the entry
         self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
 
@@ -76,9 +77,7 @@ class Payloads:
         key = self.out.block.label, _kind(s, elem_bytes)
         if key not in self.originals:
             self.originals[key] = self._described(*key[1])
-        payload = self.out.new("v", 1, f"{s.plane.memory.name}_plane")
-        self.out.copy(payload, self.originals[key])
-        return self._placed(payload, s)
+        return self._placed(self._copied(self.originals[key], s.plane), s)
 
     def release(self) -> None:
         """All payloads before a barrier have been read."""
@@ -113,12 +112,20 @@ class Payloads:
         self.out.emit("add", (region(payload, "q"),), (base, further), partial=True)
 
     def _lasting(self, kind: _Kind) -> Reg:
-        """A payload made behind the entry, so that it serves in every block."""
+        """A payload made behind the entry, so that it serves in every block: a copy, where there is one like it."""
         here, entry = self.out.block, self.out.function.blocks[0]
         behind = entry.instructions[self.entered :]
         del entry.instructions[self.entered :]
         self.out.block = entry
-        payload = self._described(*kind)
+        plane, shape, elem_bytes, shift = kind
+        like = next((known for known in self.lasting if (known[0], known[3]) == (plane, shift)), None)
+        if like is None:
+            payload = self._described(*kind)
+        else:
+            payload = self._copied(self.lasting[like], plane)
+            if like[1:3] != kind[1:3]:
+                self._shaped(payload, shape, elem_bytes)
+        self.lasting.setdefault(kind, payload)
         self.entered = len(entry.instructions)
         entry.instructions += behind
         self.out.block = here
@@ -136,11 +143,21 @@ class Payloads:
                 (out.source(self.scalars.pointers[plane.memory.name], "q"),),
                 partial=True,
             )
-        cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
-        sizes = (plane.width - 1, plane.height - 1, plane.pitch - 1)
-        for dword, size in (*zip((2, 3, 4), sizes), (7, (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1)):
+        for dword, size in zip((2, 3, 4), (plane.width - 1, plane.height - 1, plane.pitch - 1), strict=True):
             value = Literal(size, "ud") if isinstance(size, int) else out.source(self.scalars.value(size), "ud")
             out.emit("mov", (region(payload, "ud", dword),), (value,), partial=True)
+        self._shaped(payload, shape, elem_bytes)
+        return payload
+
+    def _shaped(self, payload: Reg, shape: Rectangle, elem_bytes: int) -> None:
+        """The rectangle's dword."""
+        cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
+        value = Literal((shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1, "ud")
+        self.out.emit("mov", (region(payload, "ud", _SHAPE),), (value,), partial=True)
+
+    def _copied(self, like: Reg, plane: Plane) -> Reg:
+        payload = self.out.new("v", 1, f"{plane.memory.name}_plane")
+        self.out.copy(payload, like)
         return payload
 
 

@@ -276,9 +276,10 @@ class _Product:
         later = self._shared_parts(kb + 1) if held else {}
         a = self._fragment(*operands[0], kb, self.plan.mma.a, held)
         b = self._fragment(*operands[1], kb, self.mmas[0].b, held)
-        if config.prefetch:
+        ahead = config.depth + config.prefetch
+        if config.prefetch and ahead < part.k_blocks:
             for operand in operands:
-                self._prefetch(*operand, kb + (config.depth + config.prefetch))
+                self._prefetch(*operand, kb + ahead)
         for n, mma in enumerate(self.mmas):
             # The next part is read while this one multiplies.
             after = [self._fragment(*operands[1], kb, further.b, held) for further in self.mmas[n + 1 : n + 2]]
