@@ -6,7 +6,7 @@ fragments remain only as operands of `mma`. Element-wise work on a stored fragme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
+from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import Steady, TileAccess
 from convgen.passes.messages.direct import places_of
@@ -203,6 +204,7 @@ class _Lowering(Mutator):
     def StoreView(self, s: st.StoreView) -> st.Stmt:
         rectangles = self._rectangles(s, stores=True)
         if not rectangles:
+            s = self._along_memory(s)
             return self._stores(s, (st.GlobalStore, st.FlatStore), self._global(s))
         values = ((m, self._slice(s.value, m.start, m.count)) for m in rectangles)
         return st.block(
@@ -211,6 +213,14 @@ class _Lowering(Mutator):
                 for m, value in values
             )
         )
+
+    def _along_memory(self, s: st.StoreView) -> st.StoreView:
+        """The same store, whose messages take what of a lane's elements stands together in memory."""
+        axis = linearize(s.view).unit_axis
+        if axis is None or axis >= len(s.layout.dims):
+            return s
+        layout = s.layout.along(s.layout.dims[axis])
+        return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
     def AtomicView(self, s: st.AtomicView) -> st.Stmt:
         one = self._global(s, s.view.memory.elem.bytes)
@@ -228,26 +238,28 @@ class _Lowering(Mutator):
         return st.block(*out)
 
     def _slice(self, e: Expr, start: int, count: int) -> Expr:
-        """Elements of a fragment, element-wise operations applied to the slice only.
+        return self._taken(e, range(start, start + count))
+
+    def _taken(self, e: Expr, order: Sequence[int]) -> Expr:
+        """Some elements of a fragment in an order, element-wise operations applied to these only.
 
         What was bound outside the branch that takes them is computed there.
         """
         match e:
             case Cast() | Saturate():
-                return type(e)(vector(e.type.elem, count), self._slice(e.a, start, count))
+                return type(e)(vector(e.type.elem, len(order)), self._taken(e.a, order))
             case Splat(dtype, a):
-                return Splat(vector(dtype.elem, count), a)
+                return Splat(vector(dtype.elem, len(order)), a)
             case Binary(a, b):
-                return type(e)(self._slice(a, start, count), self._slice(b, start, count))
+                return type(e)(self._taken(a, order), self._taken(b, order))
             case Fma(a, b, c):
-                return Fma(*(self._slice(each, start, count) for each in (a, b, c)))
-            case Shuffle(a, order):
-                part = order[start : start + count]
-                together = part == tuple(range(part[0], part[0] + count))
-                return self._slice(a, part[0], count) if together else Shuffle(a, part)
+                return Fma(*(self._taken(each, order) for each in (a, b, c)))
+            case Shuffle(a, inner):
+                return self._taken(a, [inner[n] for n in order])
             case Var() if isinstance(self.values.get(e), _SLICED) and self.branches_around[e] == self.branches:
-                return self._slice(self.values[e], start, count)
-        return Slice(e, start, count)
+                return self._taken(self.values[e], order)
+        start, count = order[0], len(order)
+        return Slice(e, start, count) if [*order] == [*range(start, start + count)] else Shuffle(e, tuple(order))
 
     # ------------------------------------------------------------ elements by number
 

@@ -19,7 +19,7 @@ import attrs
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
 from convgen.ir.floats import fma
-from convgen.ir.layout.digits import Space, plus
+from convgen.ir.layout.digits import Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaTile
@@ -37,6 +37,7 @@ Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: what sums of a layout be
 Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
 
 _DIMS = "nm"
+_OWN = "own"  #: the number of a position among those of a subgroup
 _TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
 
 
@@ -98,12 +99,20 @@ class Anew:
     @contextmanager
     def pieces(self) -> Iterator[tuple[Index, Index]]:
         """The suite runs for each piece of the tile; where it begins within the workgroup's."""
-        k, mma = self.k, self.plan.mma
-        own = mma.met.partial(Space.SUBGROUP, k.subgroup)
-        tiles_n, tiles_m = (tiles // shares for tiles, shares in zip((mma.tiles_n, mma.tiles_m), mma.shares))
-        with k.loop("piece_n", 0, tiles_n) as across, k.loop("piece_m", 0, tiles_m * mma.parts) as down:
-            m = down.var % tiles_m * mma.atom.m + down.var // tiles_m * (mma.d.extent("m") // mma.parts)
-            yield k.let("at_n", plus(across.var * mma.atom.n, own["n"])), k.let("at_m", plus(m, own["m"]))
+        k, (of_n, of_m), sides = self.k, map(self._positions, _DIMS), (self.unit.atom.n, self.unit.atom.m)
+        counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), sides)]
+        with k.loop("piece_n", 0, counts[0]) as across, k.loop("piece_m", 0, counts[1]) as down:
+            at_n, at_m = (
+                each.coordinates({_OWN: loop.var * side, Space.SUBGROUP: k.subgroup})[dim]
+                for each, loop, side, dim in zip((of_n, of_m), (across, down), sides, _DIMS)
+            )
+            yield k.let("at_n", at_n), k.let("at_m", at_m)
+
+    def _positions(self, dim: str) -> Digits:
+        """A dim of the workgroup's tile, split into the subgroup and the number of a position among its own."""
+        own = (d if d.space == Space.SUBGROUP else attrs.evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
+        digits = Digits((dim,), tuple(own))
+        return digits.renumbered(_OWN, lambda step, _: step)
 
     def sums(self, start: tuple[Expr, Expr]) -> Expr:
         """Those of the piece that begins there."""

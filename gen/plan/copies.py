@@ -8,6 +8,7 @@ brings them as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
@@ -27,6 +28,8 @@ from convgen.passes.messages.shared import TURNED_BITS, can_turn
 _WORD_BYTES = 4
 
 K, ROWS = 1, 0  #: axes of an operand's view
+
+_PLACE = "place"  #: the number of a line in the order in which lines are dealt
 
 
 @frozen
@@ -162,16 +165,39 @@ def _split_in_chunks(
     subgroups_across = subgroups // subgroups_down
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
+    lines = (
+        Digit(_PLACE, down, Space.LANE, across),
+        Digit(_PLACE, subgroups_down, Space.SUBGROUP, 1),
+        Digit(_PLACE, rounds_down, Space.REGISTER, chunk * rounds_across),
+    )
     loaded = _share(
         Digit(k, chunk, Space.REGISTER, 1),
         Digit(k, across, Space.LANE, 1),
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
-        Digit(line, down, Space.LANE, across),
-        Digit(line, subgroups_down, Space.SUBGROUP, 1),
-        Digit(line, rounds_down, Space.REGISTER, chunk * rounds_across),
+        *_dealt(line, rows, _lanes_apart(memory, line, elem, facts), lines, lanes),
     )
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
+
+
+def _lanes_apart(memory: Digits, line: str, elem: Type, facts: TargetFacts) -> int:
+    """Lines between those that neighbouring lanes hold, where a block of the shared tile has a lane for each."""
+    word = _WORD_BYTES // elem.bytes
+    own = (step for step, d in memory.stepped() if d.dim == line and d.stride == word)
+    return next(own, 1) if facts.block_bytes else 1
+
+
+def _dealt(line: str, rows: int, apart: int, places: Sequence[Digit], lanes: int) -> tuple[Digit, ...]:
+    """Lines dealt to places: `lanes` that are `apart` stand on end, if they come out even."""
+    near: tuple[Digit, ...] = (Digit(line, rows, _PLACE, 1),)
+    if apart > 1 and rows % (apart * lanes) == 0:
+        count = rows // (apart * lanes)
+        near = (
+            Digit(line, apart, _PLACE, lanes),
+            Digit(line, lanes, _PLACE, 1),
+            Digit(line, count, _PLACE, apart * lanes),
+        )
+    return Digits((line,), near).then(Digits((_PLACE,), tuple(places))).digits
 
 
 def _split_in_rectangles(

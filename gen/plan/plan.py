@@ -305,7 +305,7 @@ def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | Lan
     """What multiplies; DoesNotFit where words of the config do not go together."""
     if not isinstance(config.mma, Own):
         stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
-        return mma_tile(_atom(problem, config, facts), config, facts.chunk_bytes, stored)
+        return mma_tile(_atom(problem, config, facts), config, facts, stored)
     idle = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": "fused"}
     if not sums_weights(problem):
         idle["slices"] = 1
@@ -336,7 +336,7 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     return tuple(in_runs(p, tile_k, facts) for p in found)
 
 
-def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> MmaTile:
+def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) -> MmaTile:
     """The products of a workgroup by one matrix instruction, whose sums are stored in a type.
 
     DoesNotFit where they do not come out even.
@@ -351,7 +351,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
     tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
     tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
     divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
-    pack = max(1, min(steps, chunk_bytes // (atom.a.registers * atom.elem_bytes)))
+    pack = max(1, min(steps, facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)))
     return MmaTile(
         atom,
         tiles_n=tiles_n,
@@ -362,7 +362,7 @@ def mma_tile(atom: MmaAtom, config: Config, chunk_bytes: int, stored: Type) -> M
         teams_m=teams_m,
         separate_accumulators=config.separate_accumulators,
         parts=config.subtiles,
-        run=chunk_bytes // stored.bytes,
+        run=1 if facts.planes else facts.chunk_bytes // stored.bytes,
         teams_k=config.waves_k,
     )
 

@@ -154,6 +154,14 @@ class Fragment(Digits):
         digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // held))
         return tuple(Fragment(self.dims, tuple(each)).merged(Space.REGISTER) for each in digits)
 
+    def along(self, dim: str) -> Fragment:
+        """The same elements; those registers come first that go on along `dim` from a lane's first element."""
+        fine = self.merged(Space.REGISTER)
+        own = fine.of(dim)
+        others = (n for n, d in enumerate(own) if d.space != Space.REGISTER)
+        first = own[: next(others, len(own))]
+        return fine.renumbered(Space.REGISTER, lambda _, d: (d not in first, d.stride)).merged(Space.REGISTER)
+
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
         run = 1

@@ -198,7 +198,7 @@ class MmaTile:
         atom, own, tiles = self.atom, self.atom.d.of("n"), self.tiles_n // self.shares[0]
         tile_of_a = Digit("n", tiles, Space.REGISTER, atom.a.registers * self.steps)
         tile_of_d = Digit("n", tiles, Space.REGISTER, atom.d.registers)
-        if own[0].space is not Space.REGISTER or own[0].size >= self.run:
+        if own[0].space is Space.REGISTER and own[0].size >= self.run:
             return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
         own = tuple(d for d in own if d.size > 1)
         same = (*_cut(atom.a.of("n"), [d.size for d in own]), tile_of_a)
