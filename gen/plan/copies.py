@@ -319,7 +319,7 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
 
 
 def _blocks_of_words(
-    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int
+    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, down: int
 ) -> tuple[int, int, int, int]:
     """A lane's run of rows, at most `most`, lanes down the rows, its run along K, and subgroups along K.
 
@@ -330,7 +330,7 @@ def _blocks_of_words(
     share, run, found = rows * cols // (facts.subgroup_size * subgroups), most, []
     while run >= min(word, most):
         with suppress(DoesNotFit):
-            lines = facts.subgroup_size if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem_bytes))
+            lines = down if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem_bytes))
             messages = divide("rows over those of a message", rows, run)
             down = gcd(facts.subgroup_size, lines, messages)
             chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
@@ -375,7 +375,9 @@ def _split_along_rows(
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
-    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups)
+    sides = [d.dim for d in memory.digits if d.stride == _WORD_BYTES // elem.bytes]
+    down = 1 if COL in sides else facts.subgroup_size
+    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups, down)
     across = lanes // down
     subgroups_down = subgroups // subgroups_across
     rounds_across = cols // (chunk * across * subgroups_across)

@@ -49,28 +49,31 @@ class Positions:
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
-        """The position along each dim of an axis."""
+        """The position along each dim of an axis.
+
+        Where runs of a dim and the tile divide one another, where the tile starts and what is within it are decoded
+        apart; from the first dim on where they do not, they are decoded as one.
+        """
         name = self.layout.dims[axis]
-        dims, start = self.view.axes[axis], self.coords[axis]
-        lanes, fixed = self._within(name, register)
-        tile = self.layout.extent(name)
-        if len(dims) == 1:
-            return {dims[0].name: Position(start, lanes, fixed)}
-        inner = dims[-1]
+        dims, start, multiple = self.view.axes[axis], self.coords[axis], self.multiples[axis]
+        within, fixed = self._within(name, register)
+        tile = self.layout.extent(name)  # along what is left; 0 where it is one with its start
         out: dict[str, Position] = {}
-        if inner.padded % tile == 0 and self.multiples[axis] % tile == 0:  # the tile lies within one run of `inner`
-            out[inner.name] = Position(start % inner.padded, lanes, fixed)
-            rest, varying = start // inner.padded, False
-        else:
-            # Positions that share all digits above a common divisor are decoded once.
-            unit = math.gcd(inner.padded, self.multiples[axis], divisor(lanes, {}))
-            position = start + lanes + (fixed - fixed % unit)
-            out[inner.name] = Position(ZERO, position % inner.padded, fixed % unit)
-            rest, varying = position // inner.padded, True
-        for d in dims[-2:0:-1]:
-            out[d.name] = _place(rest % d.padded, varying)
-            rest = rest // d.padded
-        out[dims[0].name] = _place(rest, varying)
+        for d in dims[:0:-1]:
+            run = d.padded
+            if tile and run % tile == 0 and multiple % tile == 0:  # it lies within one run
+                out[d.name] = Position(start % run, within, fixed)
+                within, fixed, tile = ZERO, 0, 1
+            else:
+                if not tile or tile % run or multiple % run:
+                    within, start, multiple, tile = start + within, ZERO, 0, 0
+                # Positions that share all digits above a common divisor are decoded once.
+                unit = math.gcd(run, self.multiples[axis] if not tile else 0, divisor(within, {}))
+                position = within + (fixed - fixed % unit)
+                out[d.name] = Position(ZERO, position % run, fixed % unit)
+                within, fixed, tile = position // run, 0, tile // run
+            start, multiple = start // run, multiple // run if multiple % run == 0 else 1
+        out[dims[0].name] = Position(start, within, fixed)
         return out
 
 
@@ -82,10 +85,6 @@ def _periods(tile: Shared) -> tuple[int, int]:
     while any(moved[row % down] != by for row, by in enumerate(moved)):
         down *= 2
     return down, 1 << max(moved).bit_length()
-
-
-def _place(position: Expr, varying: bool) -> Position:
-    return Position(ZERO, position, 0) if varying else Position(position, ZERO, 0)
 
 
 def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:
