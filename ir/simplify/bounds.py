@@ -13,9 +13,10 @@ from typing import Any
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir.fused import Fused
+from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
-from convgen.ir.types import AnyType, Type
+from convgen.ir.types import AnyType, Type, u32
 from convgen.ir.votes import AllLanes
 
 Range = tuple[int, int]
@@ -183,7 +184,6 @@ _ARITHMETIC: dict[type[x.Expr], Callable[[Range, Range, Range], Range]] = {
     x.MulHi: _mulhi,
     x.Div: _div,
     x.Mod: _mod,
-    x.Min: lambda a, b, full: (min(a[0], b[0]), min(a[1], b[1])),
     x.Max: lambda a, b, full: (max(a[0], b[0]), max(a[1], b[1])),
     x.And: _and,
     x.Or: _or,
@@ -233,6 +233,34 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     return hull(ranges(e.a), (low, high))
 
 
+def _turned_over(e: x.Expr) -> tuple[x.Expr, int] | None:
+    """t and r if an expression is the smaller one, without a sign, of t and t - r: of t below 2r the rest by r."""
+    e = e.a if isinstance(e, x.Cast) else e
+    if not isinstance(e, x.Min) or e.type.elem is not u32:
+        return None
+    return next(((t, r) for t, left in ((e.a, e.b), (e.b, e.a)) if (r := _less(t, left))), None)
+
+
+def _less(a: x.Expr, b: x.Expr) -> int:
+    """By which constant, from 1, the second of two words is less than the first, modulo 2^32; else 0."""
+    if isinstance(a, x.Cast) and isinstance(b, x.Cast):
+        a, b = a.a, b.a
+    match b:
+        case x.Add(t, x.Const(_, more)) if t is a:
+            return -more % (1 << 32)
+        case x.Sub(t, x.Const(_, less)) if t is a:
+            return less % (1 << 32)
+    return 0
+
+
+def _minimum(ranges: Bounds, e: x.Min) -> Range:
+    a, b = ranges(e.a), ranges(e.b)
+    low, high = min(a[0], b[0]), min(a[1], b[1])
+    if (found := _turned_over(e)) and ranges(found[0])[1] < 2 * found[1]:
+        high = min(high, found[1] - 1)
+    return low, high
+
+
 def _cast(ranges: Bounds, e: x.Conversion) -> Range:
     full = type_range(e.type.elem)
     if e.a.type.elem.is_float:
@@ -261,6 +289,7 @@ _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), _same),
+    x.Min: _minimum,
     x.Not: _not,
     x.Select: _select,
     Fused: lambda ranges, e: ranges(e.meaning),
@@ -309,19 +338,29 @@ class Scope:
         """Bind the variable and the carried values of a loop that runs at least once.
 
         A carried value is one of the inits or a yield of the body, whatever it was before: so slot numbers that
-        rotate by `%` stay small. Digits that are counted up, from zero or less, are no less if they stay so.
+        rotate by `%` stay small. What grows does so once an iteration. Digits that are counted up, from zero or less,
+        are no less, and stay below their radix, if they do so wherever they are.
         """
         self.bind(s.var, loop_range(self.bounds, s))
-        carried = [each for each in zip(s.carried, s.inits, s.yields) if not each[0].type.elem.is_float]
+        lets = {each.var: each.value for each in statements(s.body) if isinstance(each, Let)}
+        carried = [
+            (var, self.bounds(init), lets.get(value, value) if isinstance(value, x.Var) else value)
+            for var, init, value in zip(s.carried, s.inits, s.yields)
+            if not var.type.elem.is_float
+        ]
         if not carried:
             return
         trial = self._trial(s, {})
-        found = {var: hull(self.bounds(init), trial.bounds(value)) for var, init, value in carried}
-        digits = {
-            var: (min(0, self.bounds(init)[0]), found[var][1])
-            for var, init, value in carried
-            if isinstance(value, x.Select)
-        }
+        found = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
+        again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations behind the first
+        digits: dict[Any, Range] = {}
+        for var, init, value in carried:
+            turned = _turned_over(value)
+            if isinstance(value, x.Select) or turned:
+                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
+            elif growth := _growth(trial.bounds, value, var):
+                grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
+                found[var] = grown if within(grown, type_range(var.type.elem)) else found[var]
         if any(digits[var] != found[var] for var in digits):
             trial = self._trial(s, digits)
             if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
@@ -351,6 +390,20 @@ class Scope:
             self.visit(inner)
         if isinstance(s, For):
             self.results(s)
+
+
+def _growth(ranges: Bounds, e: x.Expr, v: x.Var) -> Range | None:
+    """By how much a sum exceeds one of its terms; None if it is no term."""
+    if e is v:
+        return 0, 0
+    if isinstance(e, x.Add | x.Sub):
+        sides = ((e.a, e.b), (e.b, e.a)) if isinstance(e, x.Add) else ((e.a, e.b),)
+        for term, other in sides:
+            if found := _growth(ranges, term, v):
+                low, high = ranges(other)
+                more = (low, high) if isinstance(e, x.Add) else (-high, -low)
+                return found[0] + more[0], found[1] + more[1]
+    return None
 
 
 def loop_range(ranges: Bounds, s: For) -> Range:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.expr import Expr, Lane, Le, Max, Min, Mod, MulHi, Var, const, eq, select, var, zeros
+from convgen.ir.expr import Cast, Expr, Lane, Le, Max, Min, Mod, MulHi, Var, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import bounds, var_ranges
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
@@ -118,19 +118,50 @@ def test_variables_of_a_kernel() -> None:
     }
 
 
-def _counted(digit: Var, radix: int, begin: Expr) -> Mapping[Var, tuple[int, int]]:
-    """The ranges of a kernel in which a digit begins somewhere and is counted up, modulo its radix, by a select."""
+def _in_a_loop(carried: Var, begin: Expr, after: Expr) -> Mapping[Var, tuple[int, int]]:
+    """The ranges of a kernel in which a value begins somewhere and is `after` in each of five iterations."""
     gx, gy, gz, sub, i, out = (var(n) for n in ("gx", "gy", "gz", "sub", "i", "out"))
+    body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(), (after,), (out,), "loop")
+    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (GX, gy, gz), sub, (), body, ())
+    return {v: range for v, range in var_ranges(kernel).items() if v in (carried, out)}
+
+
+GX = var("gx")  #: from 0 to 3
+
+
+def _counted(digit: Var, radix: int, begin: Expr) -> Mapping[Var, tuple[int, int]]:
+    """The same of a digit that is counted up, modulo its radix, by a select."""
     after = digit + 1
-    count = select(Le(const(radix), after), const(0), after)
-    body = stmt.For(i, const(0), const(5), (digit,), (begin,), stmt.block(), (count,), (out,), "loop")
-    kernel = Kernel("k", (), (4, 1, 1), 2, 64, (gx, gy, gz), sub, (), body, ())
-    return var_ranges(kernel)
+    return _in_a_loop(digit, begin, select(Le(const(radix), after), const(0), after))
 
 
 def test_digits_that_are_counted_by_selects_stay_digits() -> None:
     digit = var("digit")
-    assert _counted(digit, 6, var("gx") % 6)[digit] == (0, 5)
+    assert _counted(digit, 6, GX % 6)[digit] == (0, 5)
     assert _counted(digit, 6, const(3))[digit] == (0, 5)
     assert _counted(digit, 6, const(-2))[digit] == (-2, 5)
     assert _counted(digit, 6, const(9))[digit] == (0, 9)  # begins beyond: what is counted is no digit until it wraps
+
+
+@pytest.mark.parametrize("cast_last", [True, False])
+def test_digits_that_are_counted_by_the_smaller_word_stay_digits(*, cast_last: bool) -> None:
+    digit, radix = var("digit"), 7
+
+    def counted(step: Expr, begin: Expr = const(0)) -> tuple[int, int]:
+        total = digit + step
+        word = Cast(u32, total)
+        left = Cast(u32, total - radix) if cast_last else word + (2**32 - radix)
+        return _in_a_loop(digit, begin, Cast(s32, Min(word, left)))[digit]
+
+    assert counted(const(4)) == (0, 6)
+    assert counted(GX + 4, GX) == (0, 6)
+    assert counted(const(7)) == (0, 6)
+    assert counted(const(8))[1] == 2**31 - 1  # twice the radix: one subtraction leaves more than a digit
+
+
+def test_what_grows_does_so_once_an_iteration() -> None:
+    total = var("total")
+    assert _in_a_loop(total, const(2), total + GX)[total] == (2, 14)
+    assert _in_a_loop(total, GX, GX + 1 + total - 3)[total] == (-8, 7)
+    assert _in_a_loop(total, const(0), total + 2**29)[total] == (-(2**31), 2**31 - 1)  # it may wrap
+    assert _in_a_loop(total, const(0), total + total)[total] == (-(2**31), 2**31 - 1)
