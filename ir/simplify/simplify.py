@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import compress
 from typing import Any, TypeVar
 
 from convgen.ir import stmt as s
 from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
-from convgen.ir.mutate import Mutator
+from convgen.ir.mutate import Mutator, substitute
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
@@ -143,7 +144,7 @@ class _Simplifier(Mutator):
         self.depth -= 1
         new = replace(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
         self.facts.results(new)
-        return new
+        return _without_constants(new)
 
     # ------------------------------------------------------------ what binds
 
@@ -152,7 +153,7 @@ class _Simplifier(Mutator):
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)
         self.home_of[n.var] = self.homes(value)
-        if isinstance(value, (Const, Var)) or (isinstance(value, Splat) and isinstance(value.a, Const)):
+        if isinstance(value, Var) or _is_constant(value):
             self.values[n.var] = value
             return s.empty
         return replace(n, value=value)
@@ -169,6 +170,25 @@ class _Simplifier(Mutator):
     def ExitIf(self, n: s.ExitIf) -> Stmt:
         new = self.descend(n)
         return s.empty if number(new.cond) == 0 else new
+
+
+def _without_constants(loop: s.For) -> s.Stmt:
+    """The same loop, which does not carry what is the same constant before it and behind each iteration."""
+    same = [init is after and _is_constant(init) for init, after in zip(loop.inits, loop.yields)]
+    if not any(same) or any(exits_of(loop.body)):
+        return loop
+    fixed: dict[Expr, Expr] = dict(compress(zip(loop.carried, loop.inits), same))
+    others = [not each for each in same]
+    carried, inits, yields, results = (
+        tuple(compress(each, others)) for each in (loop.carried, loop.inits, loop.yields, loop.results)
+    )
+    body = substitute(loop.body, fixed)
+    new = replace(loop, carried=carried, inits=inits, body=body, yields=yields, results=results)
+    return s.block(_lets(tuple(compress(loop.results, same)), tuple(fixed.values())), new)
+
+
+def _is_constant(e: Expr) -> bool:
+    return isinstance(e, Const) or (isinstance(e, Splat) and isinstance(e.a, Const))
 
 
 def _zeros(type: AnyType) -> Expr:
