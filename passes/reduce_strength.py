@@ -9,8 +9,10 @@ boundaries do not divide one another are left alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise, zip_longest
 from math import gcd
+from operator import add
 from typing import TypeVar
 
 import attrs
@@ -158,9 +160,13 @@ class _Linear:
 
 @frozen
 class _Digits:
-    """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`."""
+    """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`.
+
+    Behind the digits stand whole quotients, of the number by some of the places.
+    """
 
     places: tuple[int, ...]
+    wholes: tuple[int, ...] = ()
 
     def starting(self, begin: Expr, growth: int, steady: Expr, more: int) -> tuple[Expr, ...]:
         """The digits of `begin * growth + steady + more`, worked out here where it is constant."""
@@ -171,10 +177,16 @@ class _Digits:
 
     def of(self, number: N) -> tuple[N, ...]:
         """The digits of a number from 0."""
-        return tuple(
+        digits = (
             number // place % (following // place) if following else number // place
             for place, following in zip_longest(self.places, self.places[1:])
         )
+        return *digits, *(number // place for place in self.wholes)
+
+    def below(self, at: int) -> int:
+        """How many digits there are below the one, or the whole quotient, at a position."""
+        count = len(self.places)
+        return at if at < count else self.places.index(self.wholes[at - count])
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
         """The digits of the number plus a constant.
@@ -183,16 +195,17 @@ class _Digits:
         is left without one radix is negative where it stays: a greater number without a sign, the sign one less than
         the carry. That takes no condition, of which a unit holds few.
         """
+        wholes = dict(zip(self.wholes, digits[len(self.places) :]))
         out: list[Expr] = []
         carry: tuple[Expr, int] | None = None  # a sum
-        for i, (digit, step) in enumerate(zip(digits, self.of(by))):
+        for i, (place, digit, step) in enumerate(zip(self.places, digits, self.of(by))):
+            if place in wholes:
+                wholes[place] = _plus(wholes[place], by // place, carry)
             most = step + (carry is not None)  # what is added at most
-            step += carry[1] if carry else 0
-            total = digit + step if step else digit
-            total = total + carry[0] if carry else total
+            total = _plus(digit, step, carry)
             carry = None
             if most and i + 1 < len(self.places):
-                radix = self.places[i + 1] // self.places[i]
+                radix = self.places[i + 1] // place
                 left = total - radix
                 if most == 1:
                     carry = select(total >= radix, const(1), 0), 0
@@ -201,18 +214,26 @@ class _Digits:
                     carry = left >> (s32.bits - 1), 1
                     total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
             out.append(total)
-        return tuple(out)
+        return *out, *wholes.values()
 
     def value(self, digits: Sequence[Expr], q: _Quotient) -> Expr:
         """The quotient from the digits."""
-        end = None if q.count is None else q.below * q.count
-        terms = [d * (p // q.below) if p > q.below else d for d, p in zip(digits, self.places) if q.below <= p]
-        kept = [t for t, p in zip(terms, (p for p in self.places if q.below <= p)) if end is None or p < end]
-        total = kept[0] if kept else const(0)
-        for t in kept[1:]:
-            total = total + t
+        if q.count is None and q.below in self.wholes:
+            total = digits[len(self.places) + self.wholes.index(q.below)]
+        else:
+            end = None if q.count is None else q.below * q.count
+            terms = [d * (p // q.below) if p > q.below else d for d, p in zip(digits, self.places) if q.below <= p]
+            kept = [t for t, p in zip(terms, (p for p in self.places if q.below <= p)) if end is None or p < end]
+            total = reduce(add, kept) if kept else const(0)
         total = total * q.scale if q.scale > 1 else total
         return total + q.rest if q.rest else total
+
+
+def _plus(digit: Expr, step: int, carry: tuple[Expr, int] | None) -> Expr:
+    """A digit, a constant and what is carried from the digits below."""
+    step += carry[1] if carry else 0
+    total = digit + step if step else digit
+    return total + carry[0] if carry else total
 
 
 def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
@@ -238,7 +259,8 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         if places is None:
             continue
         start = min(q.b for q in family.values())
-        number = _Number.counting(loop, _Digits(places), growth, steady, start)
+        wholes = {q.below for q in family.values() if q.count is None and q.below != places[-1]}
+        number = _Number.counting(loop, _Digits(places, tuple(sorted(wholes))), growth, steady, start)
         for e, q in family.items():
             replaced[e] = number.digits.value(number.ahead(q.b - start), q)
         numbers.append(number)
@@ -272,7 +294,7 @@ class _Number:
 
     @classmethod
     def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, start: int) -> _Number:
-        now = tuple(var(f"{loop.var.name}_{p}s") for p in digits.places)
+        now = tuple(var(f"{loop.var.name}_{p}s") for p in (*digits.places, *digits.wholes))
         return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, start))
 
     def ahead(self, by: int) -> tuple[Var, ...]:
@@ -289,10 +311,11 @@ class _Number:
 
     def carried(self, used: Collection[Var]) -> Iterator[tuple[Var, Expr, Expr]]:
         """The digits that it takes to go on, each as it begins and as it is the next time."""
-        needed = 0
-        for names in (self.now, *self.further.values()):
-            needed = max(needed, *(place for place, name in enumerate(names, 1) if name in used), 0)
         all_digits = list(zip(self.now, self.inits, self.digits.advance(self.now, self.growth)))
+        wanted = {at for names in (self.now, *self.further.values()) for at, name in enumerate(names) if name in used}
+        count = len(self.digits.places)
+        needed = max((self.digits.below(at) + (at < count) for at in wanted), default=0)
+        yield from (all_digits[at] for at in range(count, len(all_digits)) if at in wanted)
         # Highest digit first: it needs the lower ones as they were.
         yield from reversed(all_digits[:needed])
 
