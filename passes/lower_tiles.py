@@ -41,7 +41,7 @@ from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import Steady, TileAccess
 from convgen.passes.messages.direct import places_of
-from convgen.passes.messages.linear import ZERO, LinearView, linearize
+from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
@@ -243,13 +243,16 @@ class _Lowering(Mutator):
     def _taken(self, e: Expr, order: Sequence[int]) -> Expr:
         """Some elements of a fragment in an order, element-wise operations applied to these only.
 
-        What was bound outside the branch that takes them is computed there.
+        What was bound outside the branch that takes them is computed there, and parts of words are put in another order
+        as what is made of them.
         """
+        start, count = order[0], len(order)
+        together = [*order] == [*range(start, start + count)]
         match e:
-            case Cast() | Saturate():
-                return type(e)(vector(e.type.elem, len(order)), self._taken(e.a, order))
+            case Cast(_, a) | Saturate(_, a) if together or a.type.elem.bits >= 8 * WORD:
+                return type(e)(vector(e.type.elem, count), self._taken(a, order))
             case Splat(dtype, a):
-                return Splat(vector(dtype.elem, len(order)), a)
+                return Splat(vector(dtype.elem, count), a)
             case Binary(a, b):
                 return type(e)(self._taken(a, order), self._taken(b, order))
             case Fma(a, b, c):
@@ -258,8 +261,7 @@ class _Lowering(Mutator):
                 return self._taken(a, [inner[n] for n in order])
             case Var() if isinstance(self.values.get(e), _SLICED) and self.branches_around[e] == self.branches:
                 return self._taken(self.values[e], order)
-        start, count = order[0], len(order)
-        return Slice(e, start, count) if [*order] == [*range(start, start + count)] else Shuffle(e, tuple(order))
+        return Slice(e, start, count) if together else Shuffle(e, tuple(order))
 
     # ------------------------------------------------------------ elements by number
 

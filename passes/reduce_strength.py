@@ -8,7 +8,7 @@ boundaries do not divide one another are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise, zip_longest
 from math import gcd
@@ -23,6 +23,7 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.extents import divisor
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.passes.clone import bound_vars
@@ -65,7 +66,7 @@ def _is_power_of_two(e: Expr) -> bool:
 class _Quotient:
     """`(a * counter + steady + b) // below`, of that the remainder by `count` unless None; times `scale`, plus `rest`.
 
-    `steady` is an expression that the loop does not change.
+    `steady` is an expression that the loop does not change, as is `less`, which is taken away.
     """
 
     a: int
@@ -75,6 +76,7 @@ class _Quotient:
     count: int | None
     scale: int = 1
     rest: int = 0
+    less: Expr = ZERO
 
     def reduced(self) -> _Quotient:
         """The same value with the factors taken out that `a` shares with the divisors: so that more have one `a`."""
@@ -89,8 +91,21 @@ class _Quotient:
             q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared
         )
 
+    def of(self, steady: Expr, more: Expr, starts: Collection[int]) -> _Quotient | None:
+        """The same of a number whose steady part has something more, and which starts where others do if it can.
+
+        None unless that is a whole multiple of what is divided by.
+        """
+        turn = self.boundaries[-1]
+        if divisor(more, {}) % turn or (self.scale, self.rest) != (1, 0):
+            return None
+        b = next((b for b in sorted(starts) if (b - self.b) % turn == 0), self.b)
+        less = ZERO if self.count else more // self.below + (b - self.b) // self.below
+        return attrs.evolve(self, steady=steady, b=b, less=less)
+
     @property
     def boundaries(self) -> tuple[int, ...]:
+        """Numbers that take a whole quotient on, or the remainder around: the last does both."""
         return (self.below,) if self.count is None else (self.below, self.below * self.count)
 
 
@@ -226,7 +241,8 @@ class _Digits:
             kept = [t for t, p in zip(terms, (p for p in self.places if q.below <= p)) if end is None or p < end]
             total = reduce(add, kept) if kept else const(0)
         total = total * q.scale if q.scale > 1 else total
-        return total + q.rest if q.rest else total
+        total = total + q.rest if q.rest else total
+        return total if q.less is ZERO else total - q.less
 
 
 def _plus(digit: Expr, step: int, carry: tuple[Expr, int] | None) -> Expr:
@@ -242,6 +258,51 @@ def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
     return tuple(places) if all(b % a == 0 for a, b in pairwise(places)) else None
 
 
+def _families(quotients: Mapping[Expr, _Quotient]) -> dict[tuple[int, Expr], dict[Expr, _Quotient]]:
+    """Quotients of numbers that are apart by constants, by how these grow and what is steady of them."""
+    found: dict[tuple[int, Expr], dict[Expr, _Quotient]] = {}
+    for e, q in quotients.items():
+        found.setdefault((q.a, q.steady), {})[e] = q
+    return found
+
+
+def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
+    """The same, with families made one whose numbers are apart by whole multiples of what one of them divides by."""
+    families, out = _families(quotients), dict(quotients)
+    moved: set[tuple[int, Expr]] = set()
+    for (growth, steady), family in families.items():
+        for (as_fast, other), others in families.items():
+            more = _beyond(other, steady) if as_fast == growth and (growth, other) not in moved else None
+            if more is None:
+                continue
+            starts = {q.b for q in others.values()}
+            same = {e: of_other for e, q in family.items() if (of_other := q.of(other, more, starts))}
+            if len(same) == len(family) and _chain([*others.values(), *same.values()]):
+                out |= same
+                moved.add((growth, steady))
+                break
+    return out
+
+
+def _beyond(more: Expr, e: Expr) -> Expr | None:
+    """What one sum has beside all addends of another; None if it lacks any, or has no others."""
+    rest = list(_addends(more))
+    for addend in _addends(e):
+        if addend not in rest:
+            return None
+        rest.remove(addend)
+    return reduce(plus, rest) if rest else None
+
+
+def _addends(e: Expr) -> Iterator[Expr]:
+    match e:
+        case Add(a, b):
+            yield from _addends(a)
+            yield from _addends(b)
+        case _ if e is not ZERO:
+            yield e
+
+
 def _reduce(loop: For, bounds: Bounds) -> Stmt:
     if bounds(loop.begin)[0] < 0:
         return loop
@@ -253,8 +314,7 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
             found[e] = q
     replaced: dict[Expr, Expr] = {}
     numbers: list[_Number] = []
-    for growth, steady in dict.fromkeys((q.a, q.steady) for q in found.values()):
-        family = {e: q for e, q in found.items() if (q.a, q.steady) == (growth, steady)}
+    for (growth, steady), family in _families(_joined(found)).items():
         places = _chain(list(family.values()))
         if places is None:
             continue
