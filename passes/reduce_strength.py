@@ -192,11 +192,11 @@ class _Digits:
 
     def of(self, number: N) -> tuple[N, ...]:
         """The digits of a number from 0."""
-        digits = (
+        digits = [
             number // place % (following // place) if following else number // place
             for place, following in zip_longest(self.places, self.places[1:])
-        )
-        return *digits, *(number // place for place in self.wholes)
+        ]
+        return tuple(digits + [number // place for place in self.wholes])
 
     def below(self, at: int) -> int:
         """How many digits there are below the one, or the whole quotient, at a position."""

@@ -219,9 +219,7 @@ class Layouts:
             if self.options.mma and sized(shape) != self.options.mma:
                 continue
             try:
-                tile = mma_tile(
-                    atom, Config((m, n, k), self.options.subgroups, shape), self.facts.chunk_bytes, atom.acc
-                )
+                tile = mma_tile(atom, Config((m, n, k), self.options.subgroups, shape), self.facts, atom.acc)
             except DoesNotFit as error:
                 why = str(error)
                 continue

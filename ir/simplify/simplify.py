@@ -179,11 +179,14 @@ def _without_constants(loop: s.For) -> s.Stmt:
         return loop
     fixed: dict[Expr, Expr] = dict(compress(zip(loop.carried, loop.inits), same))
     others = [not each for each in same]
-    carried, inits, yields, results = (
-        tuple(compress(each, others)) for each in (loop.carried, loop.inits, loop.yields, loop.results)
+    new = replace(
+        loop,
+        carried=tuple(compress(loop.carried, others)),
+        inits=tuple(compress(loop.inits, others)),
+        body=substitute(loop.body, fixed),
+        yields=tuple(compress(loop.yields, others)),
+        results=tuple(compress(loop.results, others)),
     )
-    body = substitute(loop.body, fixed)
-    new = replace(loop, carried=carried, inits=inits, body=body, yields=yields, results=results)
     return s.block(_lets(tuple(compress(loop.results, same)), tuple(fixed.values())), new)
 
 

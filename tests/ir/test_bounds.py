@@ -120,13 +120,14 @@ def test_variables_of_a_kernel() -> None:
 
 def _in_a_loop(carried: Var, begin: Expr, after: Expr) -> Mapping[Var, tuple[int, int]]:
     """The ranges of a kernel in which a value begins somewhere and is `after` in each of five iterations."""
-    gx, gy, gz, sub, i, out = (var(n) for n in ("gx", "gy", "gz", "sub", "i", "out"))
+    gy, gz, sub, i, out = (var(n) for n in ("gy", "gz", "sub", "i", "out"))
     body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(), (after,), (out,), "loop")
     kernel = Kernel("k", (), (4, 1, 1), 2, 64, (GX, gy, gz), sub, (), body, ())
     return {v: range for v, range in var_ranges(kernel).items() if v in (carried, out)}
 
 
 GX = var("gx")  #: from 0 to 3
+ZERO = const(0)
 
 
 def _counted(digit: Var, radix: int, begin: Expr) -> Mapping[Var, tuple[int, int]]:
@@ -147,7 +148,7 @@ def test_digits_that_are_counted_by_selects_stay_digits() -> None:
 def test_digits_that_are_counted_by_the_smaller_word_stay_digits(*, cast_last: bool) -> None:
     digit, radix = var("digit"), 7
 
-    def counted(step: Expr, begin: Expr = const(0)) -> tuple[int, int]:
+    def counted(step: Expr, begin: Expr = ZERO) -> tuple[int, int]:
         total = digit + step
         word = Cast(u32, total)
         left = Cast(u32, total - radix) if cast_last else word + (2**32 - radix)
