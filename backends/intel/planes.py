@@ -16,6 +16,7 @@ from convgen.backends.machine.instruction import Operand, Reg
 from convgen.ir import stmt as st
 from convgen.ir.expr import Const, Expr
 from convgen.ir.layout.memory import Plane, Rectangle
+from convgen.ir.sizes import Extent
 
 _BASE, _X, _Y, _SHAPE = 0, 5, 6, 7  #: dwords
 _MOST = 8  #: payloads of a kind that loads take in turn
@@ -60,7 +61,7 @@ class Payloads:
         self.out, self.scalars = out, scalars
         self.entered = 0  #: instructions of the entry that have to stand first
         self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
-        self.lasting: dict[_Kind, Reg] = {}  # the first of each kind, as they stand behind the entry
+        self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}  # the first of each plane, and its rectangle
         self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
 
@@ -118,14 +119,14 @@ class Payloads:
         del entry.instructions[self.entered :]
         self.out.block = entry
         plane, shape, elem_bytes, shift = kind
-        like = next((known for known in self.lasting if (known[0], known[3]) == (plane, shift)), None)
-        if like is None:
+        size, (first, its_size) = _size(shape, elem_bytes), self.lasting.get((plane, shift), (None, 0))
+        if first is None:
             payload = self._described(*kind)
+            self.lasting[plane, shift] = payload, size
         else:
-            payload = self._copied(self.lasting[like], plane)
-            if like[1:3] != kind[1:3]:
-                self._shaped(payload, shape, elem_bytes)
-        self.lasting.setdefault(kind, payload)
+            payload = self._copied(first, plane)
+            if size != its_size:
+                self._set(payload, _SHAPE, size)
         self.entered = len(entry.instructions)
         entry.instructions += behind
         self.out.block = here
@@ -143,22 +144,25 @@ class Payloads:
                 (out.source(self.scalars.pointers[plane.memory.name], "q"),),
                 partial=True,
             )
-        for dword, size in zip((2, 3, 4), (plane.width - 1, plane.height - 1, plane.pitch - 1), strict=True):
-            value = Literal(size, "ud") if isinstance(size, int) else out.source(self.scalars.value(size), "ud")
-            out.emit("mov", (region(payload, "ud", dword),), (value,), partial=True)
-        self._shaped(payload, shape, elem_bytes)
+        for dword, extent in zip((2, 3, 4), (plane.width - 1, plane.height - 1, plane.pitch - 1), strict=True):
+            self._set(payload, dword, extent)
+        self._set(payload, _SHAPE, _size(shape, elem_bytes))
         return payload
 
-    def _shaped(self, payload: Reg, shape: Rectangle, elem_bytes: int) -> None:
-        """The rectangle's dword."""
-        cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
-        value = Literal((shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1, "ud")
-        self.out.emit("mov", (region(payload, "ud", _SHAPE),), (value,), partial=True)
+    def _set(self, payload: Reg, dword: int, extent: Extent) -> None:
+        value = Literal(extent, "ud") if isinstance(extent, int) else self.out.source(self.scalars.value(extent), "ud")
+        self.out.emit("mov", (region(payload, "ud", dword),), (value,), partial=True)
 
     def _copied(self, like: Reg, plane: Plane) -> Reg:
         payload = self.out.new("v", 1, f"{plane.memory.name}_plane")
         self.out.copy(payload, like)
         return payload
+
+
+def _size(shape: Rectangle, elem_bytes: int) -> int:
+    """The dword that says a rectangle's count, rows and columns."""
+    cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
+    return (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1
 
 
 def _kind(s: _Message, elem_bytes: int) -> _Kind:

@@ -17,7 +17,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import COL, View, column_major
+from convgen.ir.layout.memory import COL, ROW, View, column_major
 from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
@@ -165,6 +165,7 @@ def _split_in_chunks(
     subgroups_across = subgroups // subgroups_down
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
+    side, apart = _lanes_of(memory, elem, lanes)
     lines = (
         Digit(_PLACE, down, Space.LANE, across),
         Digit(_PLACE, subgroups_down, Space.SUBGROUP, 1),
@@ -175,16 +176,15 @@ def _split_in_chunks(
         Digit(k, across, Space.LANE, 1),
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
-        *_dealt(line, rows, _lanes_apart(memory, line, elem, facts), lines, lanes),
+        *_dealt(line, rows, apart if facts.block_bytes and side == line else 1, lines, lanes),
     )
     return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
 
 
-def _lanes_apart(memory: Digits, line: str, elem: Type, facts: TargetFacts) -> int:
-    """Lines between those that neighbouring lanes hold, where a block of the shared tile has a lane for each."""
+def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
+    """Along which side of a tile in blocks neighbouring lanes stand, and how many positions apart: rows, as a rule."""
     word = _WORD_BYTES // elem.bytes
-    own = (step for step, d in memory.stepped() if d.dim == line and d.stride == word)
-    return next(own, 1) if facts.block_bytes else 1
+    return next(((d.dim, step) for step, d in memory.stepped() if (d.stride, d.size) == (word, lanes)), (ROW, 1))
 
 
 def _dealt(line: str, rows: int, apart: int, places: Sequence[Digit], lanes: int) -> tuple[Digit, ...]:
@@ -319,9 +319,11 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
 
 
 def _blocks_of_words(
-    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, down: int
+    most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side: str
 ) -> tuple[int, int, int, int]:
     """A lane's run of rows, at most `most`, lanes down the rows, its run along K, and subgroups along K.
+
+    Along which side of a tile in blocks lanes stand is given.
 
     The most rows with which a lane has a word along K, as single elements are written one by one; where there are none,
     the most that come out even. DoesNotFit where nothing does.
@@ -330,7 +332,9 @@ def _blocks_of_words(
     share, run, found = rows * cols // (facts.subgroup_size * subgroups), most, []
     while run >= min(word, most):
         with suppress(DoesNotFit):
-            lines = down if facts.block_bytes else max(1, facts.caches.line_bytes // (run * elem_bytes))
+            lines = max(1, facts.caches.line_bytes // (run * elem_bytes))
+            if facts.block_bytes:
+                lines = 1 if side == COL else facts.subgroup_size
             messages = divide("rows over those of a message", rows, run)
             down = gcd(facts.subgroup_size, lines, messages)
             chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
@@ -375,9 +379,8 @@ def _split_along_rows(
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
-    sides = [d.dim for d in memory.digits if d.stride == _WORD_BYTES // elem.bytes]
-    down = 1 if COL in sides else facts.subgroup_size
-    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups, down)
+    side, _ = _lanes_of(memory, elem, lanes)
+    run, down, chunk, subgroups_across = _blocks_of_words(run, rows, cols, elem.bytes, facts, subgroups, side)
     across = lanes // down
     subgroups_down = subgroups // subgroups_across
     rounds_across = cols // (chunk * across * subgroups_across)

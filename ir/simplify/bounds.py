@@ -342,10 +342,9 @@ class Scope:
         are no less, and stay below their radix, if they do so wherever they are.
         """
         self.bind(s.var, loop_range(self.bounds, s))
-        lets = {each.var: each.value for each in statements(s.body) if isinstance(each, Let)}
         carried = [
-            (var, self.bounds(init), lets.get(value, value) if isinstance(value, x.Var) else value)
-            for var, init, value in zip(s.carried, s.inits, s.yields)
+            (var, self.bounds(init), value)
+            for var, init, value in zip(s.carried, s.inits, _spelled_out(s))
             if not var.type.elem.is_float
         ]
         if not carried:
@@ -390,6 +389,14 @@ class Scope:
             self.visit(inner)
         if isinstance(s, For):
             self.results(s)
+
+
+def _spelled_out(s: For) -> Iterator[x.Expr]:
+    """What a loop's body yields, without a name where it has one."""
+    named = {e for e in s.yields if isinstance(e, x.Var)}
+    lets = statements(s.body) if named else ()
+    values = {each.var: each.value for each in lets if isinstance(each, Let) and each.var in named}
+    yield from (values.get(e, e) if isinstance(e, x.Var) else e for e in s.yields)
 
 
 def _growth(ranges: Bounds, e: x.Expr, v: x.Var) -> Range | None:
