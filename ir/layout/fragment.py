@@ -160,7 +160,11 @@ class Fragment(Digits):
         own = fine.of(dim)
         others = (n for n, d in enumerate(own) if d.space != Space.REGISTER)
         first = own[: next(others, len(own))]
-        return fine.renumbered(Space.REGISTER, lambda _, d: (d not in first, d.stride)).merged(Space.REGISTER)
+
+        def place(step: int, d: Digit) -> tuple[bool, int]:
+            return (False, step) if d in first else (True, d.stride)
+
+        return fine.renumbered(Space.REGISTER, place).merged(Space.REGISTER)
 
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""

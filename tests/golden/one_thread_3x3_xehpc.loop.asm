@@ -45,18 +45,8 @@
 (W)     mov (1|M0)               r3.3<1>:ud        15:ud
 (W)     mov (1|M0)               r3.4<1>:ud        63:ud
 (W)     mov (1|M0)               r3.7<1>:ud        3855:ud
-        mov (16|M0)              r4.0<1>:ud        0:ud
-(W)     mov (1|M0)               r4.0<1>:q         r1.1<0;1,0>:q
-(W)     mov (1|M0)               r4.2<1>:ud        191:ud
-(W)     mov (1|M0)               r4.3<1>:ud        15:ud
-(W)     mov (1|M0)               r4.4<1>:ud        191:ud
-(W)     mov (1|M0)               r4.7<1>:ud        3847:ud
-        mov (16|M0)              r5.0<1>:ud        0:ud
-(W)     mov (1|M0)               r5.0<1>:q         r1.0<0;1,0>:q
-(W)     mov (1|M0)               r5.2<1>:ud        63:ud
-(W)     mov (1|M0)               r5.3<1>:ud        15:ud
-(W)     mov (1|M0)               r5.4<1>:ud        63:ud
-(W)     mov (1|M0)               r5.7<1>:ud        3855:ud
+        mov (16|M0)              r4.0<1>:ud        r2.0<1;1,0>:ud              {I@7}
+        mov (16|M0)              r5.0<1>:ud        r3.0<1;1,0>:ud              {I@2}
 (W)     mov (1|M0)               r2.5<1>:ud        0:ud
 (W)     mov (1|M0)               r2.6<1>:ud        0:ud
 (W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r2:1]             {I@1,$5}               // wei load

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+from math import prod
 from typing import Any
 
 import attrs
@@ -73,6 +75,16 @@ def test_contiguous_registers_are_consecutive_positions(f: Fragment, lane: int) 
         run = f.contiguous(dim)
         at = f.coords(0, 0, np.arange(run))
         assert np.array_equal(np.broadcast_to(at[dim], (run,)), np.arange(run))
+
+
+@settings(max_examples=100)
+@given(fragments())
+def test_registers_along_a_dim_come_first(f: Fragment) -> None:
+    for dim in f.dims:
+        first = takewhile(lambda d: d.space is R, (d for d in f.merged(R).digits if d.dim == dim))
+        along = f.along(dim)
+        assert along.contiguous(dim) == prod(d.size for d in first)
+        assert sorted(f.order_of(along)) == list(range(f.registers))
 
 
 @st.composite
@@ -251,6 +263,19 @@ def test_columns_side_by_side_in_a_lane(rows: int, tiles: int, run: int) -> None
     assert sorted(seen) == list(range(tiles * rows, 2 * tiles * rows))
     most = rows // groups * (tiles & -tiles)  # of an instruction, and of tiles by powers of two
     assert tile.d.contiguous("n") == max(4, min(run, most))
+
+
+def test_columns_side_by_side_where_lanes_hold_columns() -> None:
+    """A subgroup's are dealt to its lanes in turn; an instruction's are as many apart as there are tiles."""
+    d = Fragment(("n", "m"), (Digit("n", 8, L, 1), Digit("n", 2, S, 1), Digit("m", 8, R, 1)))
+    a = Fragment(("n", "k"), (Digit("n", 8, L, 1), Digit("n", 2, S, 1), Digit("k", 16, R, 1)))
+    b = Fragment(("m", "k"), (Digit("m", 8, R, 2), Digit("k", 2, R, 1), Digit("k", 8, L, 1)))
+    tile = MmaTile(MmaAtom("dpasw", 16, 8, 16, f16, f16, f32, a, b, d, 4), 4, 1, 1, run=16)
+    for i in range(4):
+        columns = tile.d.coords(0, np.arange(8), tile.d_start(i, 0))["n"]
+        assert columns.tolist() == [4 * lane + i for lane in range(8)]
+        assert np.array_equal(tile.a.coords(0, np.arange(8), tile.a_start(i, 0))["n"], columns)
+    assert tile.d.along("n").contiguous("n") == 4
 
 
 @settings(max_examples=60)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select
 from convgen.ir.interp import interpret
+from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.stmt import For
 from convgen.ir.types import s32
 from convgen.ir.verify import verify
 from tests.ir.expressions import Draw, Grower
@@ -126,6 +128,20 @@ def check(kernel: Kernel) -> None:
     assert simplify(new) is new
     for n in (-3, 0, 7):
         assert np.array_equal(results(new, n), results(kernel, n))
+
+
+def test_constants_are_not_carried() -> None:
+    k = KernelBuilder("k", width=WIDTH)
+    surface = k.surface(k.buffer("out", s32, 8 * WIDTH * 4))
+    with k.loop("i", 0, 8, same=const(3), other=const(3)) as loop:
+        k.global_store(surface, loop["same"] + loop["other"], (loop.var * WIDTH + Lane()) * 4)
+        loop.yields(const(3), loop["other"] + 1)
+    k.global_store(surface, loop.result("same") + 4, Lane() * 4)
+    kernel = k.done()
+    new = simplify(kernel)
+    (found,) = (s for s in postorder(new) if isinstance(s, For))
+    assert len(found.carried) == len(found.inits) == len(found.yields) == len(found.results) == 1
+    assert np.array_equal(results(new, 0), results(kernel, 0))
 
 
 @settings(FIXED, max_examples=30)

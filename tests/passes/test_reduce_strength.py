@@ -23,21 +23,24 @@ LANES = 64
 
 @attrs.frozen
 class Quotient:
-    """`(a * i + lanes * lane + b) // below`, then `% count` unless that is 0."""
+    """`(a * i + lanes * lane + rows * (lane // 8) + b) // below`, then `% count` unless that is 0."""
 
     a: int
     b: int
     below: int
     count: int
     lanes: int = 0
+    rows: int = 0
 
     def of(self, i: Expr) -> Expr:
-        start: Expr | int = Lane() * self.lanes + self.b if self.lanes else self.b
-        quotient = (i * self.a + start) // self.below
+        number = i * self.a
+        number = number + Lane() * self.lanes if self.lanes else number
+        number = number + Lane() // 8 * self.rows if self.rows else number
+        quotient = (number + self.b) // self.below
         return quotient % self.count if self.count else quotient
 
     def at(self, i: int, lane: int) -> int:
-        quotient = (i * self.a + self.lanes * lane + self.b) // self.below
+        quotient = (i * self.a + self.lanes * lane + self.rows * (lane // 8) + self.b) // self.below
         return quotient % self.count if self.count else quotient
 
 
@@ -71,6 +74,7 @@ QUOTIENTS = st.builds(
     st.sampled_from((1, 2, 3, 4, 6, 9, 12, 27, 64)),
     st.sampled_from((0, 0, 2, 3, 5)),
     st.sampled_from((0, 0, 1, 8)),
+    st.sampled_from((0, 0, 0, 24, 108)),
 )
 
 
@@ -87,6 +91,27 @@ def test_no_division_is_left_where_boundaries_divide_one_another(ahead: int) -> 
     reduced = reduce_strength(kernel(taps, 0))
     assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
     assert stored(reduced, taps) == expected(taps, 0)
+
+
+def digits_of(reduced: Kernel) -> int:
+    """How many values the loop carries."""
+    (loop,) = (s for s in postorder(reduced) if isinstance(s, For))
+    return len(loop.carried)
+
+
+def test_numbers_that_are_apart_by_whole_turns_are_one() -> None:
+    """A row of seven and its number, and the row's number in an image, 64 rows further on for each eight lanes."""
+    rows = [Quotient(2, 3, 1, 7, lanes=1), Quotient(2, 3, 7, 0, lanes=1), Quotient(2, 17, 7, 28, lanes=1, rows=7 * 64)]
+    reduced = reduce_strength(kernel(rows, 0))
+    assert stored(reduced, rows) == expected(rows, 0)
+    assert digits_of(reduced) == 3
+
+
+def test_whole_quotients_are_carried_in_place_of_digits_that_nobody_asks_for() -> None:
+    rows = [Quotient(8, 0, 1, 7), Quotient(8, 0, 7, 56), Quotient(8, 0, 7, 0)]
+    reduced = reduce_strength(kernel(rows, 0))
+    assert stored(reduced, rows) == expected(rows, 0)
+    assert digits_of(reduced) == 3
 
 
 def test_boundaries_that_do_not_divide_one_another_are_left_alone() -> None:
