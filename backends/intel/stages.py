@@ -8,7 +8,7 @@ import attrs
 
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
-from convgen.backends.intel.coalesce import coalesce
+from convgen.backends.intel.coalesce import coalesce, drop_idle
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.payloads import keep_payloads
@@ -53,14 +53,14 @@ def _select(made: MachineKernel) -> MachineKernel:
     return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
-def _coalesce(made: MachineKernel) -> MachineKernel:
-    """What is only moved into a payload or into a part of a tuple is computed there."""
-    return attrs.evolve(made, function=coalesce(made.code, _generation(made).lanes))
-
-
 def _keep_flags(made: MachineKernel) -> MachineKernel:
     """What is compared again, or moved to the flags again, is kept there as far as there is room."""
     return attrs.evolve(made, function=keep_flags(made.code, _generation(made).flags))
+
+
+def _coalesce(made: MachineKernel) -> MachineKernel:
+    """What is only moved into a payload or into a part of a tuple is computed there."""
+    return attrs.evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
 def _drop_fences(made: MachineKernel) -> MachineKernel:
@@ -97,6 +97,11 @@ def _keep_payloads(made: MachineKernel) -> MachineKernel:
     allocation = made.allocation
     function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"], _HOLD_STEPS)
     return attrs.evolve(made, function=function, allocation=attrs.evolve(allocation, base=places), liveness=None)
+
+
+def _drop_idle(made: MachineKernel) -> MachineKernel:
+    """Moves onto the same place go."""
+    return attrs.evolve(made, function=drop_idle(made.code, _physical(made)))
 
 
 def _tuples_at(made: MachineKernel) -> int:
@@ -171,12 +176,13 @@ def stages(g: Generation) -> tuple[Stage, ...]:
     """In order."""
     return (
         Stage("select", _select),
-        Stage("coalesce", _coalesce, optional=True),
         Stage("flags", _keep_flags, optional=True),
+        Stage("coalesce", _coalesce, optional=True),
         Stage("fences", _drop_fences, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
+        Stage("idle", _drop_idle, optional=True),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),
