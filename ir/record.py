@@ -2,7 +2,8 @@
 
 How a record is shown, compared and hashed is the same for all, but for the names of fields; attrs makes Python of it,
 class by class, which takes as long as all else that is done to load them. `frozen` and `define` are those of attrs with
-their options. Where a hash is kept (`cache_hash`), or records have an order, what attrs writes stays.
+their options. Where a hash is kept (`cache_hash`), or records have an order, what attrs writes stays. Of plain records
+attrs writes nothing (`plain.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
+from convgen.ir.plain import is_plain, made_plain
 
 if TYPE_CHECKING:
     from attrs import define as define  # type checkers know these
@@ -28,11 +31,17 @@ else:
                 return partial(decorate, eq=eq, repr=repr, **options)
             own = vars(cls)
             compares = eq is not False and not options.keys() & {"cache_hash", "order"} and "__eq__" not in own
-            made = make(cls, eq=False if compares else eq, repr=False, **options)
+            make_it = partial(make, eq=False if compares else eq, repr=False, **options)
+            if options.keys() <= {"kw_only"} and is_plain(cls):
+                made = made_plain(cls, make_it, kw_only=options.get("kw_only", False), frozen=make is attrs.frozen)
+                compared = [*made.__fields__]
+            else:
+                made = make_it(cls)
+                compared = [f.name for f in attrs.fields(made) if f.eq]
             if repr and "__repr__" not in own:
                 made.__repr__ = _shown
             if compares:
-                made.__compared__ = attrgetter(*[f.name for f in attrs.fields(made) if f.eq] or ["__class__"])
+                made.__compared__ = attrgetter(*compared or ["__class__"])
                 made.__eq__ = _equal
                 made.__hash__ = own.get("__hash__", hashed)
             return made
