@@ -91,10 +91,10 @@ class _Described:
 def _written(made: Any) -> Callable[..., None]:
     """The `__init__` of a class. Arguments are called as fields, without the underscores of private ones."""
     scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
+    refuses = made.__setattr__ is _Refusing.__setattr__
     placed, named, lines = ["self"], list[str](), list[str]()
     for f, (_, default, kw_only) in made.__fields__.items():
         argument = value = f.lstrip("_")
-        scope[f"set_{f}"] = getattr(made, f).__set__
         if isinstance(default, _FACTORY):
             scope[f"make_{f}"] = default.factory
             argument, value = f"{argument}=NOTHING", f"make_{f}() if {value} is NOTHING else {value}"
@@ -102,7 +102,9 @@ def _written(made: Any) -> Callable[..., None]:
             scope[f"default_{f}"] = default
             argument = f"{argument}=default_{f}"
         (named if kw_only else placed).append(argument)
-        lines.append(f"set_{f}(self, {value})")
+        if refuses:
+            scope[f"set_{f}"] = getattr(made, f).__set__
+        lines.append(f"set_{f}(self, {value})" if refuses else f"self.{f} = {value}")
     lines += ["self.__attrs_post_init__()"] if hasattr(made, "__attrs_post_init__") else []
     arguments = ", ".join([*placed, *(["*", *named] if named else [])])
     exec(f"def __init__({arguments}):\n    {'; '.join(lines) or 'pass'}", scope)

@@ -7,13 +7,12 @@ shift out of range) has no value and so widens no range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir.fused import Fused
-from convgen.ir.mutate import free_vars, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type
@@ -316,8 +315,7 @@ class Scope:
         carried = [each for each in zip(s.carried, s.inits, s.yields) if not each[0].type.elem.is_float]
         if not carried:
             return
-        needed = _needed(s)
-        trial = self._trial(s, needed, {})
+        trial = self._trial(s, {})
         found = {var: hull(self.bounds(init), trial.bounds(value)) for var, init, value in carried}
         digits = {
             var: (min(0, self.bounds(init)[0]), found[var][1])
@@ -325,16 +323,16 @@ class Scope:
             if isinstance(value, x.Select)
         }
         if any(digits[var] != found[var] for var in digits):
-            trial = self._trial(s, needed, digits)
+            trial = self._trial(s, digits)
             if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
                 found |= digits
         for var, range in found.items():
             self.bind(var, range)
 
-    def _trial(self, s: For, needed: Container[x.Var], assumed: Mapping[x.Var, Range]) -> Scope:
-        """The `needed` ranges in a loop's body where carried values are in some, and else anywhere."""
+    def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
+        """The ranges in a loop's body where carried values are in some, and else anywhere."""
         trial = Scope(self.bounds.width, {**self.ranges, **assumed})
-        trial.visit(s.body, needed)
+        trial.visit(s.body)
         return trial
 
     def results(self, s: For) -> None:
@@ -343,25 +341,16 @@ class Scope:
         for i, var in enumerate(s.results):
             self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
 
-    def visit(self, s: Stmt, needed: Container[x.Var] | None = None) -> None:
-        """Bind all variables that a statement and its parts bind; of lets only those that are `needed`, if given."""
-        if isinstance(s, Let) and (needed is None or s.var in needed):
+    def visit(self, s: Stmt) -> None:
+        """Bind all variables that a statement and its parts bind."""
+        if isinstance(s, Let):
             self.let(s.var, s.value)
         if isinstance(s, For):
             self.loop(s)
         for inner in s.bodies:
-            self.visit(inner, needed)
+            self.visit(inner)
         if isinstance(s, For):
             self.results(s)
-
-
-def _needed(s: For) -> set[x.Var]:
-    """The variables that a loop's yields are made of, by way of lets and of loops in its body."""
-    needed = {v for value in s.yields for v in free_vars(value)}
-    for inner in reversed(statements(s.body)):
-        if isinstance(inner, (For, ExitIf)) or not needed.isdisjoint(inner.binds):
-            needed.update(v for value in (*inner.operands, *inner.yields) for v in free_vars(value))
-    return needed
 
 
 def loop_range(ranges: Bounds, s: For) -> Range:
