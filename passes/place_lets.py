@@ -203,7 +203,7 @@ class _Placer:
         """Lets for what is to be bound under a node, in their order, and for itself."""
         settled.add(n)
         for c in n.children():
-            if c not in settled and c.child_fields:
+            if c not in settled and not isinstance(c, _LEAVES):
                 self._bind(c, user, depth, settled, out)
         if isinstance(n, Expr) and n in self.wanted and n not in self.names and self.home(n) == depth:
             value = self._named(n)
