@@ -14,7 +14,7 @@ from typing import Any
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir.fused import Fused
-from convgen.ir.mutate import free_vars, statements
+from convgen.ir.mutate import free_vars
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type
@@ -372,7 +372,8 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
 class VarRanges(Mapping[Any, Range]):
     """The ranges of a kernel's integer variables, each found when it is asked for.
 
-    What lets make of one another is found by these alone; what depends on a loop takes a walk through the kernel.
+    What lets make of one another, and of counters of loops, is found by these alone; what depends on values that a loop
+    carries takes a walk through the kernel.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -407,27 +408,35 @@ class VarRanges(Mapping[Any, Range]):
 
     @cached_property
     def _binders(self) -> Mapping[x.Var, list[tuple[int, Let | For]]]:
-        """The lets and loops that bind a variable, with their places in the order of statements."""
+        """The lets and loops that bind a variable, with numbers in the order in which they do."""
         found: dict[x.Var, list[tuple[int, Let | For]]] = {}
-        for at, s in enumerate(statements(self.kernel.body)):
+        ahead, number = [self.kernel.body], 0
+        while ahead:
+            s = ahead.pop()
             if isinstance(s, (Let, For)):
+                number += 1
                 for v in (*s.binds, *s.binds_within):
-                    found.setdefault(v, []).append((at, s))
+                    found.setdefault(v, []).append((number, s))
+            ahead += reversed(s.bodies)
         return found
 
     def _find(self, v: x.Var) -> None:
-        needed: dict[int, Let] = {}
+        needed: dict[int, tuple[x.Var, Let | For]] = {}
         todo = [v]
         while todo:
-            for at, s in self._binders.get(todo.pop(), ()):
-                if isinstance(s, For):
+            v = todo.pop()
+            for number, s in self._binders.get(v, ()):
+                if isinstance(s, For) and v is not s.var:
                     return self._walk()
-                if at not in needed:
-                    needed[at] = s
-                    todo += free_vars(s.value)
-        unknown = [needed[at] for at in sorted(needed) if needed[at].var not in self._scope.ranges]
-        for let in unknown:
-            self._scope.let(let.var, let.value)
+                if number not in needed:
+                    needed[number] = v, s
+                    todo += [u for e in ((s.begin, s.end) if isinstance(s, For) else (s.value,)) for u in free_vars(e)]
+        scope = self._scope
+        for v, s in [needed[number] for number in sorted(needed) if needed[number][0] not in scope.ranges]:
+            if isinstance(s, For):
+                scope.bind(v, loop_range(scope.bounds, s))
+            else:
+                scope.let(v, s.value)
         return None
 
     def _walk(self) -> None:
