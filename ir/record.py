@@ -3,17 +3,133 @@
 How a record is shown, compared and hashed is the same for all, but for the names of fields; attrs makes Python of it,
 class by class, which takes as long as all else that is done to load them. `frozen` and `define` are those of attrs with
 their options. Where a hash is kept (`cache_hash`), or records have an order, what attrs writes stays.
+
+Most records are *plain*: of their fields nothing is said but the types, and what they are if nobody gives them. Of a
+third of these classes a process makes no instance, and of most nobody asks for the fields. So what takes time waits
+until it is wanted: `__init__` is written and compiled for the first instance, and attrs describes the fields to whoever
+asks it (`attrs.fields`, `attrs.evolve`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
+
+_Make = Callable[[type], Any]  #: a decorator of attrs with its options
+
+
+@attrs.frozen
+class _Refusing:
+    """What attrs refuses changes with is what plain records refuse them with: each may derive from the other."""
+
+
+#: What takes attrs itself: more said of a field, and what is kept in a slot of its own.
+_MORE = (type(attrs.field()), cached_property)
+_FACTORY: Any = attrs.Factory  # a class, of which type checkers see a function
+
+
+class _Field(NamedTuple):
+    annotation: Any
+    default: Any  #: or what makes it; NOTHING where it must be given
+    kw_only: bool
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether a class, and what it derives from, says of its fields only what they are."""
+    own = vars(cls)
+    if "__init__" in own or any(isinstance(value, _MORE) or _takes_self(value) for value in own.values()):
+        return False
+    return all("__fields__" in vars(base) or not attrs.has(base) for base in cls.__mro__[1:-1])
+
+
+def _takes_self(default: object) -> bool:
+    return isinstance(default, _FACTORY) and default.takes_self
+
+
+def _plain(cls: type, make: _Make, *, kw_only: bool, frozen: bool) -> Any:
+    """The class with slots for its fields, as `make` would have made it."""
+    scope = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    annotations = {f: a for f, a in scope.get("__annotations__", {}).items() if not str(a).startswith("ClassVar")}
+    bases = [vars(base) for base in reversed(cls.__mro__[1:-1])]
+    inherited = {f: field for base in bases for f, field in base.get("__fields__", {}).items()}
+    own = {f: _Field(a, scope.pop(f, attrs.NOTHING), kw_only) for f, a in annotations.items()}
+    fields = {f: field for f, field in inherited.items() if f not in own} | own
+    weakly = [] if any("__weakref__" in base for base in bases) else ["__weakref__"]
+    scope["__slots__"] = (*(f for f in own if f not in inherited), *weakly)
+    scope["__fields__"] = fields
+    scope["__attrs_attrs__"] = _Described(make)
+    scope["__match_args__"] = tuple(f for f, field in fields.items() if not field.kw_only)
+    scope["__getstate__"], scope["__setstate__"] = _state, _restore
+    if frozen:
+        scope["__setattr__"], scope["__delattr__"] = _Refusing.__setattr__, _Refusing.__delattr__
+    made: Any = type(cls)(cls.__name__, cls.__bases__, scope)
+    for function in scope.values():
+        for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
+            if cell.cell_contents is cls:
+                cell.cell_contents = made
+
+    def first(self: object, *args: Any, **named: Any) -> None:
+        made.__init__ = init = _written(made)
+        init(self, *args, **named)
+
+    made.__init__ = first
+    return made
+
+
+class _Described:
+    """The fields of a class as attrs describes them, found when somebody asks for them."""
+
+    def __init__(self, make: _Make) -> None:
+        self.make = make
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        fields: Mapping[str, _Field] = owner.__fields__
+        said = {f: attrs.field(default=field.default, kw_only=field.kw_only) for f, field in fields.items()}
+        twin = type(owner.__name__, (), {"__annotations__": {f: fields[f].annotation for f in fields}, **said})
+        owner.__attrs_attrs__ = found = attrs.fields(self.make(twin))
+        return found
+
+
+def _written(made: Any) -> Callable[..., None]:
+    """The `__init__` of a class. Arguments are called as fields, without the underscores of private ones."""
+    scope: dict[str, Any] = {"NOTHING": attrs.NOTHING}
+    refuses = made.__setattr__ is _Refusing.__setattr__
+    placed, named, lines = ["self"], list[str](), list[str]()
+    for f, (_, default, kw_only) in made.__fields__.items():
+        argument = value = f.lstrip("_")
+        if isinstance(default, _FACTORY):
+            scope[f"make_{f}"] = default.factory
+            argument, value = f"{argument}=NOTHING", f"make_{f}() if {value} is NOTHING else {value}"
+        elif default is not attrs.NOTHING:
+            scope[f"default_{f}"] = default
+            argument = f"{argument}=default_{f}"
+        (named if kw_only else placed).append(argument)
+        if refuses:
+            scope[f"set_{f}"] = getattr(made, f).__set__
+        lines.append(f"set_{f}(self, {value})" if refuses else f"self.{f} = {value}")
+    lines += ["self.__attrs_post_init__()"] if hasattr(made, "__attrs_post_init__") else []
+    arguments = ", ".join([*placed, *(["*", *named] if named else [])])
+    exec(f"def __init__({arguments}):\n    {'; '.join(lines) or 'pass'}", scope)
+    init: Callable[..., None] = scope["__init__"]
+    init.__qualname__ = f"{made.__qualname__}.__init__"
+    return init
+
+
+def _state(self: Any) -> dict[str, Any]:
+    return {f: getattr(self, f) for f in self.__fields__}
+
+
+def _restore(self: Any, state: Mapping[str, Any]) -> None:
+    for f, value in state.items():
+        object.__setattr__(self, f, value)
+
+
+# ---------------------------------------------------------------- what all share
 
 if TYPE_CHECKING:
     from attrs import define as define  # type checkers know these
@@ -28,11 +144,17 @@ else:
                 return partial(decorate, eq=eq, repr=repr, **options)
             own = vars(cls)
             compares = eq is not False and not options.keys() & {"cache_hash", "order"} and "__eq__" not in own
-            made = make(cls, eq=False if compares else eq, repr=False, **options)
+            make_it = partial(make, eq=False if compares else eq, repr=False, **options)
+            if options.keys() <= {"kw_only"} and _is_plain(cls):
+                made = _plain(cls, make_it, kw_only=options.get("kw_only", False), frozen=make is attrs.frozen)
+                compared = [*made.__fields__]
+            else:
+                made = make_it(cls)
+                compared = [f.name for f in attrs.fields(made) if f.eq]
             if repr and "__repr__" not in own:
                 made.__repr__ = _shown
             if compares:
-                made.__compared__ = attrgetter(*[f.name for f in attrs.fields(made) if f.eq] or ["__class__"])
+                made.__compared__ = attrgetter(*compared or ["__class__"])
                 made.__eq__ = _equal
                 made.__hash__ = own.get("__hash__", hashed)
             return made

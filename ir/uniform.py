@@ -37,7 +37,12 @@ class Uniformity:
         always = _ALWAYS.get(type(e))
         if always is not None:
             return always
-        return all(map(self, e.children()))
+        known = self._memo.get
+        for c in e.children():
+            uniform = known(c)
+            if not (self(c) if uniform is None else uniform):
+                return False
+        return True
 
 
 #: Expressions that are uniform, or varying, whatever they are made of.

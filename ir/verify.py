@@ -166,8 +166,9 @@ class Checker:
         """Every variable is visible and every operation takes its operands."""
         for e in es:
             if e not in self.right:
-                self.expressions(node, e.children())
-                if isinstance(e, Var) and e not in self.visible:
+                if operands := e.children():
+                    self.expressions(node, operands)
+                elif isinstance(e, Var) and e not in self.visible:
                     self.refuse(node, f"{e.name}.{e.id} is {'out of scope' if e in self.path else 'not bound'}")
                 for rule in EXPRESSIONS.get(type(e), ()):
                     if complaint := rule(self, e):

@@ -106,7 +106,7 @@ class _Reach:
                 return self.walk(then, seen) | self.walk(other, seen)
             case For():
                 once = self.walk(s.body, seen)
-                again = self.walk(s.body, seen | once)
+                again = once if once <= seen else self.walk(s.body, seen | once)
                 # The loop may not run at all, or be left in its middle.
                 inside = list(statements(s.body))
                 if any(isinstance(n, ExitIf) for n in inside):

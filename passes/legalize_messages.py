@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 from convgen.ir import stmt as st
@@ -52,10 +52,14 @@ def legalize_messages(kernel: Kernel, facts: TargetFacts) -> Kernel:
 class _Legalizer(Mutator):
     def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
         super().__init__()
-        self.facts = facts
-        self.bounds = Bounds(var_ranges(kernel), kernel.width)
+        self.kernel, self.facts = kernel, facts
         self.cloner = Cloner(kernel)
         self.values = {s.var: s.value for s in statements(kernel.body) if isinstance(s, st.Let)}
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The ranges of expressions, which only surfaces that become addresses ask for."""
+        return Bounds(var_ranges(self.kernel), self.kernel.width)
 
     def Let(self, s: st.Let) -> st.Stmt:
         return st.empty if self.facts.flat and isinstance(s.value, Surface) else s

@@ -16,7 +16,7 @@ between lanes, what is used once stays in its loop there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import TypeGuard, TypeVar
 
@@ -136,8 +136,7 @@ class _Placer:
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
         """The expressions to bind. Parents are settled before their operands: a bound parent uses them once."""
         uses: dict[Expr, list[int]] = {}
-        for e, depth in _uses(body, 0):
-            uses.setdefault(e, []).append(depth)
+        _note_uses(body, 0, uses)
         order = [n for n in postorder(*uses) if isinstance(n, Expr)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
@@ -204,7 +203,7 @@ class _Placer:
         """Lets for what is to be bound under a node, in their order, and for itself."""
         settled.add(n)
         for c in n.children():
-            if c not in settled:
+            if c not in settled and not isinstance(c, _LEAVES):
                 self._bind(c, user, depth, settled, out)
         if isinstance(n, Expr) and n in self.wanted and n not in self.names and self.home(n) == depth:
             value = self._named(n)
@@ -251,12 +250,14 @@ def _is_vote(s: Stmt) -> TypeGuard[If]:
     return isinstance(s, If) and isinstance(s.cond, AllLanes)
 
 
-def _uses(s: Stmt, depth: int) -> Iterator[tuple[Expr, int]]:
-    """The operands of all statements, each with the depth of the block it stands in."""
-    yield from ((e, depth) for e in s.operands)
+def _note_uses(s: Stmt, depth: int, uses: dict[Expr, list[int]]) -> None:
+    """Note of the operands of all statements the depths of the blocks that they stand in."""
+    for e in s.operands:
+        uses.setdefault(e, []).append(depth)
     for inner in (s.then,) if _is_vote(s) else s.bodies:
-        yield from _uses(inner, _inside(s, depth))
-    yield from ((e, depth + 1) for e in s.yields)
+        _note_uses(inner, _inside(s, depth), uses)
+    for e in s.yields:
+        uses.setdefault(e, []).append(depth + 1)
 
 
 def _variable(e: Expr, user: Stmt) -> Var:

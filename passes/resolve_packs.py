@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
-from convgen.ir.mutate import Mutator, mutate, postorder, rewrite, statements
+from convgen.ir.mutate import mutate, postorder, rewrite, statements
 from convgen.ir.node import Node, replace
 from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
@@ -22,7 +23,7 @@ from convgen.ir.types import Type, vector
 def resolve_packs(kernel: Kernel) -> Kernel:
     """Carry, slice and drop packs; the meaning stays."""
     body = _by_operands(kernel.body)
-    body = _CarryParts(body)(body)
+    body = _CarryParts(body).within(body)
     packs = _packs(body)
     body = mutate(body, {Slice: lambda s: _part(s, packs)})
     return replace(kernel, body=_drop_unused(body))
@@ -65,15 +66,21 @@ def _packs(body: Stmt) -> dict[Var, Pack]:
     return {s.var: s.value for s in statements(body) if isinstance(s, Let) and isinstance(s.value, Pack)}
 
 
-class _CarryParts(Mutator):
-    """Replaces carried packs by carried parts, innermost loops first."""
+class _CarryParts:
+    """Replaces carried packs by carried parts, outermost loops first."""
 
     def __init__(self, body: Stmt) -> None:
-        super().__init__()
         taken = operands(body)
         self.packs = {v: pack for v, pack in _packs(body).items() if not _is_operand(pack, taken.get(v))}
 
-    def For(self, s: For) -> Stmt:
+    def within(self, s: Any) -> Any:
+        """A statement whose loops carry parts."""
+        if isinstance(s, For):
+            return self._loop(s)
+        new = s.map_bodies(self.within)
+        return block(*new.stmts) if isinstance(new, Block) and new is not s else new
+
+    def _loop(self, s: For) -> Stmt:
         leaves_early = any(True for _ in exits_of(s.body))  # with whole values
         carried: list[Var] = []
         inits: list[Expr] = []
@@ -96,7 +103,7 @@ class _CarryParts(Mutator):
             inits.extend(first)
             yields.extend(last)
             results.extend(ends)
-        body = block(*before, self.mutate(s.body))
+        body = block(*before, self.within(s.body))
         loop = replace(
             s, carried=tuple(carried), inits=tuple(inits), body=body, yields=tuple(yields), results=tuple(results)
         )

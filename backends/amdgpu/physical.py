@@ -22,27 +22,24 @@ class Physical:
         self.base = allocation.base
         self._bits = {v: _FIRST[v.bank] + at for v, at in allocation.base.items()}  # of their first words
 
-    def words(self, r: Reg) -> Words:
-        """The registers of an operand."""
-        return ((1 << r.count) - 1) << self._bits[r.vreg] + r.first
+    def words(self, registers: Iterable[Reg]) -> Words:
+        """The registers of some operands."""
+        bits, found = self._bits, 0
+        for r in registers:
+            found |= ((1 << r.count) - 1) << bits[r.vreg] + r.first
+        return found
 
     def operand(self, o: Operand) -> Words:
         """The registers of an operand that may be an immediate, which has none."""
-        return self.words(o) if isinstance(o, Reg) else 0
+        return self.words((o,)) if isinstance(o, Reg) else 0
 
     def read(self, i: Instruction) -> Words:
         """The registers of all source operands."""
-        return self._all(i.uses())
+        return self.words(i.uses())
 
     def written(self, i: Instruction) -> Words:
         """The registers of all results."""
-        return self._all(i.defs())
-
-    def _all(self, registers: Iterable[Reg]) -> Words:
-        found = 0
-        for r in registers:
-            found |= self.words(r)
-        return found
+        return self.words(i.defs())
 
     def text(self, o: Operand) -> str:
         """An operand as the assembler reads it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from convgen.backends.machine.epochs import Ahead
-from convgen.backends.machine.instruction import Access, Instruction, Reg, VirtualRegister
+from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
 
 class Dependences(NamedTuple):
@@ -24,12 +24,11 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     What goes there from global memory may be under way across barriers, but for the one by which it is `published`.
     """
     latencies = [i.op.latency for i in body]
-    used, defined = [_runs(i.uses()) for i in body], [_runs(i.defs()) for i in body]
     named = [(*i.flag_uses(), *i.flag_defs()) for i in body]
     registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published)
     for turn in range(turns):
         for n, i in enumerate(body):
-            found = registers.step(n, used[n], defined[n], last=turn > 0)
+            found = registers.step(n, i, last=turn > 0)
             for flag in named[n]:
                 if flag in flags:
                     found[flags[flag]] = max(found.get(flags[flag], 0), 1)
@@ -43,14 +42,6 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
                     flags.pop(flag, None)
             else:
                 flags.update(dict.fromkeys(named[n], n))
-
-
-#: Words of a register tuple: from the first to the one behind the last.
-_Run = tuple[VirtualRegister, int, int]
-
-
-def _runs(registers: Sequence[Reg]) -> list[_Run]:
-    return [(r.vreg, r.first, r.first + r.count) for r in registers]
 
 
 class _Kind(NamedTuple):
@@ -127,11 +118,8 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
     return False
 
 
-class _History(NamedTuple):
-    """The instructions that wrote and read words of a register tuple, with these."""
-
-    writes: list[tuple[int, int, int]]
-    reads: list[tuple[int, int, int]]
+#: Which instructions wrote words of a register tuple, or read them: the first word, and the one behind the last.
+_History = dict[VirtualRegister, list[tuple[int, int, int]]]
 
 
 class _Registers:
@@ -139,38 +127,35 @@ class _Registers:
 
     def __init__(self, latencies: Sequence[int]) -> None:
         self._latencies = latencies
-        self._histories: dict[VirtualRegister, _History] = {}
+        self._writes: _History = {}
+        self._reads: _History = {}
 
-    def step(self, n: int, used: Sequence[_Run], defined: Sequence[_Run], *, last: bool) -> dict[int, int]:
-        """The instructions that the next one with these operands must follow, and how much later.
+    def step(self, n: int, i: Instruction, *, last: bool) -> dict[int, int]:
+        """The instructions that the next one must follow for its registers, and how much later.
 
         It takes the place of those whose words it writes; the `last` ones of a turn are not remembered themselves.
         """
         found: dict[int, int] = {}
-        histories, latencies = self._histories, self._latencies
-        for v, first, end in used:
-            if v in histories:
-                for m, lo, hi in histories[v].writes:
-                    if lo < end and first < hi and found.get(m, -1) < latencies[m]:
-                        found[m] = latencies[m]
-        for v, first, end in defined:
-            if v in histories:
-                writes, reads = histories[v]
-                for m, lo, hi in writes:
-                    if lo < end and first < hi and found.get(m, 0) < 1:
-                        found[m] = 1
-                for m, lo, hi in reads:
-                    if lo < end and first < hi:
-                        found.setdefault(m, 0)
-                writes[:] = [run for run in writes if run[1] < first or end < run[2]]
-                reads[:] = [run for run in reads if run[1] < first or end < run[2]]
-            elif not last:
-                histories[v] = _History([], [])
+        writes, reads, latencies = self._writes, self._reads, self._latencies
+        used = i.uses()
+        for r in used:
+            first, end = r.first, r.first + r.count
+            for m, lo, hi in writes.get(r.vreg, ()):
+                if lo < end and first < hi and found.get(m, -1) < latencies[m]:
+                    found[m] = latencies[m]
+        for r in i.defs():
+            v, first, end = r.vreg, r.first, r.first + r.count
+            for history, latency in ((writes, 1), (reads, 0)):
+                left = []
+                for run in history.get(v, ()):
+                    m, lo, hi = run
+                    if lo < end and first < hi and found.get(m, -1) < latency:
+                        found[m] = latency
+                    if lo < first or end < hi:
+                        left.append(run)
+                history[v] = left
             if not last:
-                histories[v].writes.append((n, first, end))
-        if not last:
-            for v, first, end in used:
-                if v not in histories:
-                    histories[v] = _History([], [])
-                histories[v].reads.append((n, first, end))
+                writes[v].append((n, first, end))
+        for r in used if not last else ():
+            reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))
         return found

@@ -14,7 +14,7 @@ import attrs
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
-from convgen.ir.layout.digits import Digit, Digits, Space, stacked, times
+from convgen.ir.layout.digits import Digit, Digits, Space, plus, stacked, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node, node
@@ -177,7 +177,7 @@ class Shared(Node):
         elif self.swizzle.mask:
             col = self._swizzled(col, row)
         place = self.digits.place({ROW: row, COL: col}, self.elem.bytes)
-        return slot * self.slot_bytes + place.get(Space.MEMORY, 0)
+        return plus(times(slot, self.slot_bytes), place.get(Space.MEMORY, 0))
 
     def _swizzled(self, along: Any, line: Any) -> Any:
         """Where an element of a row stands, or of a column, of this number."""

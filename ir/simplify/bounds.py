@@ -8,12 +8,13 @@ shift out of range) has no value and so widens no range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir.fused import Fused
-from convgen.ir.mutate import statements
+from convgen.ir.mutate import free_vars, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type, u32
@@ -427,20 +428,95 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
         yield from exits_of(s)
 
 
-_latest: dict[Kernel, Mapping[x.Var, Range]] = {}  #: the ranges of the kernel that somebody asked about last
+class VarRanges(Mapping[Any, Range]):
+    """The ranges of a kernel's integer variables, each found when it is asked for.
+
+    What lets make of one another, and of counters of loops, is found by these alone; what depends on values that a loop
+    carries takes a walk through the kernel.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._scope = Scope(kernel.width)
+        self._scope.kernel(kernel)
+        self._is_whole = False
+
+    def get(self, v: Any, default: Any = None) -> Any:
+        if not self._is_whole and v not in self._scope.ranges:
+            self._find(v)
+        return self._scope.ranges.get(v, default)
+
+    def __getitem__(self, v: x.Var) -> Range:
+        if (found := self.get(v)) is None:
+            raise KeyError(v)
+        return found  # type: ignore[no-any-return]
+
+    def __contains__(self, v: object) -> bool:
+        return isinstance(v, x.Var) and self.get(v) is not None
+
+    def __iter__(self) -> Iterator[x.Var]:
+        self._walk()
+        return iter(self._scope.ranges)
+
+    def __len__(self) -> int:
+        self._walk()
+        return len(self._scope.ranges)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    @cached_property
+    def _binders(self) -> Mapping[x.Var, list[tuple[int, Let | For]]]:
+        """The lets and loops that bind a variable, with numbers in the order in which they do."""
+        found: dict[x.Var, list[tuple[int, Let | For]]] = {}
+        ahead, number = [self.kernel.body], 0
+        while ahead:
+            s = ahead.pop()
+            if isinstance(s, (Let, For)):
+                number += 1
+                for v in (*s.binds, *s.binds_within):
+                    found.setdefault(v, []).append((number, s))
+            ahead += reversed(s.bodies)
+        return found
+
+    def _find(self, v: x.Var) -> None:
+        needed: dict[int, tuple[x.Var, Let | For]] = {}
+        todo = [v]
+        while todo:
+            v = todo.pop()
+            for number, s in self._binders.get(v, ()):
+                if isinstance(s, For) and v is not s.var:
+                    return self._walk()
+                if number not in needed:
+                    needed[number] = v, s
+                    todo += [u for e in ((s.begin, s.end) if isinstance(s, For) else (s.value,)) for u in free_vars(e)]
+        scope = self._scope
+        for v, s in [needed[number] for number in sorted(needed) if needed[number][0] not in scope.ranges]:
+            if isinstance(s, For):
+                scope.bind(v, loop_range(scope.bounds, s))
+            else:
+                scope.let(v, s.value)
+        return None
+
+    def _walk(self) -> None:
+        if not self._is_whole:
+            self._scope = Scope(self.kernel.width)
+            self._scope.kernel(self.kernel)
+            self._scope.visit(self.kernel.body)
+            self._is_whole = True
 
 
-def var_ranges(k: Kernel) -> Mapping[x.Var, Range]:
+_latest: dict[Kernel, VarRanges] = {}  #: the ranges of the kernel that somebody asked about last
+
+
+def var_ranges(k: Kernel) -> VarRanges:
     """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.
     """
     if k not in _latest:
-        scope = Scope(k.width)
-        scope.kernel(k)
-        scope.visit(k.body)
         _latest.clear()
-        _latest[k] = scope.ranges
+        _latest[k] = VarRanges(k)
     return _latest[k]
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import compress
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.expr import Add, Const, Expr, Splat, Sub, Var
+from convgen.ir.expr import Const, Expr, Splat, Var
 from convgen.ir.mutate import Mutator, substitute
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
 from convgen.ir.simplify.bounds import WIDTH, Range, exits_of
 from convgen.ir.simplify.proof import Knowledge
+from convgen.ir.simplify.rounds import SUMS, USES, Rounds
 from convgen.ir.simplify.rules import number
 from convgen.ir.simplify.sums import Grouping, Home, Homes
 from convgen.ir.stmt import Stmt
@@ -29,16 +31,15 @@ N = TypeVar("N", bound=Node)
 
 _ROUNDS = 16  #: each round may open chances for the next, in practice for two or three
 
-_SUMS = (Add, Sub)
-
 
 def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N:
     """`node` made simpler where `known` holds: facts, or the ranges of free variables. A kernel binds its own."""
     width = node.width if isinstance(node, Kernel) else WIDTH
     facts = known if isinstance(known, Knowledge) else Knowledge(width, known)
-    notes = Notes()
+    notes, rounds = Notes(), Rounds()
     for _ in range(_ROUNDS):
-        before, node = node, _Simplifier(facts.child(), notes, node)(node)
+        rounds.begin(node)
+        before, node = node, _Simplifier(facts.child(), notes, rounds)(node)
         if node is before:
             break
     return node
@@ -52,15 +53,17 @@ def prove(cond: Expr, known: Knowledge | Mapping[Var, Range] | None = None) -> b
 class _Simplifier(Mutator):
     """One round. Suites have facts and memos of their own."""
 
-    def __init__(self, facts: Knowledge, notes: Notes, root: Node) -> None:
+    def __init__(self, facts: Knowledge, notes: Notes, rounds: Rounds) -> None:
         super().__init__()
-        self.facts, self.notes = facts, notes
+        self.facts, self.notes, self.rounds = facts, notes, rounds
+        self.place = rounds.outside
+        self.changed = USES  #: bits of what is not as it was in the round before
         self.algebra = Algebra(facts, notes)
         self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
         self.depth = 0
         self.home_of: dict[Var, Home] = {}
         self.homes = Homes(self.home_of)
-        notes.uses, self.addends = _uses(root)
+        notes.uses = rounds.uses
         self.group = Grouping(self.homes, notes.uses)
         for cls in CLASSES.values():
             if issubclass(cls, Expr):
@@ -71,9 +74,16 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
+        kept = self.place.kept
+        if e in kept and not self.rounds.rests_on(e) & self.changed:
+            return e
         new = self.algebra(e.map(*self._go))
-        if type(new) in _SUMS and e not in self.addends and not new.type.elem.is_float:
-            return self.group(self.algebra, new)
+        if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
+            new = self.group(self.algebra, new)
+        if new is e:
+            kept.add(e)
+        else:
+            kept.discard(e)
         return new
 
     def Const(self, c: Const) -> Expr:
@@ -87,17 +97,37 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ scopes
 
     @contextmanager
-    def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
-        """Where `cond` is known to hold (or not)."""
-        saved = self.facts, self.algebra
-        self.facts = self.facts.child()
-        self.facts.assume(cond, truth)
-        self.algebra = Algebra(self.facts, self.notes)
+    def within(self, what: object) -> Iterator[None]:
+        """A place within this one; `what` tells it apart."""
+        saved = self.place
+        self.place = saved.inner(what)
         try:
             with self.scope():
                 yield
         finally:
-            self.facts, self.algebra = saved
+            self.place = saved
+
+    @contextmanager
+    def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
+        """Where `cond` is known to hold (or not)."""
+        saved = self.facts, self.algebra, self.changed
+        self.facts = self.facts.child()
+        self.facts.assume(cond, truth)
+        self.algebra = Algebra(self.facts, self.notes)
+        if self.rounds.rests_on(cond) & self.changed:
+            self.changed = -1  # what is assumed may say something else of any variable
+        try:
+            with self.within((cond, truth)):
+                yield
+        finally:
+            self.facts, self.algebra, self.changed = saved
+
+    def learnt(self, var: x.Var, *values: Expr) -> None:
+        """All that is to be known of a variable is known, as far as it has them by its values."""
+        facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
+        before, self.place.facts[var] = self.place.facts.get(var), facts
+        if facts != before or any(self.rounds.rests_on(value) & self.changed for value in values):
+            self.changed |= self.rounds.bit(var)
 
     def Kernel(self, k: Kernel) -> Kernel:
         self.facts.kernel(k)
@@ -138,12 +168,17 @@ class _Simplifier(Mutator):
         self.home_of[n.var] = Home(self.depth)
         for var, init in zip(n.carried, inits):
             self.home_of[var] = Home(self.depth, self.homes(init).varying)
-        with self.scope():
+        self.learnt(n.var, begin, end)
+        for var in n.carried:
+            self.learnt(var)
+        with self.within(n.var):
             body = self.mutate(n.body)
             yields = tuple(map(self.mutate, n.yields))
         self.depth -= 1
         new = replace(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
         self.facts.results(new)
+        for var in n.results:
+            self.learnt(var)
         return _without_constants(new)
 
     # ------------------------------------------------------------ what binds
@@ -153,6 +188,7 @@ class _Simplifier(Mutator):
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)
         self.home_of[n.var] = self.homes(value)
+        self.learnt(n.var, value)
         if isinstance(value, Var) or _is_constant(value):
             self.values[n.var] = value
             return s.empty
@@ -160,6 +196,7 @@ class _Simplifier(Mutator):
 
     def load(self, n: s.Load) -> Stmt:
         self.home_of[n.var] = Home(self.depth, True)
+        self.learnt(n.var)
         return self.descend(n)
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:
@@ -201,23 +238,3 @@ def _zeros(type: AnyType) -> Expr:
 
 def _lets(names: tuple[Var, ...], values: tuple[Expr, ...]) -> Stmt:
     return s.Block(tuple(map(s.Let, names, values)))
-
-
-def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
-    """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
-    uses: dict[Any, int] = {root: 0}
-    addends: list[Expr] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        children = node.children()
-        for c in children:
-            if c in uses:
-                uses[c] += 1
-            else:
-                uses[c] = 1
-                if c.child_fields:
-                    stack.append(c)
-        if type(node) in _SUMS:
-            addends += [c for c in children if type(c) in _SUMS]  # type: ignore[misc]
-    return uses, frozenset(e for e in addends if uses[e] == 1)

@@ -12,7 +12,7 @@ from convgen.ir.mutate import free_vars
 from convgen.ir.record import frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.sizes import Extent
-from convgen.passes.messages.linear import ZERO, LinearView
+from convgen.passes.messages.linear import ZERO, LinearView, plus
 
 
 class Steady:
@@ -71,9 +71,15 @@ class Position:
 
     @property
     def value(self) -> Expr:
-        return self.uniform + self.varying + self.const
+        variable = plus(self.uniform, self.varying)
+        return variable + self.const if self.const else variable
 
 
 def scale(e: Expr, factor: Extent) -> Expr:
     """A product without factors that change nothing."""
     return e if e is ZERO or (isinstance(factor, int) and factor == 1) else e * factor
+
+
+def divide(e: Expr, by: int) -> Expr:
+    """A quotient by no divisor that changes nothing."""
+    return e if by == 1 else e // by

@@ -12,7 +12,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
-from convgen.passes.messages.access import Position, TileAccess, scale
+from convgen.passes.messages.access import Position, TileAccess, divide, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
 
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
@@ -190,8 +190,8 @@ class Masks:
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
         origin = self._coordinate(terms, halo.const, positions)
         # Inside at taps [first, end): 0 <= origin + step * tap < size.
-        first = minimum(maximum((const(step - 1) - origin) // step, 0), tap.size)
-        end = minimum(maximum((const(halo.size - 1) - origin) // step + 1, 0), tap.size)
+        first = minimum(maximum(divide(const(step - 1) - origin, step), 0), tap.size)
+        end = minimum(maximum(divide(const(halo.size - 1) - origin, step) + 1, 0), tap.size)
         outside = ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
         return outside << positions[tap.name].value.to(u32)
 

@@ -74,20 +74,21 @@ def shared_messages(
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
     fixed += tile.address(0, *start)
-    leading: dict[tuple[Way, int], Expr] = {}  # the address of a leader, by the way of its messages
     for piece in _plan(tile, layout, subgroups, facts, reads):
-        address = leading.get((piece.way, piece.leader))
-        if address is None:
-            lane, register = first_of(piece.way, Lane(), piece.leader)
-            row, col = layout.coords(subgroup, lane, register).values()
-            address = lift(tile.address(0, row, col), ZERO)
-            if not isinstance(slot, Const):
-                address = address + slot * tile.slot_bytes
-            leading[piece.way, piece.leader] = address
+        address = _address(tile, layout, subgroup, piece.way, piece.leader)
+        if not isinstance(slot, Const):
+            address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed
         extra = (base + imm) // page * page if page > 1 else imm
         address = address + extra if extra else address
         yield SharedMessage(piece.start, piece.count, piece.way, address, imm - extra)
+
+
+@lru_cache(maxsize=2**8)
+def _address(tile: Shared, layout: Fragment, subgroup: Expr, way: Way, leader: int) -> Expr:
+    """Where in a slot the message goes that starts at a register: the same in all slots, and whenever it is made."""
+    row, col = layout.coords(subgroup, *first_of(way, Lane(), leader)).values()
+    return lift(tile.address(0, row, col), ZERO)
 
 
 def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from math import inf
 
 import attrs
 import numpy as np
@@ -138,8 +139,14 @@ def _best(
 ) -> tuple[Swizzle, int]:
     """The first swizzle with the least extra cycles, of rows of `across` chunks; masks are of less than `within`."""
 
-    def cost(swizzle: Swizzle) -> int:
-        return sum(access.cost(swizzle, across, chunk) for access in accesses)
+    def cost(swizzle: Swizzle, enough: float = inf) -> int:
+        """The extra cycles of all accesses, or of as many as it takes to have `enough`."""
+        total = 0
+        for access in accesses:
+            total += access.cost(swizzle, across, chunk)
+            if total >= enough:
+                break
+        return total
 
     masks = [mask for mask in (1, 3, 7, 15) if mask < within and within % (mask + 1) == 0]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
@@ -149,6 +156,6 @@ def _best(
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
     for candidate in (*simple[1:], *folded):
-        if least and (now := cost(candidate)) < least:
+        if least and (now := cost(candidate, least)) < least:
             best, least = candidate, now
     return best, least

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import pickle
+from copy import copy, deepcopy
+from typing import Any, ClassVar
+from weakref import ref
 
 import attrs
 import pytest
@@ -130,3 +134,103 @@ def test_records_are_shown_with_their_fields() -> None:
 def test_classes_share_their_methods() -> None:
     for name in ("__repr__", "__eq__", "__hash__"):
         assert vars(Point)[name] is vars(One)[name]
+
+
+# ---------------------------------------------------------------- plain records, which attrs does not make
+
+
+@frozen
+class Plain:
+    first: int
+    more: list[int] = attrs.Factory(list)
+    _hidden: str = "h"
+    count: ClassVar[int] = 3
+
+    def doubled(self) -> int:
+        return 2 * self.first
+
+
+@frozen(kw_only=True)
+class Named(Plain):
+    last: int = 5
+
+    def doubled(self) -> int:
+        return super().doubled() + self.last
+
+
+@frozen
+class Checked(Plain):  # by attrs
+    size: int = attrs.field(default=4, validator=attrs.validators.in_((4, 8)))
+
+    def __attrs_post_init__(self) -> None:
+        assert self.first >= 0
+
+
+@define
+class Settled:
+    value: int
+    seen: list[int] = attrs.Factory(list)
+
+    def __attrs_post_init__(self) -> None:
+        self.seen.append(self.value)
+
+
+def test_a_plain_record_is_made_as_attrs_makes_it() -> None:
+    assert (Plain(1).first, Plain(1).more, Plain(1)._hidden) == (1, [], "h")
+    assert Plain(1, hidden="x")._hidden == "x"
+    assert Plain(1).more is not Plain(1).more
+    assert Named(1, last=7).doubled() == 9
+    assert Settled(2).seen == [2]
+    assert Plain.count == Plain(1).count == 3
+    with pytest.raises(TypeError, match="first"):
+        Plain()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="positional"):
+        Named(1, [], "h", 7)  # type: ignore[call-arg]
+
+
+def test_a_plain_record_has_slots_and_stays_as_it_is() -> None:
+    for record in (Plain(1), Named(1), Checked(1)):
+        assert not hasattr(record, "__dict__")
+        assert ref(record)() is record
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            record.first = 2  # type: ignore[misc]
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            del record.first
+    cell = Cell(1)
+    cell.value = 2
+    assert cell == Cell(2)
+
+
+def test_attrs_knows_the_fields_of_plain_records() -> None:
+    assert [f.name for f in attrs.fields(Named)] == ["first", "more", "_hidden", "last"]
+    assert attrs.fields(Named).last.default == 5
+    assert attrs.evolve(Named(1), hidden="x", last=6) == Named(1, hidden="x", last=6)
+    assert attrs.asdict(Plain(1)) == {"first": 1, "more": [], "_hidden": "h"}
+    assert attrs.has(Plain)
+    with pytest.raises(ValueError, match="size"):
+        Checked(1, size=5)
+    assert attrs.evolve(Checked(1), size=8).size == 8
+
+
+@pytest.mark.parametrize("record", [Plain(1, [2]), Named(1, last=3), Checked(1, size=8), Settled(1)])
+def test_records_are_copied_and_pickled(record: object) -> None:
+    for other in (copy(record), deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert other == record
+        assert type(other) is type(record)
+
+
+def test_plain_records_are_matched_by_place() -> None:
+    match Plain(1, [2], "x"):
+        case Plain(first, more, hidden):
+            assert (first, more, hidden) == (1, [2], "x")
+    assert Named.__match_args__ == ("first", "more", "_hidden")
+
+
+def test_an_init_is_written_once_it_is_wanted() -> None:
+    @frozen
+    class Late:
+        x: int
+
+    assert Late.__init__.__name__ == "first"
+    assert Late(1) == Late(x=1)
+    assert inspect.signature(Late) == inspect.signature(lambda x: None)

@@ -1,0 +1,88 @@
+"""What one round of the simplifier leaves to the next: so that this one passes over what cannot become anything else.
+
+What becomes of an expression at a place rests on what is known there of its variables, and on who else uses its
+operands. Where neither is another than in the round before, what stayed as it was stays so again.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.expr import Add, Expr, Sub, Var
+from convgen.ir.node import Node
+
+SUMS = (Add, Sub)
+
+#: The bit that says that others use an expression, or its operands, than did before; each further bit is a variable.
+USES = 1
+
+
+class Place:
+    """What was found in a scope: expressions that stayed as they were, and what was known of variables bound there."""
+
+    def __init__(self) -> None:
+        self.kept: set[Expr] = set()
+        self.facts: dict[Var, tuple[object, ...]] = {}
+        self._inner: dict[object, Place] = {}
+
+    def inner(self, what: object) -> Place:
+        """The scope within this one that `what` tells apart: a loop's variable, or what is assumed."""
+        return self._inner.setdefault(what, Place())
+
+
+class Rounds:
+    """The rounds over one tree, with what was found in all places."""
+
+    def __init__(self) -> None:
+        self.outside = Place()
+        self.uses: dict[Expr, int] = {}  #: how many nodes refer to an expression, as this round begins
+        self.addends: frozenset[Expr] = frozenset()  #: the sums that are only an addend of another sum
+        self._before = self.uses, self.addends
+        self._bits: dict[Var, int] = {}
+        self._rests_on: dict[Expr, int] = {}
+
+    def begin(self, root: Node) -> None:
+        """The next round, of what the last one has made."""
+        self._before = self.uses, self.addends
+        self.uses, self.addends = _uses(root)
+        self._rests_on = {}
+
+    def bit(self, v: Var) -> int:
+        """The bit of a variable, in all rounds."""
+        return self._bits.setdefault(v, 2 * USES << len(self._bits))
+
+    def rests_on(self, e: Expr) -> int:
+        """The bits of what `e` is made of; of what others use than before, `USES` alone."""
+        found = self._rests_on.get(e)
+        if found is None:
+            found = self._rests_on[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
+        return found
+
+    def _of_operands(self, e: Expr) -> int:
+        uses, addends = self._before
+        if e.child_fields and (uses.get(e) != self.uses.get(e) or (e in addends) is not (e in self.addends)):
+            return USES
+        found = 0
+        for c in e.children():
+            found |= self.rests_on(c)
+            if found & USES:
+                return USES
+        return found
+
+
+def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
+    """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
+    uses: dict[Expr, int] = {root: 0}  # type: ignore[dict-item]
+    addends: list[Expr] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        children: tuple[Expr, ...] = node.children()  # type: ignore[assignment]
+        for c in children:
+            if c in uses:
+                uses[c] += 1
+            else:
+                uses[c] = 1
+                if c.child_fields:
+                    stack.append(c)
+        if type(node) in SUMS:
+            addends += [c for c in children if type(c) in SUMS]
+    return uses, frozenset(e for e in addends if uses[e] == 1)

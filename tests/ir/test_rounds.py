@@ -1,0 +1,87 @@
+"""A round of the simplifier passes over what nothing has changed for, and over nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Mul, const
+from convgen.ir.mutate import mutate
+from convgen.ir.program import Kernel
+from convgen.ir.simplify.algebra import Algebra, Notes
+from convgen.ir.simplify.proof import Knowledge
+from convgen.ir.simplify.rounds import USES, Rounds
+from convgen.ir.simplify.simplify import _Simplifier
+from convgen.ir.types import s32
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Expr]:
+    """The expressions with operands that algebra is asked about, in order."""
+    found: list[Expr] = []
+    ask = Algebra.__call__
+
+    def asked(self: Algebra, e: Expr) -> Expr:
+        if e.children():
+            found.append(e)
+        return ask(self, e)
+
+    monkeypatch.setattr(Algebra, "__call__", asked)
+    return found
+
+
+def one_round(rounds: Rounds, kernel: Kernel) -> Kernel:
+    rounds.begin(kernel)
+    return _Simplifier(Knowledge(kernel.width), Notes(), rounds)(kernel)
+
+
+def kernel(factor: int) -> Kernel:
+    """Two stores, of which the second depends on a let in a loop that depends on `factor`."""
+    k = KernelBuilder("k", grid=(8, 1, 1))
+    x = k.surface(k.buffer("x", s32, 1 << 12))
+    with k.loop("i", 0, 4) as i:
+        k.global_store(x, k.group[0] * 5 + Lane(), i.var * 16)
+        row = k.let("row", i.var * factor + k.group[0])
+        k.global_store(x, row // 3, row * 4)
+    return k.done()
+
+
+def test_a_round_in_which_nothing_changes_looks_at_nothing(looked_at: list[Expr]) -> None:
+    rounds = Rounds()
+    k = kernel(7)
+    for _ in range(3):
+        k = one_round(rounds, k)
+    looked_at.clear()
+    assert one_round(rounds, k) is k
+    assert looked_at == []
+
+
+def test_what_rests_on_a_let_that_changes_is_looked_at_again(looked_at: list[Expr]) -> None:
+    rounds = Rounds()
+    k = kernel(7)
+    for _ in range(3):
+        k = one_round(rounds, k)
+    before = set(map(str, looked_at))
+    looked_at.clear()
+    one_round(rounds, _with_sixes(k))
+    again = set(map(str, looked_at))
+    assert {"row // 3", "row * 4"} <= again & before
+    assert "group_x * 5 + lane" in before - again
+
+
+def _with_sixes(k: Kernel) -> Kernel:
+    return mutate(k, {Mul: lambda e: e.a * 6 if e.b is const(7) else e})
+
+
+def test_bits_tell_variables_and_other_users() -> None:
+    rounds = Rounds()
+    k = kernel(7)
+    group = k.group_ids[0]
+    rounds.begin(k)
+    assert rounds.rests_on(group + 1) == rounds.bit(group)
+    assert rounds.rests_on(const(1) + 2) == 0
+    rounds.begin(kernel(6))
+    five = next(e for e in rounds.uses if str(e) == "group_x * 5")
+    assert not rounds.rests_on(five) & USES
+    six = next(e for e in rounds.uses if str(e) == "i * 6")
+    assert rounds.rests_on(six + 1) == USES
