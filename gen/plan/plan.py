@@ -213,6 +213,9 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
     unit, parts = _laid_out(problem, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
+    if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
+        # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
+        unit, parts = _laid_out(problem, attrs.evolve(unit, run=1), config, facts)
     if config.grids == MERGED:
         parts = _in_one_grid(parts, config, unit, reduction)
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)

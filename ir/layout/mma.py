@@ -214,6 +214,11 @@ class MmaTile:
         return of_a, of_d
 
     @property
+    def deals_columns(self) -> bool:
+        """Whether lanes that hold neighbours in a result of one instruction do not in the tile: each has a run."""
+        return self.atom.d.of("n")[0].space is Space.LANE and self._columns[1][0].space is Space.REGISTER
+
+    @property
     def _outer_m(self) -> tuple[Digit, ...]:
         teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
         return (teams, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (teams,)

@@ -276,6 +276,8 @@ def test_columns_side_by_side_where_lanes_hold_columns() -> None:
         assert columns.tolist() == [4 * lane + i for lane in range(8)]
         assert np.array_equal(tile.a.coords(0, np.arange(8), tile.a_start(i, 0))["n"], columns)
     assert tile.d.along("n").contiguous("n") == 4
+    assert tile.deals_columns
+    assert not attrs.evolve(tile, run=1).deals_columns
 
 
 @settings(max_examples=60)
