@@ -115,7 +115,7 @@ def main() -> None:
                 continue
             ratios.append(ours / theirs.us)
             if options.json:
-                print(json.dumps({"case": name, "us": ours, "peer": peer, **attrs.asdict(theirs)}), flush=True)
+                print(json.dumps({"case": name, "convgen_us": ours, "peer": peer, **attrs.asdict(theirs)}), flush=True)
             table.add_row(
                 name, f"{ours:.1f}", peer, f"{theirs.us:.1f}", f"{ratios[-1]:.2f}", theirs.config, theirs.bound
             )

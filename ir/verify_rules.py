@@ -11,7 +11,7 @@ from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, RunView, Shared, SizedView, View
+from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, RunView, Shared, SizedView, View, column_major
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -224,10 +224,12 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Parts of a tile whose rows lie evenly apart are at constant distances, if no swizzle leads out of one."""
-    whole = n.tile.chunk // n.tile.elem.bytes * (n.tile.swizzle.mask + 1)
-    leads_out = n.tile.swizzle.mask and (n.row or n.col % whole)
-    if n.row < 0 or n.col < 0 or n.tile.pitch is None or leads_out:
+    """Parts of a tile whose rows or columns lie evenly apart are at constant distances, if no swizzle leads out."""
+    tile, swizzle = n.tile, n.tile.swizzle
+    along, line = (n.row, n.col) if tile.is_turned else (n.col, n.row)
+    leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
+    evenly = tile.pitch is not None or tile.digits == column_major(tile.rows, tile.cols)
+    if n.row < 0 or n.col < 0 or not evenly or leads_out:
         return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
     return None
 

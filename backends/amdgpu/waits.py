@@ -1,8 +1,9 @@
 """Place `s_waitcnt`: no wider than the data flow over the whole control-flow graph demands.
 
 gfx9 counts outstanding vector memory operations (vmcnt, in order) and LDS and scalar memory operations (lgkmcnt; LDS in
-order, scalar loads out of order, so with one of these outstanding only 0 tells). An operation of age n, with n younger
-ones issued since, is done once the count is at most n (CDNA3 ISA 4.4).
+order among themselves, scalar loads in any). An operation of age n, with n younger ones in its order issued since, is
+done once the count is at most n (CDNA3 ISA 4.4): were it outstanding, so would those be, and scalar loads only add to
+the count. Of a scalar load itself only 0 tells.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Operation:
     touched: Words  #: registers read or written
     results: Words
     deed: Access | None  #: in shared memory
-    is_out_of_order: bool  #: a scalar load, which may return before older operations of its counter
+    is_out_of_order: bool  #: a scalar load, which may return before older operations of its counter and behind younger
 
     @property
     def owns(self) -> bool:
@@ -68,15 +69,17 @@ class _Operations:
         )
 
 
-#: outstanding operation -> how many of its counter were issued behind it
+#: outstanding operation -> how many in its counter's order were issued behind it; 0 of a scalar load
 Ages = Mapping[_Operation, int]
+
+_LAST = 1 << 30  #: the number of an operation that no later one tells of
 
 
 @define
 class _Counter:
     """The outstanding operations of one counter that own something, with the number under which each was issued."""
 
-    issued: int
+    issued: int  #: in order
     outstanding: dict[_Operation, int]
     owned: Words  #: registers that they own
 
@@ -93,28 +96,28 @@ class _Counter:
 
     def required(self, number: int) -> int | None:
         """The count that tells that an operation is done; None for 0."""
-        if not number:
-            return None
-        return 0 if any(o.is_out_of_order for o in self.outstanding) else self.issued - number
+        return max(self.issued - number, 0) if number else None
 
     def wait(self, count: int) -> None:
-        done = self.issued - count
+        done = self.issued - count if count else _LAST
         self.outstanding = {o: n for o, n in self.outstanding.items() if n > done}
         self.owned = _owned(self.outstanding)
 
     def issue(self, operation: _Operation) -> None:
-        self.issued += 1
+        if not operation.is_out_of_order:
+            self.issued += 1
         if operation.owns:
-            self.outstanding[operation] = self.issued
+            self.outstanding[operation] = _LAST if operation.is_out_of_order else self.issued
             self.owned |= operation.results
 
     def ages(self) -> Ages:
-        return {o: self.issued - n for o, n in self.outstanding.items()}
+        return {o: max(self.issued - n, 0) for o, n in self.outstanding.items()}
 
     @classmethod
     def of(cls, ages: Ages) -> _Counter:
         issued = 1 + max(ages.values(), default=-1)
-        return cls(issued, {o: issued - age for o, age in ages.items()}, _owned(ages))
+        numbers = {o: _LAST if o.is_out_of_order else issued - age for o, age in ages.items()}
+        return cls(issued, numbers, _owned(ages))
 
 
 def _owned(operations: Iterable[_Operation]) -> Words:

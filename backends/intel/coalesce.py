@@ -1,7 +1,4 @@
-"""What is only moved, a scalar into a payload or a register into a part of a tuple, is computed where it goes.
-
-Behind allocation, what stands there already is not moved.
-"""
+"""What is only moved, a scalar into a payload or a register into a part of a tuple, is computed where it goes."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections import Counter
 import attrs
 
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
-from convgen.backends.intel.physical import Physical
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
 
 #: A tuple, one of its registers, or a dword of that.
@@ -34,23 +30,6 @@ def coalesce(function: Function, lanes: int) -> Function:
         return list(here.done)
 
     return function.rewritten(body)
-
-
-def drop_idle(function: Function, physical: Physical) -> Function:
-    """The function without moves of registers, or dwords, onto themselves: what is moved may stand where it goes."""
-
-    def is_idle(i: Instruction) -> bool:
-        if i.op.name != "mov" or i.op.fence or len(i.dst) != 1:
-            return False
-        assert isinstance(i, XeInstruction)
-        to, value = i.dst[0], i.src[0]
-        if not isinstance(to, Region) or not isinstance(value, Region) or i.predicate or i.condition:
-            return False
-        plain = not (value.signs or to.saturated) and to.type == value.type
-        alike = to.sub == value.sub and (i.lanes == 1 or to.stride == value.stride == 1)
-        return plain and alike and to.bank == value.bank and physical.written(i) == physical.read(i)
-
-    return function.rewritten(lambda _, block: [i for i in block.instructions if not is_idle(i)])
 
 
 class _Block:

@@ -8,7 +8,7 @@ import attrs
 
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
-from convgen.backends.intel.coalesce import coalesce, drop_idle
+from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.payloads import keep_payloads
@@ -99,11 +99,6 @@ def _keep_payloads(made: MachineKernel) -> MachineKernel:
     return attrs.evolve(made, function=function, allocation=attrs.evolve(allocation, base=places), liveness=None)
 
 
-def _drop_idle(made: MachineKernel) -> MachineKernel:
-    """Moves onto the same place go."""
-    return attrs.evolve(made, function=drop_idle(made.code, _physical(made)))
-
-
 def _tuples_at(made: MachineKernel) -> int:
     return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
 
@@ -182,7 +177,6 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
-        Stage("idle", _drop_idle, optional=True),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),

@@ -208,6 +208,11 @@ class Instruction:
         return self.op.early_clobber
 
     @property
+    def loads(self) -> bool:
+        """Whether it brings something from global memory, to registers or to shared memory."""
+        return self.op.unit is Unit.GLOBAL and (self.origin is not None or bool(self.defs()))
+
+    @property
     def accesses(self) -> tuple[Access, ...]:
         """All that it touches in memory."""
         return tuple(a for a in (self.access, self.origin) if a is not None)

@@ -29,7 +29,7 @@ _AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memor
 def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
     """The function with another order in blocks that hold matrix instructions or come before a loop of them.
 
-    `busy` counts the slots of instructions in loops.
+    `busy` counts the slots of instructions of loops, and of loads.
     """
     loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and _multiplies(block)}
     behind = {n for loop in loops for n in function.successors(loop)} - loops
@@ -43,7 +43,7 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
         straight = block.instructions[: len(block.instructions) - len(tail)]
         if index in loops:
             return steady(straight, published, busy) + tail
-        return _Scheduler(straight, published, index in behind).run() + tail
+        return _Scheduler(straight, published, busy, index in behind).run() + tail
 
     return function.rewritten(body)
 
@@ -62,22 +62,29 @@ class _Node:
 
 
 class _Scheduler:
-    def __init__(self, body: Sequence[Instruction], published: Ahead, is_last: bool) -> None:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, is_last: bool) -> None:
         self.nodes = [_Node(i) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
         for n, _, found in dependences(body, published):
             self.nodes[n].waiting = len(found)
             for before, latency in found.items():
                 self.nodes[before].successors[n] = latency
-        self._heights()
+        self._heights(busy)
         self._take_turns(is_last)
 
     # ------------------------------------------------------------ urgency
 
-    def _heights(self) -> None:
+    def _heights(self, busy: Busy) -> None:
+        """Of loads from global memory, which leave one after the other, the first is the most urgent: with all that
+        finds its place. What no one in the block waits for, the next one does.
+        """
+        queue = 0
         for node in reversed(self.nodes):
+            i = node.instruction
             rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
-            node.height = max(rest, default=0) or node.instruction.op.busy
+            node.height = max(rest, default=0) or i.op.busy
+            if i.loads:
+                queue = node.height = max(node.height, i.op.latency, queue + busy(i))
 
     # ------------------------------------------------------------ sums one after the other
 

@@ -52,12 +52,6 @@ class _Node:
     def of(cls, i: Instruction, busy: Busy) -> _Node:
         return cls(i, i.op.unit, busy(i))
 
-    @property
-    def loads(self) -> bool:
-        """Whether it brings something from global memory, to registers or to shared memory."""
-        i = self.instruction
-        return self.unit is _GLOBAL and (i.origin is not None or bool(i.defs()))
-
     def find_gaps(self) -> None:
         """Set the gaps: latencies, and where these are waited for the slots until the pipe has done its work."""
         queue = self.busy if self.unit in _PIPES else 0
@@ -123,7 +117,7 @@ class _Turn:
         for node in self.nodes:
             node.find_gaps()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
-        self.loads = [n for n, node in enumerate(self.nodes) if node.loads]
+        self.loads = [n for n, node in enumerate(self.nodes) if node.instruction.loads]
         self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}

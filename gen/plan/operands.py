@@ -52,8 +52,12 @@ def operand(
     facts: TargetFacts,
     *,
     direct: bool = False,
+    period: int = 0,
 ) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven."""
+    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven.
+
+    Of a turned tile, fragments may begin at multiples of `period` columns.
+    """
     cols = config.tile[2]
     if direct:
         return _direct(view, elem, (rows, cols), fragment, config, facts)
@@ -69,7 +73,9 @@ def operand(
     swizzle, conflicts = Swizzle(), 0
     if not facts.block_bytes:
         length = rows if turned else cols
-        swizzle, conflicts = find_swizzle(length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned)
+        swizzle, conflicts = find_swizzle(
+            length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
+        )
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy, conflicts=conflicts)
 
@@ -88,8 +94,12 @@ def operand_in_rows(
     """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
 
     Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even. Where
-    fragments take no more than half of a chunk, gaps of halves may do better.
+    fragments take no more than half of a chunk, gaps of halves may do better. What is turned by its reads stands in
+    columns, with swizzles that are the same for each run.
     """
+    if run and is_turned(view, elem, fragment, facts):
+        with suppress(DoesNotFit):
+            return operand(view, elem, shape[0], fragment, config, facts, period=run)
     (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.subgroups
     halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
     for more in range(rows, rows + facts.subgroup_size * subgroups):

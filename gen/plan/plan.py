@@ -476,8 +476,10 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             copies += each.tile.slot_bytes // share * (1 + 2 * masked)
         if each.tile is None or copy is None:
             continue
-        messages = copy.loaded.registers // copy.message
-        copies += messages * (plan.config.stages * max(1, copy.message * elem // 4) + 3)
+        messages, width = copy.loaded.registers // copy.message, copy.message * elem
+        # Elements that fill a dword together mostly lie a constant apart: with immediates they have one address.
+        places = -(-messages * min(width, 4) // 4) if plan.facts.global_imm_max else messages
+        copies += messages * plan.config.stages * max(1, width // 4) + 3 * places
         copies += plan.facts.core.reserve[masked]
     return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + _MARGIN
 

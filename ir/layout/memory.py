@@ -92,6 +92,11 @@ class Swizzle:
         low = row << -self.shift if self.shift < 0 else row >> self.shift if self.shift else row
         return chunk ^ ((low ^ row >> self.shift + self.fold if self.fold else low) & self.mask)
 
+    @property
+    def period(self) -> int:
+        """Rows after which it is the same again, a power of two."""
+        return 1 << max(0, self.mask.bit_length() + self.shift + self.fold) if self.mask else 1
+
     def __str__(self) -> str:
         """What a chunk's number is combined with by exclusive or."""
         low = f"row << {-self.shift}" if self.shift < 0 else f"row >> {self.shift}"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
-from convgen.ir.layout.memory import Shared
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO
@@ -43,7 +41,7 @@ class Positions:
         if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
         line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
-        down, across = _periods(places)  # beyond which digits change nothing
+        down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()  # beyond, digits change nothing
         near, column = held[line] % down, fixed % (across * per_chunk)
         at, number = self._lane_part[line] + near, lanes + column
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
@@ -75,16 +73,6 @@ class Positions:
             start, multiple = start // run, multiple // run if multiple % run == 0 else 1
         out[dims[0].name] = Position(start, within, fixed)
         return out
-
-
-@lru_cache(maxsize=2**8)
-def _periods(tile: Shared) -> tuple[int, int]:
-    """Powers of two: lines after which a tile's swizzle is the same again, and chunks within which it stays."""
-    moved = [tile.swizzle(0, line) for line in range(tile.cols if tile.is_turned else tile.rows)]
-    down = 1
-    while any(moved[row % down] != by for row, by in enumerate(moved)):
-        down *= 2
-    return down, 1 << max(moved).bit_length()
 
 
 def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:

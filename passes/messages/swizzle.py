@@ -86,12 +86,14 @@ def find_swizzle(
     *,
     pitch: int = 0,
     turned: bool = False,
+    period: int = 0,
 ) -> tuple[Swizzle, int]:
     """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
     Beside it the extra cycles of the first accesses. `cols` elements make a row, and rows stand as many apart, or
     `pitch`; `chunk` is the unit of the swizzle, in bytes, of which messages may move less. Of a `turned` tile, whose
-    columns stand side by side, `cols` is the length of one, and reads are turned.
+    columns stand side by side, `cols` is the length of one, and reads are turned. Where reads may begin at multiples of
+    `period` rows (or columns, of a turned tile), swizzles are the same there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     if turned and facts.turned_reads:
@@ -101,7 +103,7 @@ def find_swizzle(
         accesses = [*_reads(read, elem, chunk, facts)]
     accesses += _writes(write, elem, chunk, facts)
     across = pitch * elem.bytes // chunk if pitch else within
-    return _best(accesses, across, chunk, within, turned=turned)
+    return _best(accesses, across, chunk, within, turned=turned, period=period)
 
 
 @lru_cache(maxsize=2**10)
@@ -135,7 +137,7 @@ def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) 
 
 
 def _best(
-    accesses: Sequence[_Access], across: int, chunk: int, within: int, *, turned: bool = False
+    accesses: Sequence[_Access], across: int, chunk: int, within: int, *, turned: bool = False, period: int = 0
 ) -> tuple[Swizzle, int]:
     """The first swizzle with the least extra cycles, of rows of `across` chunks; masks are of less than `within`."""
 
@@ -155,7 +157,7 @@ def _best(
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
     best, least = simple[0], cost(simple[0])
-    for candidate in (*simple[1:], *folded):
+    for candidate in (each for each in (*simple[1:], *folded) if period % each.period == 0):
         if least and (now := cost(candidate, least)) < least:
             best, least = candidate, now
     return best, least

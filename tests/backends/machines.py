@@ -26,6 +26,7 @@ SALU = Opcode("s_op", Unit.SALU, writes=("scc",))
 SELECT = Opcode("s_select", Unit.SALU, reads=("scc",))
 MATRIX = Opcode("v_mfma", Unit.MATRIX, latency=11, busy=8, early_clobber=True)
 SHARED = Opcode("ds_op", Unit.SHARED, latency=20)
+SCALAR = Opcode("s_load", Unit.SCALAR_MEMORY, latency=50)
 GLOBAL = Opcode("buffer_op", Unit.GLOBAL, latency=150)
 BARRIER = Opcode("s_barrier", Unit.CONTROL, barrier=True)
 COMPARE = Opcode("s_cmp", Unit.SALU, writes=("scc",))
@@ -68,7 +69,7 @@ def _views(pool: _Pool, bank: str) -> list[Reg]:
 
 
 def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
-    kind = draw(st.sampled_from("vvvvsscmmdgb"))
+    kind = draw(st.sampled_from("vvvvsscmmdgbl"))
 
     def sources(bank: str, most: int) -> list[Reg]:
         runs = pool.runs(bank)
@@ -97,6 +98,8 @@ def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
             made = Instruction(MATRIX, into, (*operands, Imm(0) if out is None else out))
         case "b":
             made = Instruction(BARRIER)
+        case "l":
+            made = Instruction(SCALAR, result("s"), access=Access("kernarg", "arguments", -1, False))
         case _:
             op, access = (SHARED, _access(draw, "shared")) if kind == "d" else (GLOBAL, _access(draw, "global"))
             given: list[Operand] = [*sources("v", 2), Imm(0), Imm(0)]

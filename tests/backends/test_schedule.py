@@ -179,6 +179,24 @@ def test_ahead_of_a_loop_work_fills_the_wait_for_a_load() -> None:
     assert around([], body)[1] == [0, 1, 2, 3]  # where no loop follows
 
 
+def test_ahead_of_a_loop_the_first_load_has_its_address_first() -> None:
+    """What they bring the loop waits for; nothing in the block does."""
+    found_at, brought = (
+        [[register(10 * n + step) for step in range(3)] for n in range(3)],
+        [register(n) for n in (5, 6, 7)],
+    )
+    steps = [Instruction(VALU, (at[step],), (at[step - 1],)) for step in (1, 2) for at in found_at]
+    loads = [
+        Instruction(GLOBAL, (into,), (at[2],), access=Access("global", "a", -1, False))
+        for into, at in zip(brought, found_at)
+    ]
+    other = Instruction(VALU, (register(50),), (register(51),))
+    found = around([other, *steps, *loads], [])[0]
+    assert [n for n in found if n > 6] == [7, 8, 9]
+    assert found.index(7) < found.index(6)  # the place of the last one
+    assert found[-1] == 0
+
+
 def test_behind_a_loop_sums_are_finished_one_after_the_other() -> None:
     """However little is done with them: there is nothing else beside which it could be done."""
     accumulators, a, b = [register(n, 4) for n in range(2)], register(10, 2), register(11, 2)

@@ -49,8 +49,8 @@ conv_fwd_d_e52289d3_main:
     s_mov_b32              s19, 0x20000                           // surface of dst
     v_lshl_add_u32         v0, v0, 5, v4
     s_waitcnt              lgkmcnt(0)
-    s_and_b32              s9, s3, 65535
     s_mov_b32              s8, s2
+    s_and_b32              s9, s3, 65535
     buffer_load_dwordx4    v[4:7], v1, s[8:11], 0 offen           // wei load
     s_mov_b32              s12, s4
     s_and_b32              s13, s5, 65535

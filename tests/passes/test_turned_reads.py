@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 import convgen as cg
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder, matrix
+from convgen.ir.error import VerifyError
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -18,6 +20,7 @@ from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import SharedRead, TurnedRead
 from convgen.ir.types import f16
+from convgen.ir.verify import verify as well_formed
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
@@ -64,6 +67,40 @@ def test_each_lane_gets_what_it_reads_turned(swizzle: Swizzle) -> None:
         found = np.zeros(32 * 16, np.float16)
         interpret(made, {"source": numbers.view(np.uint8), "result": found.view(np.uint8)})
         assert np.array_equal(found, numbers)
+
+
+#: The whole of twice as many columns.
+ALL_WRITTEN = attrs.evolve(WRITTEN, digits=(*WRITTEN.digits, Digit("k", 2, Space.REGISTER, 8)))
+
+
+def in_parts(swizzle: Swizzle) -> Kernel:
+    """Brings 32 x 32 elements through such a tile, each half of the columns read as a part of its own."""
+    k = KernelBuilder("parts")
+    source, result = (matrix(k.buffer(name, f16, 32 * 32), 32, 32) for name in ("source", "result"))
+    k.tiles.append(tile := Shared("tile", f16, 32, 32, column_major(32, 32), 1, swizzle, 16))
+    k.store_shared(tile, k.load_view("loaded", source, (0, 0), ALL_WRITTEN), ALL_WRITTEN)
+    k.barrier()
+    for column in (0, 16):
+        k.store_view(result, (0, column), k.load_part("read", tile, READ, (0, column)), READ)
+    return k.done()
+
+
+@pytest.mark.parametrize("swizzle", [Swizzle(), Swizzle(2, 3), Swizzle(-1, 2), Swizzle(-1, 3, 3)])
+def test_parts_begin_where_a_swizzle_is_the_same_again(swizzle: Swizzle) -> None:
+    before = in_parts(swizzle)
+    after = lower_tiles(before, FACTS)
+    assert sum(isinstance(s, TurnedRead) for s in statements(after.body)) == 4
+    numbers = np.arange(32 * 32, dtype=np.float16)
+    for made in (before, after):
+        found = np.zeros(32 * 32, np.float16)
+        interpret(made, {"source": numbers.view(np.uint8), "result": found.view(np.uint8)})
+        assert np.array_equal(found, numbers)
+
+
+@pytest.mark.parametrize("swizzle", [Swizzle(3, 3), Swizzle(1, 3, 2)])
+def test_parts_elsewhere_are_refused(swizzle: Swizzle) -> None:
+    with pytest.raises(VerifyError, match="a part of shared tile tile from 0, 16 on"):
+        well_formed(in_parts(swizzle))
 
 
 def test_other_targets_read_element_by_element() -> None:

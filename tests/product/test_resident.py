@@ -80,6 +80,22 @@ def test_the_source_is_brought_once_for_all_taps() -> None:
     assert 256 + 2 * 29 + 2 <= part.of_m.tile.rows < 9 * 256
 
 
+@pytest.mark.parametrize(
+    ("columns", "run", "mma"), [(64, 16, "16x16x16"), (32, 32, "16x16x32"), (64, 32, "16x16x32"), (32, 64, "32x32x16")]
+)
+def test_weights_of_gradients_are_turned_by_their_reads_at_each_tap(columns: int, run: int, mma: str) -> None:
+    """Their swizzle is the same where each tap begins."""
+    problem = Conv.parse(f"mb1ic{columns}ih7oc{2 * run}kh3ph1", dir="BWD_D", dt="f16", **CHANNELS_LAST)
+    config = f"tile=64x{columns}x{9 * run} waves=2x1 mma={mma} slots=1 taps=resident"
+    (part,) = make_plan(problem, Config.parse(config), get("gfx950").facts).parts
+    assert part.of_n.tile is not None
+    assert part.of_n.tile.is_turned
+    assert run % part.of_n.tile.swizzle.period == 0
+    code = driver.compile(driver.build(problem, "gfx950", config))
+    assert "ds_read_b64_tr_b16" in code.asm
+    assert verify.run(code).passed
+
+
 def test_the_chooser_takes_resident_windows_where_they_are_read_often() -> None:
     problem = Conv.parse("mb32ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
     assert "taps=resident" in driver.build(problem, "gfx950").config

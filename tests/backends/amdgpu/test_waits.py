@@ -63,11 +63,39 @@ EXPECTED = {
         s_mov_b32 s8, s4
         s_mov_b32 s9, s6
     """,
-    "an LDS operation beside a scalar load cannot be told apart": """
+    "a scalar load only adds to the count of LDS operations, which are in order among themselves": """
         ds_read_b32 v0, v8
         s_load_dword s4, s[0:1], 0
-        s_waitcnt lgkmcnt(0)
+        ds_read_b32 v1, v8
+        s_waitcnt lgkmcnt(1)
         v_mov_b32 v9, v0
+        s_waitcnt lgkmcnt(0)
+        v_mov_b32 v9, v1
+        s_mov_b32 s8, s4
+    """,
+    "of a scalar load only 0 tells, however many LDS operations are behind it": """
+        s_load_dword s4, s[0:1], 0
+        ds_read_b32 v0, v8
+        ds_read_b32 v1, v8
+        s_waitcnt lgkmcnt(1)
+        v_mov_b32 v9, v0
+        s_waitcnt lgkmcnt(0)
+        s_mov_b32 s8, s4
+        v_mov_b32 v9, v1
+    """,
+    "a scalar load that a loop leaves alone makes none of its waits wider": """
+        s_load_dword s4, s[0:1], 0
+        ds_read_b32 v0, v8
+        loop:
+        ds_read_b32 v1, v8
+        s_waitcnt lgkmcnt(1)
+        v_mov_b32 v9, v0
+        ds_read_b32 v0, v8
+        s_waitcnt lgkmcnt(1)
+        v_mov_b32 v9, v1
+        s_cbranch_scc1 loop
+        end:
+        s_waitcnt lgkmcnt(0)
         s_mov_b32 s8, s4
     """,
     "LDS writes land before a barrier; loads need not": """
@@ -192,22 +220,25 @@ def holds(path: list[Instruction], view: Physical, weaker: tuple[Instruction, st
 
     Other waves run the same path: behind a barrier they may touch what was in flight at that barrier.
     """
-    flight: dict[str, list[Instruction]] = {"vmcnt": [], "lgkmcnt": []}  # oldest first
+    flight: dict[str, list[Instruction]] = {"vmcnt": [], "lgkmcnt": []}  # oldest first, as far as they are in order
     unpublished: list[Access] = []  # what was in flight at the last barrier
     for i in path:
         if i.op.name == "s_waitcnt":
             for name, count in counts(i).items():
                 more = weaker is not None and i is weaker[0] and name == weaker[1]
-                del flight[name][: max(0, len(flight[name]) - count - more)]
+                left = count + more
+                scalar = [o for o in flight[name] if o.op.unit is Unit.SCALAR_MEMORY] if left else []
+                ordered = [o for o in flight[name] if o.op.unit is not Unit.SCALAR_MEMORY]
+                flight[name] = ordered[max(0, len(ordered) - left) :] + scalar
             continue
         touched = view.read(i) | view.written(i)
         if any(touched & view.written(o) for queue in flight.values() for o in queue):
             return False
         if i.barrier:
-            unpublished = [o.access for o in flight["lgkmcnt"] if o.access]
+            unpublished = [o.access for o in flight["lgkmcnt"] if o.access and o.access.space == "shared"]
         if i.access and any(i.access.conflicts(a) for a in unpublished):
             return False
-        if i.op.unit in (Unit.GLOBAL, Unit.SHARED):
+        if i.op.unit in (Unit.GLOBAL, Unit.SHARED, Unit.SCALAR_MEMORY):
             flight["vmcnt" if i.op.unit is Unit.GLOBAL else "lgkmcnt"].append(i)
     return True
 
