@@ -219,7 +219,10 @@ class _Lowering(Mutator):
         axis = linearize(s.view).unit_axis
         if axis is None or axis >= len(s.layout.dims):
             return s
-        layout = s.layout.along(s.layout.dims[axis])
+        dim = s.layout.dims[axis]
+        layout = s.layout.along(dim)
+        if layout.contiguous(dim) == s.layout.contiguous(dim):
+            return s
         return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
     def AtomicView(self, s: st.AtomicView) -> st.Stmt:

@@ -112,7 +112,7 @@ class Anew:
         """A dim of the workgroup's tile, split into the subgroup and the number of a position among its own."""
         own = (d if d.space == Space.SUBGROUP else attrs.evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
         digits = Digits((dim,), tuple(own))
-        return digits.renumbered(_OWN, lambda step, _: step)
+        return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
 
     def sums(self, start: tuple[Expr, Expr]) -> Expr:
         """Those of the piece that begins there."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mul, Sub, Var, Xor
+from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mod, Mul, Sub, Var, Xor
 from convgen.ir.mutate import free_vars
 from convgen.ir.sizes import OPERATIONS, Extent, Size, no_extent
 
@@ -53,7 +53,7 @@ def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
             return abs(e.bits)
         case Mul(a, b):
             return divisor(a, values) * divisor(b, values)
-        case Add(a, b) | Sub(a, b) | Min(a, b):
+        case Add(a, b) | Sub(a, b) | Min(a, b) | Mod(a, b):
             return math.gcd(divisor(a, values), divisor(b, values))
         case Xor(a, b):
             common = math.gcd(divisor(a, values), divisor(b, values))

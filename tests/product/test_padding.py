@@ -137,6 +137,14 @@ def test_what_is_finite_keeps_its_bits() -> None:
     assert np.array_equal(before[0, 3, 0], after[0, 3, 0])  # the first row meets that tap in padding only
 
 
+@pytest.mark.parametrize(("target", "instruction"), [("gfx942", "16x16x16"), ("gfx950", "16x16x32")])
+def test_pieces_are_stored_as_wide_as_tiles(target: str, instruction: str) -> None:
+    """Where a piece begins whose sums are made again is known as well as where its tile does."""
+    problem = Conv.parse("mb1ic64ih8oc64kh3ph1", dir="FWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    config = f"tile=64x64x32 waves=2x2 mma={instruction} slots=2"
+    assert "buffer_store_short" not in driver.compile(driver.build(problem, target, config)).asm
+
+
 @pytest.mark.parametrize("value", [INF, NAN, -0.0])
 def test_a_bias_of_any_value_is_added_once(value: float) -> None:
     """Sums begin with it, also those that are made again because it makes them look like padding's."""
