@@ -9,7 +9,7 @@ from convgen.ir.expr import Expr, Lane
 from convgen.ir.layout.digits import Space
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
-from convgen.passes.messages.linear import ZERO
+from convgen.passes.messages.linear import ZERO, plus
 
 
 class Positions:
@@ -63,14 +63,16 @@ class Positions:
                 out[d.name] = Position(start % run, within, fixed)
                 within, fixed, tile = ZERO, 0, 1
             else:
-                if not tile or tile % run or multiple % run:
-                    within, start, multiple, tile = start + within, ZERO, 0, 0
+                apart = tile > 0 and tile % run == 0 and multiple % run == 0
                 # Positions that share all digits above a common divisor are decoded once.
-                unit = math.gcd(run, self.multiples[axis] if not tile else 0, divisor(within, {}))
+                unit = math.gcd(run, 0 if apart else multiple, divisor(within, {}))
+                if not apart:
+                    within, start, multiple, tile = plus(start, within), ZERO, 0, 0
                 position = within + (fixed - fixed % unit)
                 out[d.name] = Position(ZERO, position % run, fixed % unit)
                 within, fixed, tile = position // run, 0, tile // run
-            start, multiple = start // run, multiple // run if multiple % run == 0 else 1
+            if tile:
+                start, multiple = start // run, multiple // run if multiple % run == 0 else 1
         out[dims[0].name] = Position(start, within, fixed)
         return out
 

@@ -55,6 +55,13 @@ def kernel(swizzle: Swizzle) -> Kernel:
     return k.done()
 
 
+def brings(k: Kernel, count: int) -> None:
+    """A kernel's result is its source, of so many elements."""
+    numbers, found = np.arange(count, dtype=np.float16), np.zeros(count, np.float16)
+    interpret(k, {"source": numbers.view(np.uint8), "result": found.view(np.uint8)})
+    assert np.array_equal(found, numbers)
+
+
 @pytest.mark.parametrize("swizzle", [Swizzle(), Swizzle(0, 3), Swizzle(-1, 2), Swizzle(-1, 3, 3)])
 def test_each_lane_gets_what_it_reads_turned(swizzle: Swizzle) -> None:
     before = kernel(swizzle)
@@ -62,11 +69,8 @@ def test_each_lane_gets_what_it_reads_turned(swizzle: Swizzle) -> None:
     reads = [s for s in statements(after.body) if isinstance(s, SharedRead)]
     assert len(reads) == 2
     assert all(isinstance(s, TurnedRead) for s in reads)
-    numbers = np.arange(32 * 16, dtype=np.float16)
     for made in (before, after):
-        found = np.zeros(32 * 16, np.float16)
-        interpret(made, {"source": numbers.view(np.uint8), "result": found.view(np.uint8)})
-        assert np.array_equal(found, numbers)
+        brings(made, 32 * 16)
 
 
 #: The whole of twice as many columns.
@@ -90,11 +94,8 @@ def test_parts_begin_where_a_swizzle_is_the_same_again(swizzle: Swizzle) -> None
     before = in_parts(swizzle)
     after = lower_tiles(before, FACTS)
     assert sum(isinstance(s, TurnedRead) for s in statements(after.body)) == 4
-    numbers = np.arange(32 * 32, dtype=np.float16)
     for made in (before, after):
-        found = np.zeros(32 * 32, np.float16)
-        interpret(made, {"source": numbers.view(np.uint8), "result": found.view(np.uint8)})
-        assert np.array_equal(found, numbers)
+        brings(made, 32 * 32)
 
 
 @pytest.mark.parametrize("swizzle", [Swizzle(3, 3), Swizzle(1, 3, 2)])
