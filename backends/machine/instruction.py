@@ -149,8 +149,7 @@ class Flag:
 Operand = Reg | Inert | Flag
 
 
-@frozen(cache_hash=True)
-class Access:
+class Access(NamedTuple):
     """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
 
     `region` is a buffer's or a shared tile's name; `slot` narrows it, -1 meaning any.
