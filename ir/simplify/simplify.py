@@ -58,7 +58,7 @@ class _Simplifier(Mutator):
         self.facts, self.notes, self.rounds = facts, notes, rounds
         self.place = rounds.outside
         self.changed = USES  #: bits of what is not as it was in the round before
-        self.algebra = Algebra(facts, notes)
+        self.algebra = Algebra(facts, notes, self.place.left)
         self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
         self.depth = 0
         self.home_of: dict[Var, Home] = {}
@@ -74,10 +74,15 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
-        kept = self.place.kept
-        if e in kept and not self.rounds.rests_on(e) & self.changed:
+        kept, changes = self.place.kept, self.rounds.rests_on(e) & self.changed
+        if e in kept and not changes:
             return e
-        new = self.algebra(e.map(*self._go))
+        given = e.map(*self._go)
+        own = self.place.left.get(e)
+        if given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES):
+            new = given
+        else:
+            new = self.algebra(given)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:
@@ -99,34 +104,34 @@ class _Simplifier(Mutator):
     @contextmanager
     def within(self, what: object) -> Iterator[None]:
         """A place within this one; `what` tells it apart."""
-        saved = self.place
-        self.place = saved.inner(what)
+        saved = self.place, self.algebra
+        self.place = self.place.inner(what)
+        self.algebra = Algebra(self.facts, self.notes, self.place.left)
         try:
             with self.scope():
                 yield
         finally:
-            self.place = saved
+            self.place, self.algebra = saved
 
     @contextmanager
     def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
         """Where `cond` is known to hold (or not)."""
-        saved = self.facts, self.algebra, self.changed
+        saved = self.facts, self.changed
         self.facts = self.facts.child()
         self.facts.assume(cond, truth)
-        self.algebra = Algebra(self.facts, self.notes)
-        if self.rounds.rests_on(cond) & self.changed:
+        if self.rounds.rests_on(cond) & self.changed & ~USES:
             self.changed = -1  # what is assumed may say something else of any variable
         try:
             with self.within((cond, truth)):
                 yield
         finally:
-            self.facts, self.algebra, self.changed = saved
+            self.facts, self.changed = saved
 
     def learnt(self, var: x.Var, *values: Expr) -> None:
         """All that is to be known of a variable is known, as far as it has them by its values."""
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
         before, self.place.facts[var] = self.place.facts.get(var), facts
-        if facts != before or any(self.rounds.rests_on(value) & self.changed for value in values):
+        if facts != before or any(self.rounds.rests_on(value) & self.changed & ~USES for value in values):
             self.changed |= self.rounds.bit(var)
 
     def Kernel(self, k: Kernel) -> Kernel:
