@@ -12,7 +12,7 @@ mapping of workgroups to tiles are instances. Indices may be integers, numpy arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
@@ -159,6 +159,10 @@ class Digits:
             raise Straddles(f"given the digit {d}, wanted one that {self} splits into whole digits")
         return tuple(found)
 
+    def _with(self, digits: Sequence[Digit]) -> Self:
+        """The split of the same dimensions into other digits; this one if they are the same."""
+        return self if (*digits,) == self.digits else attrs.evolve(self, digits=(*digits,))
+
     def inverse(self) -> Digits:
         """The split of the spaces' numbers into the dimensions; Straddles where numbers are left out or meet."""
         digits: list[Digit] = []
@@ -178,18 +182,21 @@ class Digits:
         out: list[Digit] = []
         for d in self.digits:
             sizes = _primes(d.size) if d.space == space else (d.size,)
+            if sizes == (d.size,):
+                out.append(d)
+                continue
             for below, size in zip(accumulate(sizes, mul, initial=1), sizes):
-                out.append(attrs.evolve(d, size=size, stride=d.stride * below))
-        return attrs.evolve(self, digits=tuple(out))
+                out.append(Digit(d.dim, size, d.space, d.stride * below))
+        return self._with(out)
 
     def renumbered(self, space: str, key: Callable[[int, Digit], Any] | None = None) -> Self:
         """The digits of a space numbered anew without gaps, in the order of `key` of (step, digit) or of strides."""
         digits, stride = list(self.digits), 1
         own = [(n, step, d) for n, (step, d) in enumerate(self.stepped()) if d.space == space]
         for n, _, d in sorted(own, key=lambda item: key(*item[1:]) if key else item[2].stride):
-            digits[n] = attrs.evolve(d, stride=stride)
+            digits[n] = Digit(d.dim, d.size, d.space, stride)
             stride *= d.size
-        return attrs.evolve(self, digits=tuple(digits))
+        return self._with(digits)
 
     def merged(self, *spaces: str) -> Self:
         """The same split with the fewest digits: none of one position, such that run on in these spaces as one."""
@@ -200,10 +207,10 @@ class Digits:
                 continue
             last = None if at is None else out[at]
             if at is not None and last and last.space == d.space in spaces and last.stride * last.size == d.stride:
-                out[at] = attrs.evolve(last, size=last.size * d.size)
+                out[at] = Digit(last.dim, last.size * d.size, last.space, last.stride)
             else:
                 out.append(d)
-        return attrs.evolve(self, digits=tuple(out))
+        return self._with(out)
 
     def owners(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
         """(space, dim, step, size, stride) of the digits in these spaces, those that run on as one.
