@@ -78,7 +78,7 @@ def allocate(
 
 
 def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> int | None:
-    """The first place that a register wants, else the first that it may take; `words` are occupied where bits are set."""
+    """The first of the places that a register wants, else of those that it may take."""
     if bank.period and v.residue is not None:
         at = _first_fit(words, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
         if at is not None or bank.is_strict:

@@ -266,7 +266,7 @@ class _Turn:
             node = self.nodes[-number]
             wish = max(0, -latest)
             slot = (table.starts(node) & ((1 << wish + 1) - 1)).bit_length() - 1
-            if slot < wish and (slot < 0 or any([slots[n] >= slot for n in node.before])):
+            if slot < wish and (slot < 0 or any(slots[n] >= slot for n in node.before)):
                 slot = wish  # rather than ahead of what it needs
             slots[-number] = slot
             table.take(node, slot)
