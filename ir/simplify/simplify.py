@@ -74,15 +74,13 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
-        kept, changes = self.place.kept, self.rounds.rests_on(e) & self.changed
+        kept, own = self.place.kept, self.place.left.get(e)
+        changes = self.rounds.rests_on(e) & self.changed if own is not None or e in kept else -1
         if e in kept and not changes:
             return e
         given = e.map(*self._go)
-        own = self.place.left.get(e)
-        if given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES):
-            new = given
-        else:
-            new = self.algebra(given)
+        is_left = given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES)
+        new = given if is_left else self.algebra(given)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:
