@@ -42,12 +42,12 @@ class _Node:
     instruction: Instruction
     unit: Unit
     busy: int
-    before: dict[int, int] = attrs.field(factory=dict)
-    after: dict[int, int] = attrs.field(factory=dict)
-    earlier: dict[int, int] = attrs.field(factory=dict)  #: `before` in the turn before
-    later: dict[int, int] = attrs.field(factory=dict)  #: `after` in the next turn
-    gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `after`, with the slots that it goes ahead of them
-    later_gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `later` likewise
+    before: dict[int, int] = attrs.Factory(dict)
+    after: dict[int, int] = attrs.Factory(dict)
+    earlier: dict[int, int] = attrs.Factory(dict)  #: `before` in the turn before
+    later: dict[int, int] = attrs.Factory(dict)  #: `after` in the next turn
+    gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `after`, with the slots that it goes ahead of them
+    later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `later` likewise
 
     @classmethod
     def of(cls, i: Instruction, busy: Busy) -> _Node:
