@@ -157,6 +157,7 @@ def _restore(self: Any, state: Mapping[str, Any]) -> None:
 
 if TYPE_CHECKING:
     from attrs import define as define  # type checkers know these
+    from attrs import evolve as evolve
     from attrs import frozen as frozen
 else:
 
@@ -198,6 +199,14 @@ else:
         if type(other) is not type(self):
             return NotImplemented
         return self.__compared__(self) == self.__compared__(other)
+
+    def evolve(record: Any, /, **changes: Any) -> Any:
+        """A record with some of its fields changed, called as arguments are."""
+        fields = getattr(record, "__fields__", None)
+        if fields is None:
+            return attrs.evolve(record, **changes)
+        kept = {f.lstrip("_"): getattr(record, f) for f in fields}
+        return type(record)(**kept | changes)
 
     define = _sharing(attrs.define, None)
     frozen = _sharing(attrs.frozen, _hashed)

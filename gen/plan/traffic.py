@@ -17,13 +17,12 @@ from __future__ import annotations
 from functools import cached_property
 from math import gcd, prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View, stride
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 from convgen.plan.panels import Floats, Ints, Panels, distinct, panels
 
@@ -225,7 +224,7 @@ def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: 
     together = int(capacity // max(1.0, read.max(initial=0)))
     if together < 2:
         return total
-    longer = _sides(attrs.evolve(at, round=at.round // together), operands, place, places)
+    longer = _sides(evolve(at, round=at.round // together), operands, place, places)
     return min(total, sum(float(side.bytes.sum()) for side in longer))
 
 

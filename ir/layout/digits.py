@@ -20,10 +20,8 @@ from math import isqrt, prod
 from operator import mul
 from typing import Any, Self
 
-import attrs
-
 from convgen.ir.error import UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 Index = Any  #: an integer, a numpy array or an IR expression
 
@@ -140,7 +138,7 @@ class Digits:
         Raises Straddles where a digit here ends within one there and no whole number of times.
         """
         parts = (inner.part(d) if d.space in inner.dims else (d,) for d in self.digits)
-        return attrs.evolve(self, digits=tuple(p for part in parts for p in part))
+        return evolve(self, digits=tuple(p for part in parts for p in part))
 
     def part(self, d: Digit) -> tuple[Digit, ...]:
         """The digits that make up one whose space is one of my dimensions; Straddles if it is no whole digits.
@@ -161,7 +159,7 @@ class Digits:
 
     def _with(self, digits: Sequence[Digit]) -> Self:
         """The split of the same dimensions into other digits; this one if they are the same."""
-        return self if (*digits,) == self.digits else attrs.evolve(self, digits=(*digits,))
+        return self if (*digits,) == self.digits else evolve(self, digits=(*digits,))
 
     def inverse(self) -> Digits:
         """The split of the spaces' numbers into the dimensions; Straddles where numbers are left out or meet."""
@@ -227,8 +225,8 @@ class Digits:
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The same split of dimensions of other names; what is not named keeps its own."""
-        digits = tuple(attrs.evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
-        return attrs.evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
+        digits = tuple(evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
+        return evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
 
     def distance(self, dim: str, step: int) -> int:
         """From a position to the one `step` further on, in the space of the digit there; 0 past the end."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-import attrs
-
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
@@ -58,7 +56,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
         yield from _of_runs(access, window, positions)
         return
     if access.view.runs:
-        access = attrs.evolve(access, view=access.view.whole)
+        access = evolve(access, view=access.view.whole)
     masks = Masks(access, is_moved=window.origin is not None)
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
