@@ -7,8 +7,11 @@ their options. Where more is said than is common, what attrs writes stays.
 Most records are *plain*: of their fields nothing is said but the types, and what they are if nobody gives them. Of a
 third of these classes a process makes no instance, and of most nobody asks for the fields. So what takes time waits
 until it is wanted: `__init__` is written and compiled for the first instance, and attrs describes the fields to whoever
-asks it (`attrs.fields`, `attrs.evolve`). A `cached_property`, and a hash that is kept (`cache_hash`), has a slot of its
-own, empty until somebody asks.
+asks it (`attrs.fields`). A `cached_property`, and a hash that is kept (`cache_hash`), has a slot of its own, which is
+empty until somebody asks.
+
+No library spares us this. A command makes two hundred such classes: attrs takes 0.2 ms for each, whatever it is told to
+leave out, which makes 40 ms; msgspec takes 0.013 ms, but 17 ms to be loaded beside attrs, and has no cached properties.
 """
 
 from __future__ import annotations
@@ -169,9 +172,8 @@ else:
                 return partial(decorate, eq=eq, repr=repr, **options)
             own = vars(cls)
             is_plain = options.keys() <= {"kw_only", "cache_hash"} and _is_plain(cls)
-            compares = (
-                eq is not False and (is_plain or not options.keys() & {"cache_hash", "order"}) and "__eq__" not in own
-            )
+            is_shared = is_plain or options.keys().isdisjoint(("cache_hash", "order"))
+            compares = eq is not False and is_shared and "__eq__" not in own
             if is_plain:
                 kw_only, cache_hash = options.get("kw_only", False), options.get("cache_hash", False)
                 made = _plain(cls, kw_only=kw_only, cache_hash=cache_hash, frozen=make is attrs.frozen)
