@@ -365,7 +365,8 @@ class _Number:
         """What the digits ahead are, of those that are used."""
         for by, names in self.further.items():
             values = self.digits.advance(self.now, by)
-            yield from (Let(name, value) for name, value in zip(names, values) if name in used)
+            # Highest digit first: what is carried to it says, too, where the lower one turns over.
+            yield from (Let(name, value) for name, value in reversed([*zip(names, values)]) if name in used)
 
     def carried(self, used: Collection[Var]) -> Iterator[tuple[Var, Expr, Expr]]:
         """The digits that it takes to go on, each as it begins and as it is the next time."""
