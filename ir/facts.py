@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import inf
 
 import attrs
 
@@ -60,6 +61,8 @@ class Costs:
     """
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
+    #: bytes a clock; at which a unit writes the results of its workgroups one after the other, if that is reckoned
+    result_rate: float = inf
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     barrier: int = 40  #: clocks; a barrier beyond the instructions around it
     block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads

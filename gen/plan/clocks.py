@@ -60,6 +60,7 @@ class Clocks:
     together: int  #: workgroups; resident on a unit
     left: int  #: workgroups behind the rounds
     tile: float  #: clocks; a workgroup beside its blocks
+    put: float  #: clocks; in which a unit writes a workgroup's result, while it writes no other's
     tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
     besides: float  #: clocks; slices that meet, further launches
     launch: float  #: clocks; of the product's launch
@@ -539,13 +540,17 @@ def _clocks(configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: T
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 
+    tile_m, tile_n, *_ = configs.sizes
+    # What slices leave is counted where they meet.
+    put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
+
     def of_round(together: Numbers) -> Any:
-        return tile + longest * np.maximum(block * together, slowest)
+        return tile + together * put + longest * np.maximum(block * together, slowest)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
         "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": work.issue, "serial": serial,
         "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
-        "tile": tile, "tail": tail, "besides": besides, "launch": launch,
+        "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
     return _Counted(columns, slices, at_a_time, registers)
