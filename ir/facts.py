@@ -145,6 +145,9 @@ class TargetFacts:
     core: Core
     caches: Caches
     costs: Costs = attrs.Factory(Costs)
+    uniform_fused: frozenset[str] = frozenset()  #: of `fused`, those of the unit for values that all lanes share
+    fused_imm_bits: int = 32  #: bits; of a constant operand of theirs, with its sign
+    fused_signs: bool = False  #: operands of theirs may be negated: `0 - x`
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
     conversions: tuple[str, ...] = ()
     #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.

@@ -1,4 +1,4 @@
-"""Two or three integer operations that a vector unit does at once; what each means is an expression of the others."""
+"""Two or three integer operations that a unit does at once; what each means is an expression of the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from convgen.ir.expr import Expr
 from convgen.ir.node import node
 from convgen.ir.types import AnyType
 
-#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24), `align` that a shift lies in [0, 32).
+#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24), `mad16` that the second lies in [0, 2^16), and
+#: `align` that a shift lies in [0, 32).
 MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "add3": lambda a, b, c: (a + b) + c,
     "mad24": lambda a, b, c: a * b + c,
+    "mad16": lambda a, b, c: a * b + c,
     "lshl_add": lambda a, b, c: (a << b) + c,
     "lshl_or": lambda a, b, c: (a << b) | c,
     "and_or": lambda a, b, c: (a & b) | c,

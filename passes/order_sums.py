@@ -1,10 +1,10 @@
 """Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
 Terms of one block are a sum, which others with the same of them share.
 
-Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart. A constant,
-which the simplifier leaves last, goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1)
-+ tap`. Where messages have immediate offsets, constants are these, and the other terms of an address are few: all
-stays as it is.
+Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart, one of all
+lanes also where it is multiplied by a constant. A constant, which the simplifier leaves last, goes to the outermost
+term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. Where messages have immediate offsets,
+constants are these, and the other terms of an address are few: all stays as it is.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 
-from convgen.ir.expr import Add, Const, Expr, Var
+from convgen.ir.expr import Add, Const, Expr, Mul, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.rules import make, number, wrapped
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import Type
+from convgen.ir.uniform import uniformity
 
 
 def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Integer sums of terms that become known in different blocks are added up outermost first; message level."""
-    return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel.body)(kernel.body))
+    return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel)(kernel.body))
 
 
 class _Orderer(Mutator):
-    def __init__(self, body: Stmt) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.uses = Counter(child for node in postorder(body) for child in node.children())
+        self.uses = Counter(child for node in postorder(kernel.body) for child in node.children())
+        self.uniform = uniformity(kernel)
         self.depths: dict[Node, int] = {}  # how deep the block is nested where an expression is known
-        self._note_binders(body, 0)
+        self._note_binders(kernel.body, 0)
 
     def Add(self, e: Add) -> Expr:
         if not isinstance(e.type, Type) or not e.type.is_int:
@@ -46,14 +49,16 @@ class _Orderer(Mutator):
             by_depth[min(depths) if isinstance(t, Const) else self._depth(t)].append(self.mutate(t))
         return reduce(Add, (reduce(Add, alike) for alike in by_depth.values()))
 
-    def _terms(self, e: Expr) -> Iterator[Expr]:
-        """The terms of a sum, in order, those of sums within it that are used once among them."""
+    def _terms(self, e: Expr, factor: int = 1) -> Iterator[Expr]:
+        """The terms of a sum, in order, those of sums within it that are used once among them, times a factor."""
         assert isinstance(e, Add)
         for part in (e.a, e.b):
-            if isinstance(part, Add) and self.uses[part] == 1:
-                yield from self._terms(part)
+            inner, by = (part.a, part.b.bits) if isinstance(part, Mul) and isinstance(part.b, Const) else (part, 1)
+            once = self.uses[part] == 1 and (inner is part or (self.uses[inner] == 1 and self.uniform(inner)))
+            if isinstance(inner, Add) and once:
+                yield from self._terms(inner, factor * by)
             else:
-                yield part
+                yield _times(inner, factor * by)
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
         self.depths.update(dict.fromkeys(s.binds, depth))
@@ -67,3 +72,11 @@ class _Orderer(Mutator):
         if known is None:
             known = self.depths[e] = 0 if isinstance(e, Var) else max(map(self._depth, e.children()), default=0)
         return known
+
+
+def _times(e: Expr, factor: int) -> Expr:
+    """A product by a constant, worked out where the other factor is one."""
+    known = number(e)
+    if known is None:
+        return e if factor == 1 else e * make(wrapped(factor, e.type.elem), e.type)
+    return make(wrapped(known * factor, e.type.elem), e.type)

@@ -1,56 +1,100 @@
-"""Fuse pairs of varying integer operations into what the vector unit does at once.
+"""Fuse pairs of integer operations into what the target does at once.
 
-Only operations that nothing else shares are fused, so the pass follows `place_lets`. Scalar units have no such forms;
-uniform expressions stay as they are.
+Only operations that nothing else shares are fused, so the pass follows `place_lets`. A unit for uniform values may lack
+forms that the vector unit has; there uniform expressions stay as they are.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from convgen.ir import expr as x
-from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Xor, const
+from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Var, Xor, const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fused import Fused
-from convgen.ir.mutate import Mutator
-from convgen.ir.node import replace
+from convgen.ir.mutate import Mutator, postorder, rewrite, substitute
+from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds, of_same_ranges, var_ranges
-from convgen.ir.simplify.rules import make, number
-from convgen.ir.types import AnyType, Type
+from convgen.ir.simplify.rules import make, number, wrapped
+from convgen.ir.stmt import Block, Let, Stmt, block
+from convgen.ir.types import AnyType, Type, s32
 from convgen.ir.uniform import uniformity
 
-#: (root, operand that disappears into it) -> fused form; the other operand of the root comes last.
-_FUSIONS: dict[type[Expr], dict[type[Expr], str]] = {
-    Add: {Shl: "lshl_add", Mul: "mad24", Add: "add3"},
-    Or: {And: "and_or", Shl: "lshl_or", Or: "or3"},
+#: (root, operand that disappears into it) -> fused forms; the other operand of the root comes last.
+_FUSIONS: dict[type[Expr], dict[type[Expr], tuple[str, ...]]] = {
+    Add: {Shl: ("lshl_add", "mad16"), Mul: ("mad24", "mad16"), Add: ("add3",)},
+    Or: {And: ("and_or",), Shl: ("lshl_or",), Or: ("or3",)},
 }
+
+#: Bits that factors without a sign have at most, as `ir.fused` promises.
+_FACTOR_BITS = {"mad24": (24, 24), "mad16": (32, 16)}
 
 #: Operations of which a conversion between integers of one width may be moved to the operands.
 _BITWISE = (Add, Sub, Mul, And, Or, Xor, Shl)
 
-_U24 = (1 << 24) - 1
-
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Fused forms of the target for varying arithmetic, and shifts for multiplications by powers of two."""
-    return of_same_ranges(replace(kernel, body=_Peephole(kernel, facts)(kernel.body)), kernel)
+    """Fused forms of the target, and shifts for multiplications of varying values by powers of two."""
+    return of_same_ranges(replace(kernel, body=_Peephole(kernel, facts).fused(kernel.body)), kernel)
 
 
 class _Peephole(Mutator):
     def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
         super().__init__()
-        self.fused = facts.fused
+        self.facts = facts
         self.uniform = uniformity(kernel)
         self.bounds = Bounds(var_ranges(kernel), kernel.width)
 
+    def fused(self, body: Stmt) -> Stmt:
+        return self(self._unnamed(body) if "add3" in self.facts.uniform_fused else body)
+
+    def _unnamed(self, body: Stmt) -> Stmt:
+        """The body without names of sums of two, the same in all lanes, that other sums of two take in.
+
+        One more use may add again, in place of the name's addition. There are no loops in the block that binds it.
+        """
+        nodes = postorder(body)
+        users: defaultdict[Node, list[Node]] = defaultdict(list)
+        for n in reversed(nodes):
+            for c in (*n.operands, *n.yields) if isinstance(n, Stmt) else n.children():
+                users[c] += users[n] if isinstance(n, Cast) and self._is_free(n) else [n]
+        values: dict[Var, Expr] = {}
+        for let in (s for n in nodes if isinstance(n, Block) and not any(s.bodies for s in n.stmts) for s in n.stmts):
+            if not isinstance(let, Let) or not self._is_short(let.value) or not self.uniform(let.value):
+                continue
+            apart = any(isinstance(c, Const) for c in let.value.children())
+            users_of = users[let.var]
+            sums = [n for n in users_of if self._is_short(n, apart) and not any(map(_is_sum, users[n]))]
+            if sums and len(users_of) - len(sums) <= 1 and values.keys().isdisjoint(let.value.children()):
+                values[let.var] = let.value
+
+        def without(b: Block) -> Stmt:
+            return block(*(s for s in b.stmts if not isinstance(s, Let) or s.var not in values))
+
+        return substitute(rewrite(body, {Block: without}), values)
+
+    def _is_short(self, n: Node, of_variables: bool = False) -> bool:
+        """Whether it is a sum of two variables, or else of one and a constant, that a third operand may join."""
+        if not _is_sum(n) or not all(isinstance(c, Var | Const) for c in n.children()):
+            return False
+        constants = [c for c in n.children() if isinstance(c, Const)]
+        return not constants or (not of_variables and all(map(self._is_addend, constants)))
+
     def Add(self, e: x.Add) -> Expr:
         return self._fuse(self.descend(e))
+
+    def Sub(self, e: x.Sub) -> Expr:
+        new = self.descend(e)
+        fused = self._fuse(self._sum(new))
+        return fused if isinstance(fused, Fused) else new
 
     def Or(self, e: x.Or) -> Expr:
         return self._fuse(self.descend(e))
 
     def Mul(self, e: x.Mul) -> Expr:
         new = self.descend(e)
-        if not self._is_varying(new) or not isinstance(new.b, Const) or new.b.bits < 2:
+        if not _is_word(new) or self.uniform(new) or not isinstance(new.b, Const) or new.b.bits < 2:
             return new
         power = new.b.bits.bit_length() - 1
         return new.a << const(power, new.b.dtype) if new.b.bits == 1 << power else new
@@ -63,28 +107,81 @@ class _Peephole(Mutator):
             return self._fuse(moved) if isinstance(moved, (Add, Or)) else moved
         return new
 
-    def _fuse(self, e: x.Add | x.Or) -> Expr:
-        if not self._is_varying(e):
+    def _fuse(self, e: Expr) -> Expr:
+        if not isinstance(e, (Add, Or)) or not _is_word(e):
             return e
-        for kind, name in _FUSIONS[type(e)].items():
-            for inner, other in ((e.a, e.b), (e.b, e.a)):
-                if name in self.fused and type(inner) is kind and self._may_fuse(inner, name):
-                    return Fused(name, inner.a, inner.b, other)  # type: ignore[attr-defined]
+        a, b = map(self._sum, (e.a, e.b))
+        for kind, names in _FUSIONS[type(e)].items():
+            for inner, other in ((a, e.b), (b, e.a)):
+                if not isinstance(inner, kind) or not isinstance(inner, x.Binary):
+                    continue
+                for name in names:
+                    operands = self._operands(name, inner, other) if self._has(name, e, inner) else None
+                    if operands is not None:
+                        return Fused(name, *operands)
         return e
 
-    def _may_fuse(self, inner: Expr, name: str) -> bool:
-        if self.uniform(inner):
-            return False
-        factors = (inner.a, inner.b) if isinstance(inner, Mul) else ()
-        return all(self.bounds(f)[0] >= 0 and self.bounds(f)[1] <= _U24 for f in factors) or name != "mad24"
+    def _sum(self, e: Expr) -> Expr:
+        """A difference as a sum, where operands may be negated."""
+        apart = isinstance(e, Sub) and _is_word(e) and number(e.a) != 0 and self.facts.fused_signs
+        return Add(e.a, _negative(e.b)) if apart and isinstance(e, Sub) else e
 
-    def _is_varying(self, e: Expr) -> bool:
-        return isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32 and not self.uniform(e)
+    def _has(self, name: str, e: Expr, inner: Expr) -> bool:
+        """Whether the target does both operations at once, where it would compute them."""
+        either = self.uniform(e) or self.uniform(inner)
+        return name in (self.facts.uniform_fused if either else self.facts.fused)
+
+    def _operands(self, name: str, inner: x.Binary, other: Expr) -> tuple[Expr, Expr, Expr] | None:
+        """Those of the fused form; None if one does not suit it."""
+        if not self._is_addend(other):
+            return None
+        if name not in _FACTOR_BITS:
+            operands = inner.a, inner.b, other
+            constants = sum(number(o) is not None for o in operands)
+            return operands if all(map(self._is_addend, operands)) and (constants < 2 or name != "add3") else None
+        for factors in _factors(inner):
+            if all(self._is_below(f, bits) for f, bits in zip(factors, _FACTOR_BITS[name])):
+                return *factors, other
+        return None
+
+    def _is_addend(self, e: Expr) -> bool:
+        """Whether it is no constant that immediate operands are too short for."""
+        half = 1 << self.facts.fused_imm_bits - 1
+        return (known := number(e)) is None or -half <= wrapped(known, s32) < half
+
+    def _is_below(self, e: Expr, bits: int) -> bool:
+        """Whether a factor has so many bits, without a sign, or may be any word."""
+        low, high = self.bounds(e)
+        return bits == 32 or (low >= 0 and high < 1 << bits)
 
     @staticmethod
     def _is_free(e: x.Cast) -> bool:
         to, of = e.dtype, e.a.type
         return isinstance(to, Type) and isinstance(of, Type) and to.is_int and of.is_int and to.bits == of.bits
+
+
+def _is_sum(n: Node) -> bool:
+    return isinstance(n, (Add, Sub)) and _is_word(n)
+
+
+def _is_word(e: Expr) -> bool:
+    return isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32
+
+
+def _negative(e: Expr) -> Expr:
+    if isinstance(e, Mul):
+        return _negative(e.a) * e.b
+    return -e if (known := number(e)) is None else make(wrapped(-known, e.type.elem), e.type)
+
+
+def _factors(e: Expr) -> list[tuple[Expr, Expr]]:
+    """What a product multiplies, in either order, or a shift by a constant."""
+    match e:
+        case Mul(a, b):
+            return [(a, b), (b, a)]
+        case Shl(a, Const(dtype, places)) if 0 <= places < dtype.bits - 1:
+            return [(a, const(1 << places, dtype))]
+    return []
 
 
 def _retyped(dtype: AnyType, e: Expr) -> Expr:

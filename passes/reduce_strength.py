@@ -188,7 +188,7 @@ class _Digits:
         if isinstance(begin, Const) and steady is ZERO:
             return tuple(map(const, self.of(begin.bits * growth + more)))
         first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
-        return self.of(first + steady + more)
+        return self.of(plus(plus(first, steady), const(more)))
 
     def of(self, number: N) -> tuple[N, ...]:
         """The digits of a number from 0."""

@@ -334,7 +334,7 @@ def _facts(
         shared_read=read,
         shared_half_read=half_read,
         shared_write=_WRITE_B128_32,
-        fused=frozenset(MEANING),
+        fused=frozenset(MEANING) - {"mad16"},
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=attrs.evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock

@@ -28,7 +28,7 @@ class Elements(Choices):
 
     def value(self, e: Expr) -> Parts:
         if isinstance(e, x.Var) and e not in self.env and e in self.scalars.env:  # an argument
-            return (self.out.move_to_vector(self.scalars.env[e]),)
+            return (self.out.move_to_vector(self.scalars.value(e)),)
         if e.type.elem.is_bool and not isinstance(e, x.Var):
             return tuple(self.masks(e, 32))
         return super().value(e)

@@ -99,13 +99,13 @@ class XeEmitter(Emitter):
     ) -> Reg:
         """An operation on elements of `type` into a fresh register: scalar if all its operands are uniform.
 
-        Only the last operand may be an immediate.
+        Only the last operand may be an immediate, and of three with 16 bits the first.
         """
         if isinstance(src[0], Imm) and len(src) == 2 and OPCODES[name].commutes:
             src = (src[1], src[0])
         operands = [self.source(o, type) for o in src]
         for n, o in enumerate(operands[:-1]):
-            if isinstance(o, Literal):
+            if isinstance(o, Literal) and not (n == 0 and len(operands) == 3 and TYPE_BYTES[o.type] == 2):
                 operands[n] = self.source(self.constant(o), type)
         uniform = all(map(self.is_uniform, src)) and predicate is None
         if into is not None:
@@ -119,9 +119,9 @@ class XeEmitter(Emitter):
         return dst
 
     def constant(self, value: Literal) -> Reg:
-        """A scalar register with that value."""
-        dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
-        self.emit("mov", (region(dst, value.type),), (value,))
+        """A scalar register with that value, of 32 bits at least."""
+        dst, size = self.new("s", TYPE_BYTES[value.type] // 4 or 1), TYPE_BYTES[value.type]
+        self.emit("mov", (region(dst, value.type if size >= 4 else "d"),), (value,))
         return dst
 
     def compare(

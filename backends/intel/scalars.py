@@ -13,8 +13,10 @@ from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
+from convgen.ir.fused import Fused
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.types import AnyType, Kind, Type
+from convgen.ir.simplify.rules import wrapped
+from convgen.ir.types import AnyType, Kind, Type, s16
 from convgen.ir.uniform import Uniformity
 from convgen.ir.votes import AllLanes
 
@@ -56,6 +58,30 @@ class XeScalars(Scalars):
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
 
+    def value(self, e: x.Expr) -> Operand:
+        held = super().value(e)
+        if isinstance(held, Region) and held.signs:
+            return self.out.alu("mov", held.type, held)
+        return self._joined(held, Imm(0)) if _is_half(held, e) else held
+
+    def named(self, e: x.Expr) -> Operand:
+        """The value as a variable holds it: where that is less, with the other sign, or without an upper half of zeros.
+
+        One where a comparison holds, else zero, is such: what a comparison writes is minus one there.
+        """
+        out = self.out
+        match strip(e):
+            case x.Select(x.Comparison() as cond, x.Const(_, 1), x.Const(_, 0)) if _is_kept(cond.a.type):
+                uniform = self.uniform(cond)
+                held = out.new("s" if uniform else "v")
+                self._compare(cond, 1 if uniform else out.lanes, into=region(held, "d"))
+                return self.negated(held, "d")
+            case x.Cast(_, a) if (e.type.bits, a.type.bits) == (64, 32) and not self._may_be_negative(a):
+                if not out.generation.long_alu:
+                    low = self.value(a)
+                    return out.alu("mov", "ud", low) if isinstance(strip(a), x.Var) else low
+        return super().value(e)
+
     def _computed(self, e: x.Expr) -> Operand:
         match e:
             case x.Const():
@@ -93,13 +119,18 @@ class XeScalars(Scalars):
         match e:
             case x.Cast() if e.a.type.bits == 64:
                 return self._low(self.value(e.a))
+            case Fused("mad16", factor, half, addend):
+                sources = (_short(self._addend(addend)), self._addend(factor), self._low_half(self.value(half)))
+                return out.alu("mad", kind, *sources)
+            case Fused("add3"):
+                addends = [_short(self._addend(addend)) for addend in e.children()]
+                return out.alu("add3", kind, *sorted(addends, key=_is_immediate))
             case x.Mul():
                 return self._multiply(e, kind)
             case x.MulHi():
                 return self.product(self.value(e.a), self.value(e.b), "ud", high=True)
-            case x.Add(counted, x.Select(cond, x.Const(_, 1), x.Const(_, 0))) if _counts(cond):
-                assert isinstance(cond, x.Comparison)
-                return self._count(counted, cond, kind)
+            case x.Add():
+                return out.alu("add", kind, *map(self._addend, e.children()))
             case x.Sub():
                 a, b = self.value(e.a), self.value(e.b)
                 if isinstance(b, Imm):
@@ -119,13 +150,12 @@ class XeScalars(Scalars):
                 return self._select(condition, chosen, other, kind, uniform)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
 
-    def _count(self, a: x.Expr, condition: x.Comparison, type: str) -> Reg:
-        """`a` and one more where the condition holds: a comparison's result is minus one there, else zero."""
-        out = self.out
-        uniform = self.uniform(condition)
-        held = out.new("s" if uniform else "v")
-        self._compare(condition, 1 if uniform else out.lanes, into=region(held, "d"))
-        return out.alu("add", type, self.value(a), self.negated(held, "d"))
+    def _addend(self, e: x.Expr) -> Operand:
+        """The value of what is added, or multiplied before it is, perhaps with a sign that turns it on the way."""
+        match strip(e):
+            case x.Sub(x.Const(_, 0), a) if not isinstance(a, x.Const):
+                return self.negated(self.value(a), "d")
+        return self.named(e)
 
     def negated(self, o: Operand, type: str) -> Operand:
         """The operand with its sign turned on the way."""
@@ -210,8 +240,8 @@ class XeScalars(Scalars):
 
     def _word(self, e: x.Expr) -> Operand | None:
         """The lower half of a 64-bit value whose upper one is zero; None if it may be another."""
-        low, high = self.bounds(e)
-        return self._halves(e)[0] if low >= 0 and high < 1 << 32 else None
+        low, high = self._halves(e)
+        return low if high == Imm(0) else None
 
     def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
         """A 64-bit value times one of 32 bits that is not negative."""
@@ -230,8 +260,10 @@ class XeScalars(Scalars):
 
     def _sign(self, a: x.Expr, value: Operand) -> Operand:
         """The upper half of a 32-bit value with 64 bits."""
-        negative = a.type.elem.kind is Kind.SIGNED and self.bounds(a)[0] < 0
-        return self.out.alu("asr", "d", value, Imm(31)) if negative else Imm(0)
+        return self.out.alu("asr", "d", value, Imm(31)) if self._may_be_negative(a) else Imm(0)
+
+    def _may_be_negative(self, e: x.Expr) -> bool:
+        return e.type.elem.kind is Kind.SIGNED and self.bounds(e)[0] < 0
 
     def _joined(self, low: Operand, *high: Operand) -> Reg:
         """A 64-bit value of its halves, the upper one perhaps a sum of two."""
@@ -271,10 +303,14 @@ class XeScalars(Scalars):
         if isinstance(e, x.Cast) and e.a.type.bits == 32:
             value = self.value(e.a)
             return value, self._sign(e.a, value)
-        whole = self._whole(e)
-        if whole.bank == "s":
-            return whole.words(0, 1), whole.words(1, 1)
-        return region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
+        whole, (least, most) = self.named(e), self.bounds(e)
+        assert isinstance(whole, Reg)
+        if _is_half(whole, e):
+            return whole, Imm(0)
+        low, high = whole.words(0, 1), whole.words(1, 1)
+        if whole.bank != "s":
+            low, high = region(whole, "ud", 0, 2), region(whole, "ud", 1, 2)
+        return low, Imm(0) if least >= 0 and most < 1 << 32 else high
 
     def _whole(self, e: x.Expr) -> Reg:
         """A 64-bit value that is no constant operand."""
@@ -394,9 +430,18 @@ def _is_kept(type: AnyType) -> bool:
     return isinstance(type, Type) and type.is_int and type.bits >= 32
 
 
-def _counts(e: x.Expr) -> bool:
-    """Whether a comparison's result is a number."""
-    return isinstance(e, x.Comparison) and _is_kept(e.a.type)
+def _is_half(o: Operand, e: x.Expr) -> bool:
+    """Whether an operand is the lower half of a 64-bit value, whose upper one is zero."""
+    return e.type.bits == 64 and isinstance(o, Reg) and o.count == 1
+
+
+def _short(o: Operand) -> Operand:
+    """An operand of an instruction with three sources, whose immediates have 16 bits."""
+    return Literal(wrapped(o.value, s16), "w") if isinstance(o, Imm) else o
+
+
+def _is_immediate(o: Operand) -> bool:
+    return isinstance(o, Literal)
 
 
 def _signed(bits: int) -> int:

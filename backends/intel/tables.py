@@ -257,6 +257,11 @@ _B580 = attrs.evolve(
 )
 
 
+#: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits is
+#: how oneDNN's generator uses it.
+_FUSED = frozenset(("add3", "mad16"))
+
+
 def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, caches: Caches) -> TargetFacts:
     """`units` of `engines` vector engines each, `slm` bytes and `subgroups` threads a workgroup."""
     g = GENERATIONS[name]
@@ -277,7 +282,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         shared_read=phases,
         shared_half_read=phases.of_less(2),
         shared_write=phases,
-        fused=frozenset(),
+        fused=_FUSED,
         atoms=tuple(atom for _, atom in _atoms(g)),
         core=Core(
             simds=engines,
@@ -294,6 +299,9 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             other_registers=40,  # assumed
         ),
         caches=caches,
+        uniform_fused=_FUSED,
+        fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
+        fused_signs=True,  # the same
         costs=Costs(block=60),  # of convgen's loops: digits of K, addresses in local memory, barriers, fences
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,

@@ -37,6 +37,10 @@ class Scalars(ABC):
                 return self.lane
         return self._computed(e)
 
+    def named(self, e: Expr) -> Operand:
+        """The value as a variable holds it."""
+        return self.value(e)
+
     @abstractmethod
     def _computed(self, e: Expr) -> Operand:
         """The value of what is neither a variable nor the lane's number."""

@@ -121,7 +121,7 @@ class Selector(ABC):
             self.vectors.env[s.var] = self.vectors.value(s.value)
             self.vectors.owned[s.var] = isinstance(s.value, (Mma, BlockMma)) or self.vectors.may_overwrite(s.value)
         else:
-            self.scalars.env[s.var] = self.scalars.value(s.value)
+            self.scalars.env[s.var] = self.scalars.named(s.value)
             self.scalars.lets[s.var] = s.value
         made = self.out.block.instructions[before:]
         if made and not made[-1].comment and not s.var.is_temporary and not isinstance(s.value, Mma):

@@ -73,10 +73,10 @@ class _Planes:
         split = self.rows.padded if len(down) > 1 else 0
         return self.cols.padded if len(across) > 1 else 0, gcd(counted, split)
 
-    def y(self, at: dict[str, Position]) -> Expr:
-        """The row of a position."""
-        row, first = at[self.rows.name].value, self._first(at)
-        return plus(row, first if self.every == 1 else first // self.every)
+    def row(self, at: dict[str, Position]) -> tuple[Expr, Expr]:
+        """The row of a position, as the sum of what taps share and what is theirs."""
+        first = self._first(at)
+        return at[self.rows.name].value, first if self.every == 1 else first // self.every
 
     def shift(self, at: dict[str, Position]) -> Expr:
         """Bytes from the plane's base to where it begins for a position."""
@@ -165,7 +165,8 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     view, layout, facts = access.view, access.layout, access.facts
     planes, unit, elem = _planes(view, facts.planes), view.unit_axis, view.memory.elem.bytes
     shape = rectangle_of(view, layout, facts, stores=stores)
-    if planes is None or facts.planes is None or unit is None or shape is None:
+    limits = facts.planes
+    if planes is None or limits is None or unit is None or shape is None:
         return []
     cols, rows = (divisor(access.coords[axis], access.values) for axis in (unit, 1 - unit))
     within = planes.within(view)
@@ -174,14 +175,21 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     positions, run = Positions(access, lane=ZERO), shape.size // facts.subgroup_size
     step = shape.grain(elem) // elem
     masks = Masks(attrs.evolve(access, view=planes.unchecked(view)), is_moved=True)
+    places = {start: positions.of(start) for start in range(0, layout.registers, run)}
+    found = {start: planes.row(at) for start, at in places.items()}
+    of_taps = len({tap for _, tap in found.values()}) > 1
     out = []
-    for start in range(0, layout.registers, run):
-        at = positions.of(start)
-        x, y = at[planes.cols.name].value, planes.y(at)
+    for start, at in places.items():
         exists, shift = (TRUE, ZERO) if planes.stays else (masks.mask(*masks.tests(at)), planes.shift(at))
-        y = y if exists is TRUE else select(exists, y, facts.planes.most)
+        x, (row, tap) = at[planes.cols.name].value, found[start]
+        y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out
+
+
+def _away(row: Expr, exists: Expr, limits: Planes) -> Expr:
+    """A row, or one that lies beyond the last, whatever a tap adds to it, where it does not exist."""
+    return row if exists is TRUE else select(exists, row, 2 * limits.most)
 
 
 @lru_cache(maxsize=2**10)

@@ -73,8 +73,7 @@ k_loop:  // for kb in [0, 5)
 (W)     sync.allwr               0x90
 (W)     store.slm.d64x64t.a32 (1|M0)                  [r2:1]  r7:8             {I@4,$8}               // wei store
 (W)     store.slm.d64x64t.a32 (1|M0)                  [r6:1]  r15:8            {I@2,$9}               // src store
-(W)     mul (1|M0)               r1.3<1>:d         r1.2<0;1,0>:d     8:uw
-(W)     add (1|M0)               r4.5<1>:d         r1.3<0;1,0>:d     8:d       {@1,$8.dst}
+(W)     mad (1|M0)               r4.5<1>:d         8:w               r1.2<0;0>:d       8:uw {$8.dst}
 (W)     load_block2d.ugm.d32t.a64.ca.ca (1|M0)        r7:8  [r4:1]             {I@1,$7}               // wei load
 (W)     mul (1|M0)               r5.5<1>:d         r1.1<0;1,0>:d     16:uw
 (W)     add (1|M0)               r5.6<1>:d         r1.0<0;1,0>:d     -1:d      {$9.dst}

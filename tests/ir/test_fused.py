@@ -12,6 +12,7 @@ from convgen.ir.fused import MEANING, Fused
 EXAMPLES = {
     "add3": ((5, 7, 11), 23),
     "mad24": ((5, 7, 11), 46),
+    "mad16": ((5, 7, 11), 46),
     "lshl_add": ((5, 3, 11), 51),
     "lshl_or": ((5, 1, 3), 11),
     "and_or": ((13, 6, 3), 7),

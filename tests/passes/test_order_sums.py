@@ -58,6 +58,8 @@ def results(kernel: Kernel, stored: int) -> np.ndarray[tuple[int, ...], np.dtype
     [
         (lambda t: t[0] + t[2] + -1, "a + -1 + j"),
         (lambda t: t[2] + t[0], "a + j"),
+        (lambda t: (t[2] * 2 + t[0]) * 8 + -1, "a * 8 + -1 + j * 16"),
+        (lambda t: ((t[2] + t[0]) * 8 + 3) * 4, "(a * 8 + 3 + j * 8) * 4"),
         (lambda t: t[2] * 8 + t[1] * 4 + t[0] + 7, "a + 7 + i * 4 + j * 8"),
         (lambda t: t[1] + (t[2] + 3), "i + 3 + j"),
         (lambda t: t[2] + t[2] * 2 + 3, "j + j * 2 + 3"),  # all of one block

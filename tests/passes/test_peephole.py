@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,12 +13,13 @@ from hypothesis import strategies as st
 import convgen as cg
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Cast, Const, Expr, Lane
+from convgen.ir.expr import Cast, Const, Expr, Lane, const
 from convgen.ir.interp import interpret
-from convgen.ir.mutate import postorder
+from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import var_ranges
-from convgen.ir.types import s64, u32, u64
+from convgen.ir.stmt import Let
+from convgen.ir.types import s32, s64, u32, u64
 from convgen.passes.peephole import peephole
 from tests.strategies import FIXED
 
@@ -53,11 +57,61 @@ def test_before_and_after(make: object, amd: str) -> None:
     assert text(peephole(storing(make), AMD)) == amd
 
 
-def test_a_target_without_fused_forms_keeps_them_apart() -> None:
-    assert text(peephole(storing(lambda lane, n: (lane << 3) + n, 16), XE)) == "(u32(lane) << 3) + n"
+@pytest.mark.parametrize(
+    ("make", "xe"),
+    [
+        (lambda lane, n: (lane << 3) + n, "mad16(u32(lane), 8, n)"),
+        (lambda lane, n: lane + n * 8, "mad16(n, 8, u32(lane))"),  # in one lane or in all
+        (lambda lane, n: n * lane + n, "mad16(n, u32(lane), n)"),  # lanes are few
+        (lambda lane, n: lane * 0x10000 + n, "(u32(lane) << 16) + n"),  # a factor of 17 bits
+        (lambda lane, n: n * n + lane, "n * n + u32(lane)"),  # of 32 bits both
+        (lambda lane, n: (lane << n) + n, "(u32(lane) << n) + n"),
+        (lambda lane, n: lane + n + 0x7FFF, "add3(u32(lane), n, 32767)"),
+        (lambda lane, n: lane + n + 0x8000, "u32(lane) + n + 32768"),  # more than an immediate holds
+        (lambda lane, n: lane * 3 + 0xFFFF8000, "mad16(u32(lane), 3, 4294934528)"),
+        (lambda lane, n: lane - n + 5, "add3(u32(lane), 0 - n, 5)"),
+        (lambda lane, n: lane - n * 5, "mad16(0 - n, 5, u32(lane))"),
+        (lambda lane, n: lane * 5 - n, "mad16(u32(lane), 5, 0 - n)"),
+        (lambda lane, n: lane - n, "u32(lane) - n"),
+        (lambda lane, n: lane & 7 | n, "u32(lane) & 7 | n"),
+    ],
+)
+def test_operands_that_an_instruction_takes(make: object, xe: str) -> None:
+    assert text(peephole(storing(make, 16), XE)) == xe
 
 
-OPERATIONS = (lambda a, b: a + b, lambda a, b: a << (b & 7), lambda a, b: a * b, lambda a, b: a & b, lambda a, b: a | b)
+def names(k: Kernel) -> list[str]:
+    return [s.var.name for s in statements(k.body) if isinstance(s, Let)]
+
+
+@pytest.mark.parametrize(
+    ("uses", "left"),
+    [
+        ([lambda sum, n: sum + n, lambda sum, n: n - sum], []),
+        ([lambda sum, n: sum + n, lambda sum, n: sum], []),  # adds again, in place of the name's addition
+        ([lambda sum, n: sum + n, lambda sum, n: sum, lambda sum, n: sum * 3], ["sum"]),
+        ([lambda sum, n: sum + n * 3, lambda sum, n: sum + n * 5], ["sum"]),  # one operation as it is
+        ([lambda sum, n: sum + n + 1, lambda sum, n: sum], ["sum"]),  # of four
+        ([lambda sum, n: sum + 2, lambda sum, n: sum + 3], ["sum"]),  # two constants
+    ],
+)
+def test_sums_that_others_take_in_have_no_name(uses: list[Callable[[Expr, Expr], Expr]], left: list[str]) -> None:
+    k = KernelBuilder("k", width=16)
+    n, out = k.scalar("n"), k.surface(k.buffer("out", s32, 64))
+    total = k.let("sum", k.scalar("m") + 1)
+    for at, use in enumerate(uses):
+        k.global_store(out, k.let("use", use(total, n)), const(64 * at) + Lane() * 4)
+    assert [name for name in names(peephole(k.done(), XE)) if name != "use"] == left
+
+
+OPERATIONS = (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: a << (b & 7),
+    lambda a, b: a * b,
+    lambda a, b: a & b,
+    lambda a, b: a | b,
+)
 
 
 @settings(FIXED, max_examples=60)
@@ -72,11 +126,11 @@ def test_the_meaning_stays(data: st.DataObject) -> None:
 
     k = storing(random)
     results = []
-    for kernel in (k, peephole(k, AMD)):
+    for kernel in (k, peephole(k, AMD), peephole(k, attrs.evolve(XE, subgroup_size=64))):
         memory = {"out": np.zeros(256, np.uint8)}
         interpret(kernel, memory, {"n": 0x12345})
         results.append(memory["out"])
-    assert np.array_equal(results[0], results[1])
+    assert all(np.array_equal(results[0], r) for r in results[1:])
 
 
 def test_ranges_are_those_of_the_kernel_before() -> None:

@@ -124,6 +124,12 @@ RESTRICTIONS = (
     Restriction("csel takes f, hf and integers of 16 and 32 bits of one size", _chooses_unlike, only("csel")),
     Restriction("add3 takes integers of 16 and 32 bits", lambda op, p: not op.types <= SMALL_INTEGERS, only("add3")),
     Restriction(
+        "mad multiplies two integers of 32 bits",
+        lambda op, p: all(s.type in INTEGERS and s.size == 4 for s in op.sources[1:]),
+        only("mad"),
+        "oneDNN, whose generator takes one of 16",
+    ),
+    Restriction(
         "an immediate of add3 has 16 bits",
         lambda op, p: any(s.is_immediate and s.type not in ("w", "uw") for s in op.sources),
         only("add3"),

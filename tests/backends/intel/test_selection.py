@@ -12,8 +12,9 @@ from convgen.backends import target as targets
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const
-from convgen.ir.types import bool_, u32, u64
+from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const, select
+from convgen.ir.fused import Fused
+from convgen.ir.types import bool_, s32, u32, u64
 from convgen.ir.verify import verify
 from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
 from tests.strategies import FIXED, SWEEP
@@ -112,7 +113,37 @@ def agreed_address(k: Room) -> None:
     k.store(k.n, Uniform((address & 0).to(u64) + (1 << 33)) - (1 << 33))
 
 
+def counted(k: Room) -> None:
+    """What is one where a comparison holds is added and stored."""
+    one = k.let("one", select(Lane() < k.n, const(1), 0))
+    many = k.let("many", select(k.n > 2, const(1), 0))
+    k.store(k.load(AddressOf(k.given)).to(s32) + one + (Lane() - many) * 5 + (one | many << 4))
+
+
+def half_an_address(k: Room) -> None:
+    """A variable of 64 bits whose upper half is zero, of what a loop has changed when it is used."""
+    with k.loop("i", 0, 4, c=Lane(), d=const(0)) as loop:
+        wide = k.let("wide", loop["c"].to(u32).to(u64))
+        loop.yields(loop["c"] + 1, (wide + const(8, u64)).to(s32))
+    k.store(loop.result("c") * 64 + loop.result("d"))
+
+
+def of_three_sources(k: Room) -> None:
+    a, b = k.load(AddressOf(k.given)), k.load(AddressOf(k.given) + (Lane() * 4).to(u64))
+    n, minus = k.n.to(u32), const(0, u32) - b
+    sums = Fused("add3", minus, const(0xFFFFFFF0, u32), a), Fused("add3", n, const(5, u32), const(9, u32))
+    products = (
+        Fused("mad16", minus, const(0xFFFF, u32), sums[0]),
+        Fused("mad16", n, Lane().to(u32), sums[1]),
+        Fused("mad16", const(0x12345678, u32), Lane().to(u32), const(0x7FFF, u32)),
+    )
+    k.store(products[0] ^ products[1] ^ products[2], mask=sums[1] > 13)  # undefined bits of a mask are found
+
+
 SMALL = [
+    counted,
+    half_an_address,
+    of_three_sources,
     exit_diverges,
     one_address,
     constants,
