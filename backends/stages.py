@@ -17,7 +17,7 @@ from convgen.backends.machine.instruction import Function
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import listing
 from convgen.passes.pipeline import LOWERING, OPTIMISING, noted
@@ -205,4 +205,4 @@ def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKern
         made = behind[at][1]
         for ran, _ in behind[at + 1 :]:
             made = ran.run(made)
-    return attrs.evolve(made, header=(*made.header, rung.remark)) if rung.remark else made
+    return evolve(made, header=(*made.header, rung.remark)) if rung.remark else made

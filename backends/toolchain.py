@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
 
 VERSIONS = range(40, 16, -1)  #: of LLVM; 17 is the first that knows gfx942
 ROCM = "/opt/rocm/llvm/bin"
+
+
+def _which(word: str) -> str | None:
+    """The path of a program that can be run."""
+    from shutil import which  # which takes a while to load, and few commands start a program
+
+    return which(word)
 
 
 @frozen
@@ -40,7 +46,7 @@ class Tool:
             return
         names = [f"{self.name}-{version}" for version in VERSIONS] if self.versioned else []
         for word in (*names, self.name, f"{ROCM}/{self.name}"):
-            path = shutil.which(word)
+            path = _which(word)
             if path is not None:
                 yield path
 
@@ -59,7 +65,7 @@ class Tool:
         return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
 
     def _given(self, given: str) -> str:
-        path = shutil.which(given)
+        path = _which(given)
         if path is None:
             raise UserError(f"given {self.variable}={given}, wanted a program that can be run")
         return str(Path(path).absolute())
@@ -69,7 +75,7 @@ def identity(path: str | None) -> str:
     """Tells one program, and one version of it, from another; empty for none."""
     if path is None:
         return ""
-    found = os.stat(shutil.which(path) or path)
+    found = os.stat(_which(path) or path)
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
 

@@ -27,7 +27,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
@@ -110,7 +110,7 @@ class Build:
             other = next(self.others, None)
             self.ir = self.ir if other is None else _alone(other)
             return other is not None
-        _tell(self.options, attrs.evolve(self.attempt, refused=f"in the back end: {why}"))
+        _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
         found = _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
             return False
@@ -196,7 +196,7 @@ def with_tiles(code: Code) -> Code:
     assert code.problem is not None
     target = targets.get(code.target)
     plan, _ = _given_plan(code.problem, target, code.config, Options())
-    return attrs.evolve(code, tiles=build_launches(plan)[1])
+    return evolve(code, tiles=build_launches(plan)[1])
 
 
 def _given_plan(
@@ -270,7 +270,7 @@ def _compile(program: Build) -> Code:
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
     if program.attempt is not None:
-        _tell(program.options, attrs.evolve(program.attempt, actual=_most_registers(emitted)))
+        _tell(program.options, evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)
     record = launch_record(target.facts.name, program.ir.kernels, emitted, program.problem, program.scalars)
     start = perf_counter()

@@ -140,7 +140,10 @@ def statements(root: Stmt) -> list[Stmt]:
 
 def _gather(s: Stmt, out: list[Stmt]) -> None:
     for inner in s.bodies:
-        _gather(inner, out)
+        if inner.bodies:
+            _gather(inner, out)
+        else:
+            out.append(inner)
     out.append(s)
 
 

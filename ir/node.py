@@ -249,6 +249,7 @@ def node(cls: type[T]) -> type[T]:
         _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
     if "Stmt" in made.child_fields.values():
         _when_needed(made, "map_bodies", partial(_map_bodies_source, annotations))
+        made.bodies = property(lambda self: self.kinds["Stmt"](self))
     CLASSES[cls.__name__] = made
     return made  # type: ignore[no-any-return]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from convgen.ir.expr import Expr, Mma, Pack, Var
@@ -16,7 +16,11 @@ def operands(body: Stmt) -> Mapping[Var, int]:
 
     An operand is what a lane gives to one instruction; a variable may hold several, one, or part of one.
     """
-    products = [n for n in postorder(body) if isinstance(n, Mma)]
+    return operands_of([n for n in postorder(body) if isinstance(n, Mma)], body)
+
+
+def operands_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
+    """The same, given the products in a body."""
     sides = ((side, of.registers) for n in products for side, of in ((n.a, n.op.atom.a), (n.b, n.op.atom.b)))
     taken = {side: lanes for side, lanes in sides if isinstance(side, Var)}
     if not taken:

@@ -59,6 +59,7 @@ class Stmt(Node):
     needs: ClassVar[str] = ""  #: the field of a target's facts that says whether there is such a message
     updates: ClassVar[bool] = False  #: what it writes is made of what stands there
     is_uniform: ClassVar[bool] = False  #: what it binds is the same in all lanes of a subgroup
+    bodies: ClassVar[tuple[Stmt, ...]] = ()  #: the statements that it consists of; `ir.node` finds those that have any
 
     @property
     def site(self) -> Site | None:
@@ -83,11 +84,6 @@ class Stmt(Node):
     def yields(self) -> tuple[Expr, ...]:
         """What it evaluates at the end of its body."""
         return ()
-
-    @property
-    def bodies(self) -> tuple[Stmt, ...]:
-        """The statements that it consists of."""
-        return self.kinds["Stmt"](self)
 
     def memory(self, *ways: Effect) -> tuple[Global | Shared, ...]:
         """The buffers and shared tiles that it accesses in one of these ways; in any if none is given."""

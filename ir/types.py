@@ -37,7 +37,7 @@ class AddressSpace(Enum):
     SHARED = "shared"  #: 32-bit byte offsets from the start of the workgroup's shared memory
 
 
-@frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False)
 class Type:
     """A scalar type; equality is identity, so obtain instances from this module's names or `scalar(name)`."""
 
@@ -131,7 +131,7 @@ class Type:
         return (scalar, (self.name,))
 
 
-@frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False)
 class VectorType:
     """`lanes` elements of `elem` in the registers of each lane, packed low bits first."""
 
@@ -153,7 +153,7 @@ class VectorType:
         return (vector, (self.elem, self.lanes))
 
 
-@frozen(eq=False, repr=False, slots=True)
+@frozen(eq=False, repr=False)
 class PointerType(Type):
     """The address of an element of `pointee`; it can be passed and chosen, not calculated with."""
 

@@ -7,7 +7,7 @@ change a meaning through it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
@@ -21,7 +21,7 @@ from convgen.ir.votes import AllLanes
 class Uniformity:
     """Whether expressions are uniform, given which variables are not; looks at each node once."""
 
-    def __init__(self, varying: Container[Var]) -> None:
+    def __init__(self, varying: Collection[Var]) -> None:
         self.varying = varying
         self._memo: dict[Node, bool] = {}
 
@@ -49,7 +49,7 @@ class Uniformity:
 _ALWAYS: dict[type[Node], bool] = {Uniform: True, AllLanes: True, Lane: False, Mma: False, BlockMma: False}
 
 
-def is_uniform(e: Expr, varying: Container[Var]) -> bool:
+def is_uniform(e: Expr, varying: Collection[Var]) -> bool:
     """Whether all lanes of a subgroup have the same value of `e`."""
     return Uniformity(varying)(e)
 
@@ -61,7 +61,7 @@ _Origin = tuple[Var, Sequence[Expr]]
 @lru_cache(maxsize=1)
 def uniformity(kernel: Kernel) -> Uniformity:
     """Which expressions of a kernel are uniform: for all who ask for it before it changes."""
-    return Uniformity(varying(kernel))
+    return _analysed(kernel.body)
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
@@ -69,20 +69,23 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
 
     Variables bound outside (arguments, group ids, the subgroup number) are uniform.
     """
+    return frozenset(_analysed(root.body if isinstance(root, Kernel) else root).varying)
+
+
+def _analysed(root: Stmt) -> Uniformity:
     found: set[Var] = set()
     origins: list[_Origin] = []
-    _collect(root.body if isinstance(root, Kernel) else root, None, found, origins)
-    before = -1
-    while len(found) != before:  # a loop carries divergence back to its start
-        before, uniform = len(found), Uniformity(found)
-        uncertain = []
+    _collect(root, None, found, origins)
+    while True:
+        before, uniform, uncertain = len(found), Uniformity(found), []
         for var, values in origins:
             if all(map(uniform, values)):
                 uncertain.append((var, values))
             else:
                 found.add(var)
         origins = uncertain
-    return frozenset(found)
+        if len(found) == before:  # else a loop may carry divergence back to its start
+            return uniform
 
 
 def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin]) -> None:

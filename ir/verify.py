@@ -21,6 +21,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.extents import complaint
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import excerpt
+from convgen.ir.types import VectorType
 from convgen.ir.uniform import uniformity
 from convgen.ir.verify_rules import (
     ANYHOW,
@@ -36,6 +37,7 @@ from convgen.ir.verify_rules import (
 
 Level = Literal["tile", "message"]
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
+_ALL = (belongs, declared, site, halves)  #: rules on statements of all classes
 MOST_LANES = 1024  #: of a workgroup, on every target
 
 
@@ -119,16 +121,18 @@ class Checker:
                 return self.sequence(node)
         self.met[node] += 1
         self.expressions(node, node.operands)
-        for rule in (belongs, declared, site, halves, *STATEMENTS.get(type(node), ())):
-            if complaint := rule(self, node):
-                self.refuse(node, complaint)
+        for rules in (_ALL, STATEMENTS.get(type(node), ())):
+            for rule in rules:
+                if complaint := rule(self, node):
+                    self.refuse(node, complaint)
         match node:
             case s.For():
                 self.loop(node)
             case s.If():
                 self.branches(node)
             case s.Let():
-                self.bind(node, node.var, self.distribution(node.value))
+                is_fragment = isinstance(node.value.type, VectorType)
+                self.bind(node, node.var, self.distribution(node.value) if is_fragment else None)
             case s.Load():
                 self.bind(node, node.var, getattr(node, "layout", None))
         return None

@@ -278,7 +278,7 @@ def _surface(c: Checker, n: Any) -> str | None:
 
 def _message(c: Checker, n: Any) -> str | None:
     type: AnyType = n.moved
-    if type.elem.is_bool or type.bits not in [8 * width for width in MESSAGE_BYTES]:
+    if type.elem.is_bool or type.bits % 8 or type.bits // 8 not in MESSAGE_BYTES:
         return f"a message of {type}, {type.bits} bits a lane; wanted {', '.join(map(str, MESSAGE_BYTES))} bytes"
     base = c.kernel.shared_base(n.tile) if isinstance(n, (s.SharedRead, s.SharedWrite)) else 0
     return f"a negative immediate {n.imm}" if base + getattr(n, "imm", 0) < 0 else None

@@ -28,8 +28,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain, islice
 from math import lcm
 
-import attrs
-
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
@@ -37,7 +35,7 @@ from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
@@ -406,7 +404,7 @@ class _Pipeline:
         return replace(copy, slot=const(slot), coords=self._coords(copy, index), site=self._site(copy, "copy"))
 
     def _site(self, copy: Copy | DirectCopy, stage: str) -> Site:
-        return attrs.evolve(self.cloner.site(copy.site), stage=stage)
+        return evolve(self.cloner.site(copy.site), stage=stage)
 
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]

@@ -11,19 +11,18 @@ stays, though an earlier one would do: that would wait for copies which are read
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from typing import NamedTuple
 
 from convgen.ir.expr import Const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
 from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.messages.ownership import private_tiles
 
 
-@frozen(cache_hash=True)
-class _Access:
+class _Access(NamedTuple):
     """A touch of a shared tile; `slot` is None where it is not a constant."""
 
     tile: Shared

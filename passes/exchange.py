@@ -12,7 +12,6 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.ir import stmt as st
@@ -24,6 +23,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
@@ -72,7 +72,7 @@ class _Lowering:
 
     def site(self) -> st.Site:
         assert self.node.site is not None
-        return self.cloner.site(attrs.evolve(self.node.site, comment=self.node.var.name))
+        return self.cloner.site(evolve(self.node.site, comment=self.node.var.name))
 
     def run(self) -> st.Stmt:
         if isinstance(self.node, st.Reduce):
@@ -207,7 +207,7 @@ def picked(value: Expr, registers: Sequence[int]) -> Expr:
 def _dropped(f: Fragment, d: Digit) -> Fragment:
     """The layout without a digit of prime size."""
     fine = f.factored(d.space)
-    return attrs.evolve(fine, digits=tuple(o for o in fine.digits if o != d)).renumbered(Space.REGISTER)
+    return evolve(fine, digits=tuple(o for o in fine.digits if o != d)).renumbered(Space.REGISTER)
 
 
 def _in_registers(f: Fragment, dim: str) -> Fragment:
@@ -217,5 +217,5 @@ def _in_registers(f: Fragment, dim: str) -> Fragment:
     stride = dict.fromkeys(moved, f.registers)
     for n, d in enumerate(moved):
         stride[d] *= prod(other.size for other in moved[n + 1 :])
-    digits = (attrs.evolve(d, space=Space.REGISTER, stride=stride[d]) if d in stride else d for d in fine.digits)
-    return attrs.evolve(fine, digits=tuple(digits))
+    digits = (evolve(d, space=Space.REGISTER, stride=stride[d]) if d in stride else d for d in fine.digits)
+    return evolve(fine, digits=tuple(digits))

@@ -7,6 +7,7 @@ forms that the vector unit has; there uniform expressions stay as they are.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from convgen.ir import expr as x
 from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Var, Xor, const
@@ -50,29 +51,33 @@ class _Peephole(Mutator):
         return self(self._unnamed(body) if "add3" in self.facts.uniform_fused else body)
 
     def _unnamed(self, body: Stmt) -> Stmt:
-        """The body without names of sums of two, the same in all lanes, that other sums of two take in.
-
-        One more use may add again, in place of the name's addition. There are no loops in the block that binds it.
-        """
-        nodes = postorder(body)
-        users: defaultdict[Node, list[Node]] = defaultdict(list)
-        for n in reversed(nodes):
-            for c in (*n.operands, *n.yields) if isinstance(n, Stmt) else n.children():
-                users[c] += users[n] if isinstance(n, Cast) and self._is_free(n) else [n]
+        """The body without names of sums of two, the same in all lanes, that other sums of two take in."""
+        users = self._users(body)
         values: dict[Var, Expr] = {}
-        for let in (s for n in nodes if isinstance(n, Block) and not any(s.bodies for s in n.stmts) for s in n.stmts):
-            if not isinstance(let, Let) or not self._is_short(let.value) or not self.uniform(let.value):
-                continue
-            apart = any(isinstance(c, Const) for c in let.value.children())
-            users_of = users[let.var]
-            sums = [n for n in users_of if self._is_short(n, apart) and not any(map(_is_sum, users[n]))]
-            if sums and len(users_of) - len(sums) <= 1 and values.keys().isdisjoint(let.value.children()):
+        for let in _innermost_lets(body):
+            if self._is_taken_in(let, users) and values.keys().isdisjoint(let.value.children()):
                 values[let.var] = let.value
 
         def without(b: Block) -> Stmt:
             return block(*(s for s in b.stmts if not isinstance(s, Let) or s.var not in values))
 
         return substitute(rewrite(body, {Block: without}), values)
+
+    def _users(self, body: Stmt) -> Mapping[Node, list[Node]]:
+        """Which operations and statements use a value, be it as it is or as another integer."""
+        users: defaultdict[Node, list[Node]] = defaultdict(list)
+        for n in reversed(postorder(body)):
+            for c in (*n.operands, *n.yields) if isinstance(n, Stmt) else n.children():
+                users[c] += users[n] if isinstance(n, Cast) and self._is_free(n) else [n]
+        return users
+
+    def _is_taken_in(self, let: Let, users: Mapping[Node, list[Node]]) -> bool:
+        """Whether sums of two use a name, and one more at most, which then adds in place of the name."""
+        if not self._is_short(let.value) or not self.uniform(let.value):
+            return False
+        uses, has_constant = users[let.var], any(isinstance(c, Const) for c in let.value.children())
+        sums = [n for n in uses if self._is_short(n, of_variables=has_constant) and not any(map(_is_sum, users[n]))]
+        return 0 < len(sums) >= len(uses) - 1
 
     def _is_short(self, n: Node, of_variables: bool = False) -> bool:
         """Whether it is a sum of two variables, or else of one and a constant, that a third operand may join."""
@@ -158,6 +163,13 @@ class _Peephole(Mutator):
     def _is_free(e: x.Cast) -> bool:
         to, of = e.dtype, e.a.type
         return isinstance(to, Type) and isinstance(of, Type) and to.is_int and of.is_int and to.bits == of.bits
+
+
+def _innermost_lets(body: Stmt) -> Iterator[Let]:
+    """Those of blocks without loops and branches: whoever uses what they bind does so as often as it is bound."""
+    for n in postorder(body):
+        if isinstance(n, Block) and not any(s.bodies for s in n.stmts):
+            yield from (s for s in n.stmts if isinstance(s, Let))
 
 
 def _is_sum(n: Node) -> bool:

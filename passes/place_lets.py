@@ -16,9 +16,9 @@ between lanes, what is used once stays in its loop there.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from convgen.ir.expr import (
     Binary,
@@ -141,9 +141,7 @@ class _Placer:
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
             depths = uses.get(e, [])
-            may_hoist = isinstance(e.type, Type) and (self.uniform(e) or not self.seldom)
-            hoisted_alone = may_hoist and any(d > self.home(e) for d in depths)
-            if self._may_bind(e) and (len(depths) > 1 or hoisted_alone):
+            if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
@@ -155,6 +153,11 @@ class _Placer:
         for e in sorted(cheap, key=lambda e: len(uses[e]))[: max(0, len(hoisted) - budget)]:
             del wanted[e]
         return wanted
+
+    def _hoists_alone(self, e: Expr, depths: Sequence[int]) -> bool:
+        """Whether an expression is worth a variable only because it is used below its home."""
+        deeper = any(d > self.home(e) for d in depths)
+        return deeper and isinstance(e.type, Type) and (not self.seldom or self.uniform(e))
 
     def _may_bind(self, e: Expr) -> bool:
         if isinstance(e, Surface):
@@ -199,13 +202,13 @@ class _Placer:
                 self._bind(root, user, depth, settled, out)
         return out
 
-    def _bind(self, n: Node, user: Stmt, depth: int, settled: set[Node], out: list[Stmt]) -> None:
+    def _bind(self, n: Any, user: Stmt, depth: int, settled: set[Node], out: list[Stmt]) -> None:
         """Lets for what is to be bound under a node, in their order, and for itself."""
         settled.add(n)
         for c in n.children():
             if c not in settled and not isinstance(c, _LEAVES):
                 self._bind(c, user, depth, settled, out)
-        if isinstance(n, Expr) and n in self.wanted and n not in self.names and self.home(n) == depth:
+        if n in self.wanted and n not in self.names and self.home(n) == depth:
             value = self._named(n)
             self.names[n] = name = _variable(n, user)
             out.append(Let(name, value))

@@ -21,7 +21,7 @@ from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, con
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds, var_ranges
 from convgen.ir.simplify.extents import divisor
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
@@ -83,13 +83,11 @@ class _Quotient:
         if self.steady is not ZERO:
             return self
         shared = gcd(self.a, self.below)
-        q = attrs.evolve(self, a=self.a // shared, b=self.b // shared, below=self.below // shared)
+        q = evolve(self, a=self.a // shared, b=self.b // shared, below=self.below // shared)
         if q.below > 1 or q.count is None:
             return q
         shared = gcd(q.a, q.count)
-        return attrs.evolve(
-            q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared
-        )
+        return evolve(q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared)
 
     def of(self, steady: Expr, more: Expr, starts: Collection[int]) -> _Quotient | None:
         """The same of a number whose steady part has something more, and which starts where others do if it can.
@@ -101,7 +99,7 @@ class _Quotient:
             return None
         b = next((b for b in sorted(starts) if (b - self.b) % turn == 0), self.b)
         less = ZERO if self.count else more // self.below + (b - self.b) // self.below
-        return attrs.evolve(self, steady=steady, b=b, less=less)
+        return evolve(self, steady=steady, b=b, less=less)
 
     @property
     def boundaries(self) -> tuple[int, ...]:

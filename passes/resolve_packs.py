@@ -6,12 +6,11 @@ instruction takes at once is one part, though several messages bring it. Ensures
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
-from convgen.ir.mutate import mutate, postorder, rewrite, statements
+from convgen.ir.mutate import mutate, rewrite, statements
 from convgen.ir.node import Node, replace
 from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
@@ -136,22 +135,22 @@ def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
 
 def _drop_unused(body: Stmt) -> Stmt:
     """The body without lets that nothing needs but others of these."""
-    users = Counter(e for node in postorder(body) for e in node.of_kind("Expr"))
-    lets: dict[Node, list[Let]] = {}
-    for s in dict.fromkeys(statements(body)):
-        if isinstance(s, Let):
-            lets.setdefault(s.var, []).append(s)
-    dropped = {let: None for v, bound in lets.items() if not users[v] for let in bound}
-    todo: list[Node] = list(dropped)
-    while todo:
-        for e in todo.pop().of_kind("Expr"):
-            users[e] -= 1
-            if not users[e]:
-                unused = lets.get(e, [])
-                dropped.update(dict.fromkeys(unused))
-                todo += unused if isinstance(e, Var) else [e]
+    inside, needed = statements(body), set[Node]()
+    for s in reversed(inside):  # who uses a variable stands behind its let, or has it from a loop's end
+        if not isinstance(s, Let) or s.var in needed:
+            for e in (*s.operands, *s.yields):
+                _need(e, needed)
+    dropped = {s for s in inside if isinstance(s, Let) and s.var not in needed}
 
     def keep(b: Block) -> Stmt:
         return block(*(s for s in b.stmts if s not in dropped))
 
     return rewrite(body, {Block: keep})
+
+
+def _need(e: Expr, needed: set[Node]) -> None:
+    """Add an expression, and all that it is made of, to what is needed."""
+    if e not in needed:
+        needed.add(e)
+        for c in e.children():
+            _need(c, needed)

@@ -84,14 +84,15 @@ def _in_process() -> Llvm | None:
 
 
 #: What our printer writes of directives, and how it says where a kernel ends.
-_DIRECTIVE = re.compile(r"^[ \t]*\.(?!L)(\w+)(?![\w:])", re.MULTILINE)
+_DIRECTIVE = re.compile(r"\n[ \t]*\.(?!L)(\w+)(?![\w:])")
 _DIRECTIVES = {"text", "globl", "p2align", "type", "size", "section", "amdhsa_kernel", "end_amdhsa_kernel"}
 _DIRECTIVES |= {"amdgcn_target", "amdhsa_code_object_version", "amdgpu_metadata", "end_amdgpu_metadata"}
-_SIZE = re.compile(r"^\.L(\S+)\.end:\n[ \t]*\.size[ \t]+\1, \.L\1\.end - \1$", re.MULTILINE)
+_SIZE = re.compile(r"\n\.L(\S+)\.end:\n[ \t]*\.size[ \t]+\1, \.L\1\.end - \1(?=\n)")
 
 
 def _is_harmless(text: str) -> bool:
     """Whether a module has none of the directives at which LLVM may end the process, but those of our printer."""
+    text = f"\n{text}\n"  # each pattern begins with a character, which is sooner found than where lines begin
     found = _DIRECTIVE.findall(text)
     known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(found))
     ends = _SIZE.findall(text)

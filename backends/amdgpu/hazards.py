@@ -211,13 +211,13 @@ class _Conducts:
         return known
 
     def _find(self, i: Instruction) -> _Conduct:
-        uses, touched = [], 0
-        for use, words in _uses(i, self.physical, self.curves):
+        uses, touched, written = [], 0, self.physical.written(i)
+        for use, words in _uses(i, self.physical, written, self.curves):
             if words:
                 uses.append((use, words))
                 touched |= words
         marks = []
-        for event, words, passes in _events(i, self.physical):
+        for event, words, passes in _events(i, self.physical, written):
             asks = self._asks.get((event, passes)) or self._ask(event, passes)
             if words and asks.lasts:
                 marks.append(_Mark(asks, words))
@@ -326,8 +326,8 @@ _OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: by hazard clas
 _WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}  #: by unit: scalar registers written, others
 
 
-def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
-    """What an instruction does to which registers, maybe to none."""
+def _uses(i: Instruction, physical: Physical, written: Words, curves: bool) -> list[tuple[Use, Words]]:
+    """What an instruction, whose results are `written`, does to which registers, maybe to none."""
     hazard = i.op.hazard
     if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
@@ -336,9 +336,9 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, W
     kinds = _USES.get(i.op.unit)
     if kinds is None:
         return []
-    scalar, vector, written = kinds
+    scalar, vector, overwrites = kinds
     read = physical.read(i)
-    uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (written, physical.written(i))]
+    uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (overwrites, written)]
     if hazard in _OTHER_READS:
         uses.append((_OTHER_READS[hazard], read))
     if curves and hazard != TRANS and i.op.unit is Unit.VALU:
@@ -348,17 +348,17 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, W
     return uses
 
 
-def _events(i: Instruction, physical: Physical) -> Iterator[tuple[Event, Words, int]]:
+def _events(i: Instruction, physical: Physical, written: Words) -> Iterator[tuple[Event, Words, int]]:
     """What an instruction leaves for later ones to respect: events, their registers, passes of a matrix instruction."""
     op = i.op
     if op.hazard in _MATRIX_EVENTS:
-        written, addend = physical.written(i), physical.operand(i.source("c"))
+        addend = physical.operand(i.source("c"))
         made, taken = _MATRIX_EVENTS[op.hazard]
         yield made, written, op.busy
         if taken and addend != written:
             yield taken, addend, op.busy
     elif op.unit in _WRITES:
-        (scalar, vector), written = _WRITES[op.unit], physical.written(i)
+        scalar, vector = _WRITES[op.unit]
         yield scalar, written & SCALARS, 0
         yield vector, written & ~SCALARS, 0
         if op.merges and i.modifiers:  # op_sel: the upper half

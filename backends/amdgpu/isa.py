@@ -5,11 +5,10 @@ Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests 
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE, MfmaRow
 from convgen.backends.machine.instruction import Instruction, Opcode, Role, Unit
 from convgen.ir.facts import Core
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, f32, f64, s32, u32
 
 _SCC = ("scc",)
@@ -158,9 +157,7 @@ OPCODES: dict[str, Opcode] = _rows()
 
 #: Bytes a lane -> load from a buffer into shared memory, at M0 + offset + lane * bytes (CDNA3 ISA 9.1.9).
 DIRECT: dict[int, Opcode] = {
-    width: attrs.evolve(
-        _memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_PLACE), reads=(M0,), hazard=""
-    )
+    width: evolve(_memory(f"buffer_load_{LOAD_WIDTH[width]}", Unit.GLOBAL, width, *_PLACE), reads=(M0,), hazard="")
     for width in sorted({width for facts in FACTS.values() for width in facts.direct_widths})
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import attrs
-
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.isa import busy
@@ -18,6 +16,7 @@ from convgen.backends.machine.schedule import schedule
 from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage
 from convgen.ir.error import DoesNotFit
+from convgen.ir.record import evolve
 
 #: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
 BANKS = {
@@ -31,27 +30,27 @@ _KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
 
 def _select(made: MachineKernel) -> MachineKernel:
     """Statements become instructions on virtual registers, in their order."""
-    return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
+    return evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
 def _schedule(made: MachineKernel) -> MachineKernel:
     """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
-    return attrs.evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
+    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
 
 
 def _allocate(made: MachineKernel) -> MachineKernel:
     """Every virtual register gets a place, for good: nothing is spilled."""
-    return attrs.evolve(made, allocation=allocate(made.code, made.banks))
+    return evolve(made, allocation=allocate(made.code, made.banks))
 
 
 def _wait(made: MachineKernel) -> MachineKernel:
     """`s_waitcnt` stands before whatever needs the result of a memory operation, no wider than data flow demands."""
-    return attrs.evolve(made, function=insert_waits(made.code, Physical(made.allocation)))
+    return evolve(made, function=insert_waits(made.code, Physical(made.allocation)))
 
 
 def _pad(made: MachineKernel) -> MachineKernel:
     """`s_nop` gives instructions the wait states that the hardware leaves to software."""
-    return attrs.evolve(made, function=insert_nops(made.code, Physical(made.allocation), made.facts.name))
+    return evolve(made, function=insert_nops(made.code, Physical(made.allocation), made.facts.name))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
@@ -79,7 +78,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         listing=made.listing,
         note=printer.metadata(kernel, r, placed, made.facts.core.register_granule),
     )
-    return attrs.evolve(made, emitted=emitted)
+    return evolve(made, emitted=emitted)
 
 
 def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:

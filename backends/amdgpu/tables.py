@@ -15,7 +15,7 @@ from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
 
 WAVE = 64
@@ -294,7 +294,7 @@ _MI300X = Caches(
     fill_rate=8190,  # 17.2 TB/s at 2.1 GHz: CDNA3 white paper
     memory_rate=2520,  # 5.3 TB/s at 2.1 GHz: AMD's data sheet of the MI300X
 )
-_MI355X = attrs.evolve(
+_MI355X = evolve(
     _MI300X,
     result_rate=6,
     fill_rate=7170,  # 17.2 TB/s at 2.4 GHz: assumed as of the MI300X
@@ -337,7 +337,7 @@ def _facts(
         fused=frozenset(MEANING) - {"mad16"},
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
-        core=attrs.evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
+        core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
         costs=costs,
         conversions=conversions,
@@ -392,7 +392,7 @@ FACTS: dict[str, TargetFacts] = {
             "gfx950",
             lds=163840,
             units=256,
-            core=attrs.evolve(_CORE, global_rate=48),  # AITER's kernels have 35; of 36 to 64 it ranks best in chosen.py
+            core=evolve(_CORE, global_rate=48),  # AITER's kernels have 35; of 36 to 64 it ranks best in chosen.py
             caches=_MI355X,
             costs=_COSTS_MI355X,
             read=_READ_B128_64,

@@ -85,9 +85,7 @@ class _Counter:
 
     def owner(self, words: Words) -> int:
         """The youngest operation that owns one of these registers, by its number; 0 if none does."""
-        if not words & self.owned:
-            return 0
-        return max(n for o, n in self.outstanding.items() if o.results & words)
+        return max((n for o, n in self.outstanding.items() if o.results & words), default=0)
 
     def meeting(self, accesses: Iterable[Access]) -> int:
         """The youngest operation whose deed an access to the same place must see done; 0 if there is none."""
@@ -174,7 +172,7 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
     required: dict[str, int] = {}
     i = operation.instruction
     for name, counter in counters.items():
-        awaited = counter.owner(operation.touched)
+        awaited = counter.owner(operation.touched) if operation.touched & counter.owned else 0
         if i.op.barrier:
             awaited = counter.meeting(ahead[i])
         elif operation.deed is not None and operation.counter != name:

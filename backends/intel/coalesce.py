@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import attrs
-
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
+from convgen.ir.record import evolve
 
 #: A tuple, one of its registers, or a dword of that.
 _Part = tuple[VirtualRegister] | tuple[VirtualRegister, int] | tuple[VirtualRegister, int, int]
@@ -111,5 +110,5 @@ def _written_to(maker: XeInstruction, place: Region, *, partial: bool) -> XeInst
     (result,) = maker.dst
     assert isinstance(result, Region)
     if result.bank == "s":
-        return attrs.evolve(maker, dst=(region(place, result.type, place.sub),), partial=partial)
-    return attrs.evolve(maker, dst=(region(place, result.type, result.sub, result.stride, saturated=result.saturated),))
+        return evolve(maker, dst=(region(place, result.type, place.sub),), partial=partial)
+    return evolve(maker, dst=(region(place, result.type, result.sub, result.stride, saturated=result.saturated),))

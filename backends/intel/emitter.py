@@ -21,6 +21,8 @@ from convgen.backends.machine.emitter import Emitter
 from convgen.backends.machine.instruction import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
 from convgen.backends.machine.vectors import WORD_BYTES
 
+_SHORT = ("w", "uw")
+
 
 class XeEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
@@ -105,7 +107,7 @@ class XeEmitter(Emitter):
             src = (src[1], src[0])
         operands = [self.source(o, type) for o in src]
         for n, o in enumerate(operands[:-1]):
-            if isinstance(o, Literal) and not (n == 0 and len(operands) == 3 and TYPE_BYTES[o.type] == 2):
+            if isinstance(o, Literal) and not (n == 0 and len(operands) == 3 and o.type in _SHORT):
                 operands[n] = self.source(self.constant(o), type)
         uniform = all(map(self.is_uniform, src)) and predicate is None
         if into is not None:
@@ -119,9 +121,9 @@ class XeEmitter(Emitter):
         return dst
 
     def constant(self, value: Literal) -> Reg:
-        """A scalar register with that value, of 32 bits at least."""
-        dst, size = self.new("s", TYPE_BYTES[value.type] // 4 or 1), TYPE_BYTES[value.type]
-        self.emit("mov", (region(dst, value.type if size >= 4 else "d"),), (value,))
+        """A scalar register with that value, an integer of 32 bits at least."""
+        dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
+        self.emit("mov", (region(dst, "d" if value.type in _SHORT else value.type),), (value,))
         return dst
 
     def compare(

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import attrs
-
 from convgen.backends.intel.isa import Null, Region, Select, XeInstruction, recipe, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 
 def keep_flags(function: Function, most: int) -> Function:
@@ -141,9 +139,7 @@ class _Block:
         if all(r.vreg not in self.instead for r in _flags(i)):
             return i
         predicate = None if i.predicate is None else self._kept(i.predicate)
-        return attrs.evolve(
-            i, src=tuple(self._kept(o) if isinstance(o, Reg) else o for o in i.src), predicate=predicate
-        )
+        return evolve(i, src=tuple(self._kept(o) if isinstance(o, Reg) else o for o in i.src), predicate=predicate)
 
     def _kept(self, r: Reg) -> Reg:
         kept = self.instead.get(r.vreg)

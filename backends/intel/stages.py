@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
 from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
 from convgen.backends.intel.coalesce import coalesce
@@ -24,6 +22,7 @@ from convgen.backends.machine.maps import maps
 from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
+from convgen.ir.record import evolve
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
 _HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
@@ -50,29 +49,29 @@ def _physical(made: MachineKernel) -> Physical:
 
 def _select(made: MachineKernel) -> MachineKernel:
     """Statements become instructions on virtual registers, in their order."""
-    return attrs.evolve(made, function=select(made.kernel, made.facts, made.lines))
+    return evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
 def _keep_flags(made: MachineKernel) -> MachineKernel:
     """What is compared again, or moved to the flags again, is kept there as far as there is room."""
-    return attrs.evolve(made, function=keep_flags(made.code, _generation(made).flags))
+    return evolve(made, function=keep_flags(made.code, _generation(made).flags))
 
 
 def _coalesce(made: MachineKernel) -> MachineKernel:
     """What is only moved into a payload or into a part of a tuple is computed there."""
-    return attrs.evolve(made, function=coalesce(made.code, _generation(made).lanes))
+    return evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
 def _drop_fences(made: MachineKernel) -> MachineKernel:
     """Fences that publish nothing go: behind them nobody loads what was stored before."""
-    return attrs.evolve(made, function=drop_fences(made.code))
+    return evolve(made, function=drop_fences(made.code))
 
 
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
     """Scalars and flags get a place; tuples will stand behind them."""
     liveness = Liveness(made.code)
     allocation = allocate(made.code, {bank: made.banks[bank] for bank in "sf"}, liveness.ranges())
-    return attrs.evolve(made, allocation=allocation, liveness=liveness)
+    return evolve(made, allocation=allocation, liveness=liveness)
 
 
 def _allocate(
@@ -88,7 +87,7 @@ def _allocate(
     tuples = allocate(made.code, {"v": bank}, made.liveness.ranges(hold=hold))
     scalars = made.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
-    return attrs.evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
+    return evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
 
 
 def _keep_payloads(made: MachineKernel) -> MachineKernel:
@@ -96,7 +95,7 @@ def _keep_payloads(made: MachineKernel) -> MachineKernel:
     assert made.liveness is not None
     allocation = made.allocation
     function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"], _HOLD_STEPS)
-    return attrs.evolve(made, function=function, allocation=attrs.evolve(allocation, base=places), liveness=None)
+    return evolve(made, function=function, allocation=evolve(allocation, base=places), liveness=None)
 
 
 def _tuples_at(made: MachineKernel) -> int:
@@ -106,12 +105,12 @@ def _tuples_at(made: MachineKernel) -> int:
 def _score(made: MachineKernel) -> MachineKernel:
     """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
     g = _generation(made)
-    return attrs.evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
+    return evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
 
 
 def _carry_waits(made: MachineKernel) -> MachineKernel:
     """Waits that stand by themselves are carried by arithmetic before them, where it has room."""
-    return attrs.evolve(made, function=carry_waits(made.code, _generation(made)))
+    return evolve(made, function=carry_waits(made.code, _generation(made)))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
@@ -132,7 +131,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
         listing=made.listing,
     )
-    return attrs.evolve(made, emitted=emitted)
+    return evolve(made, emitted=emitted)
 
 
 def _info(made: MachineKernel) -> KernelInfo:

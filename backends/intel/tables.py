@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-import attrs
-
 from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
 
 DPAS_ROWS = 8  #: rows of the result: the repeat count that convgen uses
@@ -104,7 +102,7 @@ GENERATIONS: dict[str, Generation] = {
         subtiles=(1, 2, 4, 8),  # of large parts, chains are long: of products with source 1 in common
     ),
     "xehpc": _XEHPC,
-    "xe2": attrs.evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
+    "xe2": evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
 }
 
 
@@ -202,7 +200,7 @@ def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
     single = f32, f32, f32
     if g.tf32:
         tf32 = _dpas_atom(g.lanes, single, g.dpas_clocks)
-        yield _DPAS, attrs.evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
+        yield _DPAS, evolve(tf32, name=f"{_DPAS.mnemonic}.tf32", rounds_to="xf32")
     yield _MAD, _vector_atom(_MAD, g.lanes, single)
     for types in _INTEGERS:
         yield _DP4A, _vector_atom(_DP4A, g.lanes, types)
@@ -241,14 +239,14 @@ _A770 = Caches(
     fill_rate=267,  # as memory: there is nothing in between
     memory_rate=267,  # 560 GB/s at 2.1 GHz: Intel's product page
 )
-_MAX1550 = attrs.evolve(
+_MAX1550 = evolve(
     _A770,
     unit_bytes=512 << 10,  # Intel's technical overview of the Data Center GPU Max
     l2_bytes=408 << 20,  # the same; of both stacks, between which distance is not reckoned
     fill_rate=2048,  # as memory
     memory_rate=2048,  # 3.28 TB/s at 1.6 GHz: Intel's product page
 )
-_B580 = attrs.evolve(
+_B580 = evolve(
     _A770,
     unit_bytes=256 << 10,  # public measurements of Xe2
     l2_bytes=18 << 20,  # the same

@@ -7,7 +7,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -66,38 +66,37 @@ def allocate(
         return v.fixed is None, live[v] & -live[v], -v.size, v.number
 
     for v in sorted(live, key=key):
-        bank, words = banks[v.bank], occupied[v.bank]
+        bank = banks[v.bank]
         if v.fixed is not None:
-            put(v, v.fixed % banks[v.bank].limit)
+            put(v, v.fixed % bank.limit)
             continue
-        found = (_first_fit(words, live[v], v.size, *place) for place in _places(v, bank))
-        at = next((at for at in found if at is not None), None)
+        at = _place(v, live[v], bank, occupied[v.bank])
         if at is None:
             raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
         put(v, at)
     return Allocation(base, used)
 
 
-def _places(v: VirtualRegister, bank: Bank) -> Iterator[tuple[int, int]]:
-    """Steps and first words of the places that a register may take, those that it wants first."""
+def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> int | None:
+    """The first of the places that a register wants, else of those that it may take."""
     if bank.period and v.residue is not None:
-        yield bank.period, bank.first + (v.residue - bank.first) % bank.period
-        if bank.is_strict:
-            return
+        at = _first_fit(words, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
+        if at is not None or bank.is_strict:
+            return at
     step = bank.align(v.size)
-    yield step, -(-bank.first // step) * step
+    return _first_fit(words, mask, v.size, step, -(-bank.first // step) * step)
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
     """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
-    at = first
-    while at + size <= len(words):
-        for w in range(at + size - 1, at - 1, -1):
-            if words[w] & mask:
-                at = first - (first - w - 1) // step * step  # no start up to this word can do
-                break
-        else:
+    at, last = first, len(words) - size
+    while at <= last:
+        w = at + size - 1
+        while w >= at and not words[w] & mask:
+            w -= 1
+        if w < at:
             return at
+        at = first - (first - w - 1) // step * step  # no start up to this word can do
     return None
 
 

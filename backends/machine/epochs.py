@@ -24,7 +24,7 @@ def accesses_ahead(function: Function) -> Ahead:
                 if i.barrier:
                     ahead[i], now = now, {}
                 elif i.access is not None and i.access.space == "shared" and not i.access.private:
-                    now = {i.access: None, **now}
+                    now[i.access] = None
             if now.keys() != upcoming[index].keys():
                 upcoming[index], changed = now, True
     return ahead

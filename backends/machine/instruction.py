@@ -149,8 +149,7 @@ class Flag:
 Operand = Reg | Inert | Flag
 
 
-@frozen(cache_hash=True)
-class Access:
+class Access(NamedTuple):
     """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
 
     `region` is a buffer's or a shared tile's name; `slot` narrows it, -1 meaning any.
@@ -276,7 +275,7 @@ class BasicBlock:
     """Straight-line code. Control falls through to the next block unless the last instruction says otherwise."""
 
     label: str
-    instructions: list[Instruction] = attrs.field(factory=list)
+    instructions: list[Instruction] = attrs.Factory(list)
     comment: str = ""
 
 
@@ -285,7 +284,7 @@ class Function:
     """Blocks in layout order; the first is the entry. Whoever changes one that is done makes another."""
 
     name: str
-    blocks: list[BasicBlock] = attrs.field(factory=list)
+    blocks: list[BasicBlock] = attrs.Factory(list)
 
     def rewritten(self, body: Callable[[int, BasicBlock], Iterable[Instruction]]) -> Function:
         """The function with what `body` makes of each block, given with its index, as its instructions."""

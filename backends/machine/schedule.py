@@ -55,7 +55,7 @@ def _multiplies(block: BasicBlock) -> bool:
 @define(eq=False)
 class _Node:
     instruction: Instruction
-    successors: dict[int, int] = attrs.field(factory=dict)  # node -> latency
+    successors: dict[int, int] = attrs.Factory(dict)  # node -> latency
     waiting: int = 0
     ready: int = 0  # first slot in which all operands are there
     height: int = 0  # slots from issue to the end of the block along the longest path

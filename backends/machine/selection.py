@@ -21,7 +21,7 @@ from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.node import Node
-from convgen.ir.operands import operands
+from convgen.ir.operands import operands_of
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, bool_
@@ -56,9 +56,11 @@ class Selector(ABC):
         self.kernel, self.lines = kernel, lines
         nodes = postorder(kernel)
         self.uses = use_counts(nodes)
-        self.multiplies = any(isinstance(n, Mma) for n in nodes)
+        products = [n for n in nodes if isinstance(n, Mma)]
+        self.multiplies = bool(products)
+        self.first_product = {n.acc: n for n in reversed(products)}  #: by the sums that it adds to
         self.into: dict[Var, Reg] = {}  # loads that write straight into registers of a loop's, or of an operand
-        self.operands = _operands(kernel, self.uses)
+        self.operands = _operands(kernel, operands_of(products, kernel.body), self.uses)
         self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
         self.labels = 0
         self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
@@ -160,10 +162,8 @@ class Selector(ABC):
 
     def _for(self, s: st.For) -> None:
         out = self.out
-        products = [n for n in postorder(s.body) if isinstance(n, Mma)] if s.carried else []
-        first = {n.acc: n for n in reversed(products)}
         for c, init in zip(s.carried, s.inits):
-            self._carry_in(c, init, first.get(c))
+            self._carry_in(c, init, self.first_product.get(c))
         begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
         self.labels += 1
         label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
@@ -296,9 +296,8 @@ def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
     return last
 
 
-def _operands(kernel: Kernel, uses: Mapping[Var, int]) -> dict[Var, tuple[Var, ...]]:
+def _operands(kernel: Kernel, taken: Mapping[Var, int], uses: Mapping[Var, int]) -> dict[Var, tuple[Var, ...]]:
     """The operands of matrix instructions that several loads bring, which nothing else needs, with these."""
-    taken = operands(kernel.body)
     loaded = {s.var for s in statements(kernel.body) if isinstance(s, st.Load)} if taken else set()
     found: dict[Var, tuple[Var, ...]] = {}
     for s in statements(kernel.body):

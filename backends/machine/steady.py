@@ -23,6 +23,7 @@ Busy = Callable[[Instruction], int]
 
 _AHEAD = 250  #: slots; loads from global memory go ahead of their use by so much where they can: 1000 clocks
 _STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
+_ARRIVALS = 4  #: rounds at most, until what one turn leaves to the next is known
 _TURNS = 3  #: that are run to see what one takes
 _QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
 _MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # of an Enum, an attribute takes as long as ten names
@@ -41,12 +42,12 @@ class _Node:
     instruction: Instruction
     unit: Unit
     busy: int
-    before: dict[int, int] = attrs.field(factory=dict)
-    after: dict[int, int] = attrs.field(factory=dict)
-    earlier: dict[int, int] = attrs.field(factory=dict)  #: `before` in the turn before
-    later: dict[int, int] = attrs.field(factory=dict)  #: `after` in the next turn
-    gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `after`, with the slots that it goes ahead of them
-    later_gaps: list[tuple[int, int]] = attrs.field(factory=list)  #: `later` likewise
+    before: dict[int, int] = attrs.Factory(dict)
+    after: dict[int, int] = attrs.Factory(dict)
+    earlier: dict[int, int] = attrs.Factory(dict)  #: `before` in the turn before
+    later: dict[int, int] = attrs.Factory(dict)  #: `after` in the next turn
+    gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `after`, with the slots that it goes ahead of them
+    later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `later` likewise
 
     @classmethod
     def of(cls, i: Instruction, busy: Busy) -> _Node:
@@ -152,6 +153,7 @@ class _Turn:
         best: tuple[int, list[int]] | None = None
         for _ in range(_STRETCHES):
             self._spread()
+            self._arrive()
             for _ in range(2):  # once more, for what the next turn begins with was placed last
                 self._place()
             found = self._sorted()
@@ -222,7 +224,6 @@ class _Turn:
 
     def _place(self) -> None:
         """Give the others their slots."""
-        self._arrive()
         table = _Table(self.length)
         for n in self.products:
             table.take(self.nodes[n], self.slot[n])
@@ -234,7 +235,7 @@ class _Turn:
     def _arrive(self) -> None:
         """When all is there that an instruction needs, if loads go as soon as they can."""
         all_soonest, length, loads = self.soonest, self.length, set(self.loads)
-        for _ in range(2):
+        for _ in range(_ARRIVALS):
             known, free = list(all_soonest), 0
             for n, node in enumerate(self.nodes):
                 if node.unit is _MATRIX:
@@ -264,9 +265,10 @@ class _Turn:
             _, latest, number = heappop(ready)
             node = self.nodes[-number]
             wish = max(0, -latest)
-            lowest = max([slots[n] for n in node.before], default=-1) + 1
-            free = table.starts(node) & ((1 << wish + 1) - 1)
-            slot = slots[-number] = free.bit_length() - 1 if free >> min(lowest, wish) else wish
+            slot = (table.starts(node) & ((1 << wish + 1) - 1)).bit_length() - 1
+            if slot < wish and (slot < 0 or any(slots[n] >= slot for n in node.before)):
+                slot = wish  # rather than ahead of what it needs
+            slots[-number] = slot
             table.take(node, slot)
             for n in group.before[-number]:
                 waiting[n] -= 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable
 from typing import NoReturn
 
 from convgen.ir.error import UserError, meant, named
+
+_COLUMNS = 80  #: where there is no terminal that tells
 
 #: argparse's complaints in our words: given, wanted, where
 _COMPLAINTS = (
@@ -19,6 +22,23 @@ _COMPLAINTS = (
 )
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, which argparse asks for at each option by a module that takes a while to load."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size().columns or _COLUMNS
+    except OSError:  # no terminal
+        return _COLUMNS
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2, and whose examples keep their lines."""
 
@@ -28,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             prog=f"convgen {command}",
             description=description,
             epilog="\n".join(lines),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
 

@@ -18,8 +18,6 @@ import json
 import math
 from pathlib import Path
 
-import attrs
-
 from convgen.backends import target as targets
 from convgen.commands.steps import check_names, steps
 from convgen.driver import Build, Options, build, wrap
@@ -28,6 +26,7 @@ from convgen.ir.error import UserError, VerifyError, visible
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.verify import verify
 from convgen.passes.pipeline import PASSES
 from convgen.problem.matmul import parse_problem
@@ -73,11 +72,11 @@ def read(path: Path, options: Options | None = None) -> Build:
         if kernel not in kernels:
             known = ", ".join(k.name for k in program.ir.kernels)
             raise UserError(f"given kernel {kernel.name}, wanted one of the problem's ({known}), in {path.name}")
-        program.ir = attrs.evolve(program.ir, kernels=kernels)
+        program.ir = evolve(program.ir, kernels=kernels)
     else:
         kernel = _kernel(text, path.name)
         program = wrap(kernel, values["target"], _scalars(values["scalars"], path.name))
-    program.options = attrs.evolve(asked, disable=disable)
+    program.options = evolve(asked, disable=disable)
     program.passed = {kernel.name: after} if after else {}
     return program
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from convgen.commands import generate, session
 from convgen.commands.arguments import Parser, number
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve
 
 if TYPE_CHECKING:
     from convgen.problem.requests import Request
@@ -93,7 +94,6 @@ def _check(options: argparse.Namespace, path: Path | None) -> None:
 
 def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
     """The problems of files and descriptors, each once and without its name, by which none is known."""
-    import attrs
 
     from convgen.problem.requests import Reader
     from convgen.tune.registry import key_of
@@ -103,7 +103,7 @@ def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
         reader = Reader.of(knobs, None, None)
         for request in reader.file(Path(word)) if os.path.exists(word) else reader.words(word):
             if request.problem is not None:
-                request = attrs.evolve(request, text=key_of(request.problem, "")[1])
+                request = evolve(request, text=key_of(request.problem, "")[1])
             if request.text not in seen or request.error is not None:
                 seen.add(request.text)
                 yield request

@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-import attrs
-
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import TimedLine
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 _LABEL = re.compile(r"([.\w$]+):(?:\s*//\s*(?P<remark>.*))?$")
 _LINE = re.compile(r"\s*\.loc \d+ (\d+)|// \S+\.ir:(\d+)$")
@@ -57,7 +55,7 @@ class Waits:
 
 def printed_rows(text: str, kernel: str) -> list[Row]:
     """All rows of a kernel as the text of its module has them."""
-    return [attrs.evolve(row, number=number) for number, row in enumerate(_printed(text, kernel))]
+    return [evolve(row, number=number) for number, row in enumerate(_printed(text, kernel))]
 
 
 def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]) -> list[Row]:
@@ -70,7 +68,7 @@ def rows_of(text: str | None, kernel: KernelAnalysis, timed: Sequence[TimedLine]
     rows = []
     for number, row in enumerate(_together(printed, decoded)):
         found = clocks.get(row.offset)
-        rows.append(attrs.evolve(
+        rows.append(evolve(
             row,
             number=number,
             source=kernel.sources.get(row.offset, ""),
@@ -102,7 +100,7 @@ def _together(printed: Sequence[Row], decoded: Sequence[Row]) -> Iterator[Row]:
             yield row
         else:
             here = next(found)
-            yield attrs.evolve(row, offset=here.offset, kind=here.kind)
+            yield evolve(row, offset=here.offset, kind=here.kind)
 
 
 def _is_same(printed: Row, decoded: Row) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +19,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.stmt import LoadShared, Stmt
 from convgen.passes.messages.swizzle import conflict_cycles
 from convgen.plan.mapping import Launch, takers_of, tiles_of
@@ -271,7 +270,7 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     title = f"{m} x {n} tiles in the order {found.order}"
     drawing = draw(first, (m, n), xcds, in_flight, title, takers)
     tiles = _of_persisting(found, xcds) if persists else _by_tile(Schedule.of(first, xcds, in_flight), found, xcds)
-    return attrs.evolve(shown, drawing=drawing, tiles=tiles)
+    return evolve(shown, drawing=drawing, tiles=tiles)
 
 
 def _by_tile(schedule: Schedule, found: WorkgroupMapping, xcds: int) -> list[list[str]]:

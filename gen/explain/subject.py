@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.analysis import Analysis
@@ -21,7 +19,7 @@ from convgen.driver import Attempt
 from convgen.explain.steps import Recorder, Way
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan
@@ -55,7 +53,7 @@ class Made:
     @property
     def unordered(self) -> Config:
         """The config without its order of workgroups, as candidates have none."""
-        return attrs.evolve(self.plan.config, map=IN_ROWS)
+        return evolve(self.plan.config, map=IN_ROWS)
 
     @property
     def together(self) -> int:
@@ -90,7 +88,7 @@ class Subject:
     @property
     def by_loops(self) -> Subject:
         """The same with clocks of loops in place of times of launches."""
-        return attrs.evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
+        return evolve(self, times=None, loops=targets.profile_code(self.content, self.file))
 
 
 # ---------------------------------------------------------------- a problem
@@ -150,7 +148,7 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
     bare = Subject(name=str(made.problem), target=code.target, made=made, launches=code.record.launches, text=code.asm)
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
-        return attrs.evolve(bare, remarks=(remark,))
+        return evolve(bare, remarks=(remark,))
     name = f"{code.name}{target.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
@@ -159,7 +157,7 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
         from convgen.run import verify
 
         outcome = verify.run(code, groups=groups)
-    return attrs.evolve(
+    return evolve(
         bare,
         content=code.object,
         file=name,
@@ -197,10 +195,10 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
     analysis = targets.analyze_code(content, file.name)
     made, remarks = _made_again(record, file, analysis)
     if made is not None:
-        found = _told(attrs.evolve(made, code=attrs.evolve(made.code, record=record)), chip, 0 if scalars else groups)
+        found = _told(evolve(made, code=evolve(made.code, record=record)), chip, 0 if scalars else groups)
         chosen = ", ".join(f"{name}={value}" for name, value in scalars.items())
         told = (f"Launches and times are those of {chosen}; tiles are told as without, and none are compared.",)
-        return attrs.evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
+        return evolve(found, remarks=(*remarks, *found.remarks, *(told if scalars else ())))
     times, loops, more = _clocks(prepared.of_launches(record, content, file.name), chip)
     return Subject(
         name=path.name,

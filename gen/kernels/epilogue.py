@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr, Shuffle
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, TensorDim, View
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 from convgen.ir.types import Type, vector
 
 
@@ -118,7 +118,7 @@ class Broadcast:
 
     def piece(self, first: int, count: int) -> Broadcast:
         """What so many registers take, from one on."""
-        return attrs.evolve(self, order=self.order[first : first + count])
+        return evolve(self, order=self.order[first : first + count])
 
     def as_type(self, elem: Type, made: Callable[[Expr], Expr] = lambda x: x, seen: Type | None = None) -> Expr:
         """What is made of it, as another type, for each register; integers `seen` with or without a sign."""
@@ -176,4 +176,4 @@ def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int,
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)
 
     order = layout.shared_order(few, lambda coords: tuple(int(at) for dim, at in coords.items() if dim in dims))
-    return attrs.evolve(few, dims=layout.dims[:2]), order
+    return evolve(few, dims=layout.dims[:2]), order

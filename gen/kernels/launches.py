@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +15,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.kernels import streams
 from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.meeting import Meeting
@@ -260,7 +259,7 @@ class _Builder:
         sums = [self._sums(part) for part in plan.parts]
         main = self._launch(merged_kernel(plan, "main"), plan.config.tile[:2], plan.parts[0].mapping)
         for part, before in zip(plan.parts, sums):
-            own = {n: attrs.evolve(launch, mapping=part.mapping) for n, launch in main.items()}
+            own = {n: evolve(launch, mapping=part.mapping) for n, launch in main.items()}
             self._section(part, {**self.shared, **before, **own})
 
     def _section(self, part: Part, used: _Launches) -> None:

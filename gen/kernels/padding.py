@@ -14,8 +14,6 @@ from functools import reduce
 from math import gcd
 from operator import and_
 
-import attrs
-
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
 from convgen.ir.floats import fma
@@ -23,7 +21,7 @@ from convgen.ir.layout.digits import Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.epilogue import along
@@ -110,7 +108,7 @@ class Anew:
 
     def _positions(self, dim: str) -> Digits:
         """A dim of the workgroup's tile, split into the subgroup and the number of a position among its own."""
-        own = (d if d.space == Space.SUBGROUP else attrs.evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
+        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
         digits = Digits((dim,), tuple(own))
         return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
 
@@ -139,7 +137,7 @@ class Anew:
         parts = self._parts
         _, at, *batch = self.at(row, part // parts)
         at = part * depth if self.padding.summed else at + part % parts * depth
-        return self.load(attrs.evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+        return self.load(evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
 
     def _share(self) -> tuple[Expr, ...]:
         """The blocks of all K between which a share of it is."""

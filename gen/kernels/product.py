@@ -12,14 +12,13 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 
-import attrs
-
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
 from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
@@ -88,7 +87,7 @@ class _Product:
 
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
-        self.mmas = tuple(attrs.evolve(plan.mma, part=n) for n in range(plan.mma.parts))
+        self.mmas = tuple(evolve(plan.mma, part=n) for n in range(plan.mma.parts))
         k.tiles += (*part.tiles, *((plan.teams_meet.tile,) if plan.teams_meet else ()))
 
     def build(self, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
@@ -177,7 +176,7 @@ class _Product:
         pieces = [(total, n, d) for total, layout in sums for n, d in enumerate(layout.parts(_MOST_MADE))]
         taken = 0 if self.plan.config.separate_accumulators else accumulator_registers(self.plan)
         room = int((self.plan.facts.registers - taken) * _ROOM)
-        reader = attrs.evolve(reader, room=room)
+        reader = evolve(reader, room=room)
         loaded = (epilogue.load(reader, layout) for _, _, layout in pieces)
         ahead = deque(islice(loaded, 1))
         each = max(1, reader.fresh(chain(*ahead[0])))

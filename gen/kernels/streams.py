@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from math import isqrt
 
-import attrs
-
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Add, Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
@@ -22,7 +20,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
 from convgen.kernels.epilogue import Epilogue, Reader
 from convgen.kernels.steps import Convert
@@ -104,7 +102,7 @@ class Stream:
 def _without_terms(layout: Fragment) -> Fragment:
     """The distribution of the sums: terms in one lane are one sum, those in other lanes and subgroups are parts."""
     kept = (d for d in layout.digits if d.dim != "r" or d.space is not Space.REGISTER)
-    return Fragment(("n", "m", "p"), tuple(attrs.evolve(d, dim="p") if d.dim == "r" else d for d in kept))
+    return Fragment(("n", "m", "p"), tuple(evolve(d, dim="p") if d.dim == "r" else d for d in kept))
 
 
 def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int = 1, subgroups_r: int = 1) -> Fragment:

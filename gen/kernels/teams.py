@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.facts import TargetFacts
@@ -18,7 +16,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Overlay, Shared
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import vector
 from convgen.passes.messages.scratch import in_two_dims, scratch_tile, whole
 
@@ -75,7 +73,7 @@ def _apart(mma: MmaTile, share: Fragment) -> Fragment:
     def held(d: Digit) -> Digit:
         if d.space is not Space.SUBGROUP or d.stride < mma.teams:
             return d
-        return attrs.evolve(d, space=Space.REGISTER, stride=share.registers * (d.stride // mma.teams))
+        return evolve(d, space=Space.REGISTER, stride=share.registers * (d.stride // mma.teams))
 
     return Fragment((_K, *share.dims), (*map(held, share.digits), mma.along_k(_K)))
 

@@ -458,8 +458,11 @@ def _meeting(
     sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
     given_back = np.minimum(left, costs.dirty) / costs.drain
 
+    known, places = np.unique(slices, return_inverse=True)
+
     def by_last(count: int) -> Numbers:
-        members, arrivals = (_of_levels(slices, count, number) for number in (_members, _arrivals))
+        each_has = np.array([(_members(n, count), _arrivals(n, count)) for n in known.tolist()])
+        members, arrivals = (number[places].reshape(slices.shape) for number in each_has.T)
         added = members * tile / facts.core.global_rate + _ARRIVAL * arrivals
         met: Numbers = sums + given_back + each * _BESIDE * added
         return met
@@ -475,12 +478,6 @@ def _meeting(
         at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
         met = np.minimum(met, other)
     return np.where(slices == 1, 0.0, met), at_a_time
-
-
-def _of_levels(slices: Numbers, count: int, number: Callable[[int, int], int]) -> Numbers:
-    """A number for each count of slices, so many of which meet at a time."""
-    known, places = np.unique(slices, return_inverse=True)
-    return np.array([number(each, count) for each in known.tolist()])[places].reshape(slices.shape)
 
 
 def _members(slices: int, count: int) -> int:

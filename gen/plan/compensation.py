@@ -19,13 +19,11 @@ from collections.abc import Mapping
 from functools import reduce
 from math import prod
 
-import attrs
-
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
 from convgen.kernels.epilogue import Step
@@ -119,7 +117,7 @@ class _Factor:
     @property
     def k_dims(self) -> tuple[Dim, ...]:
         """Those of K, without what pads blocks of the product."""
-        return tuple(attrs.evolve(d, padded=d.size) for d in self.view.axes[1])
+        return tuple(evolve(d, padded=d.size) for d in self.view.axes[1])
 
     def over(self, others: tuple[Dim, ...], summed: tuple[Dim, ...]) -> View:
         """Its rows, other dims, and those along which it is to be summed, as the axes N, M, R."""

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from convgen.ir.layout.memory import Dim, Global, SizedGlobal, SizedView, TensorDim, View, stride
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import scalar
 from convgen.plan.blocks import WHOLE, Cuts, Index
@@ -96,7 +96,7 @@ class Tensor:
     def counted(self, sizes: tuple[Size, ...]) -> Tensor:
         """The same with those of these sizes that it has."""
         own = {name for t in self.index for name, _ in t.terms}
-        return attrs.evolve(self, sizes=tuple(size for size in sizes if size.name in own))
+        return evolve(self, sizes=tuple(size for size in sizes if size.name in own))
 
     def stride(self, dim: str) -> int:
         """Distance in memory, in elements, between neighbours along a dim."""
@@ -104,7 +104,7 @@ class Tensor:
 
     def cut(self, cuts: Cuts) -> Tensor:
         """The same with pieces of the dims for coordinates."""
-        return attrs.evolve(self, index=cuts.index(self.spec.layout, self.index)) if cuts.sizes else self
+        return evolve(self, index=cuts.index(self.spec.layout, self.index)) if cuts.sizes else self
 
     def runs_along(self, dims: tuple[Dim, ...]) -> bool:
         """Whether neighbours along one of the dims are neighbours in memory."""
@@ -150,15 +150,15 @@ class Contraction:
 
     def fused(self) -> Contraction:
         """The same result where the batch is part of N: right for who writes all of it alike."""
-        return attrs.evolve(self, n=(*self.batch, *self.n), batch=())
+        return evolve(self, n=(*self.batch, *self.n), batch=())
 
     def reading(self, problem: Problem, moved: Collection[str]) -> Contraction:
         """The same with some inputs read where they were moved to."""
         of_m, of_n = (
-            attrs.evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
+            evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
             for t in (self.of_m, self.of_n)
         )
-        return attrs.evolve(self, of_m=of_m, of_n=of_n)
+        return evolve(self, of_m=of_m, of_n=of_n)
 
     def counted(self, sizes: tuple[Size, ...]) -> Contraction:
         """The same where some sizes are known at launch."""
@@ -166,14 +166,14 @@ class Contraction:
             return self
         exact = {size.name: size for size in sizes}
         sides = (self.m, self.n, self.k, self.batch)
-        m, n, k, batch = (tuple(attrs.evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
+        m, n, k, batch = (tuple(evolve(d, exact=exact.get(d.name)) for d in dims) for dims in sides)
         of_m, of_n, result = (t.counted(sizes) for t in (self.of_m, self.of_n, self.result))
-        return attrs.evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
+        return evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
         """The views; M and N are exchanged where the result is contiguous along M."""
         if not self.result.runs_along(self.n) and self.result.runs_along(self.m):
-            return attrs.evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
+            return evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
         return self._ordered(block)
 
     def _ordered(self, block: int) -> Product:
@@ -185,7 +185,7 @@ class Contraction:
         # K follows the tensor that lies contiguous along it, the larger one if that does not decide.
         k = in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
         inner = k[-1]
-        k = (*k[:-1], attrs.evolve(inner, padded=-(-inner.size // block) * block))
+        k = (*k[:-1], evolve(inner, padded=-(-inner.size // block) * block))
         batch = (in_order(self.batch, self.result, self.of_m),) if self.batch else ()
         views = self.of_n.view(n, k, *batch), self.of_m.view(m, k, *batch), self.result.view(n, m, *batch)
         return Product(*views, self.role, self.cuts)
@@ -213,5 +213,5 @@ def along(name: str, size: int) -> TensorDim:
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
     """An input in the layout that its tag `any` means, in a buffer of its own."""
-    spec = attrs.evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
-    return attrs.evolve(spec, name=f"{name}_reordered")
+    spec = evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
+    return evolve(spec, name=f"{name}_reordered")

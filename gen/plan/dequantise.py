@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import gcd
 from typing import Any
 
-import attrs
-
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
 from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import views
@@ -158,7 +156,7 @@ def _spread(
 
 def few_of(layout: Fragment, spans: tuple[int, int]) -> Fragment:
     """The layout without the registers of what neighbours share: they are at the first of these."""
-    digits = (attrs.evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in _told(layout, spans))
+    digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in _told(layout, spans))
     return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
 
 

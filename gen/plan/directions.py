@@ -17,10 +17,9 @@ from collections.abc import Iterable, Iterator
 from itertools import product as combinations
 from math import prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, TensorDim
+from convgen.ir.record import evolve
 from convgen.plan.blocks import Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Tensor, along, dim_of
@@ -82,7 +81,7 @@ def grouped(problem: Matmul, t: TensorDim) -> TensorDim:
     if not is_split(sizes):
         return t
     ((name, _),) = t.terms
-    return attrs.evolve(t, terms=((f"{name}g", sizes[0]), (name, 1)))
+    return evolve(t, terms=((f"{name}g", sizes[0]), (name, 1)))
 
 
 def batched(spec: TensorSpec, matrix: str) -> Index:

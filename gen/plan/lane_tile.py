@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import BlockAtom
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import divide
@@ -104,6 +102,6 @@ def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     reached: dict[str, int] = {}
     found = []
     for d in digits:
-        found.append(attrs.evolve(d, stride=reached.get(d.space, 1)))
+        found.append(evolve(d, stride=reached.get(d.space, 1)))
         reached[d.space] = reached.get(d.space, 1) * d.size
     return tuple(d for d in found if d.size > 1)

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from itertools import product as combinations
 from math import gcd, prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Xcc
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
 from convgen.plan.config import Config, Own
 from convgen.plan.copies import power_of_two
@@ -87,7 +85,7 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
         for own in few if parts else ():
             works = [_Work.of(part, own, atom, facts) for part in parts]
             if max(work.registers for work in works) <= facts.registers:
-                yield attrs.evolve(config, mma=own), works
+                yield evolve(config, mma=own), works
 
 
 def _is_short(own: Own, products: int) -> bool:
@@ -116,7 +114,7 @@ def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, we
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
     straight = config.tile[2]
     shape = (straight, tile.n, tile.positions) if weights else (tile.positions, tile.n, straight)
-    return attrs.evolve(config, tile=shape, waves=tile.subgroups, map=order, slices=slices)
+    return evolve(config, tile=shape, waves=tile.subgroups, map=order, slices=slices)
 
 
 @frozen

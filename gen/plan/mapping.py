@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import product as combinations
 
-import attrs
 import numpy as np
 
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.panels import Ints
@@ -75,7 +74,7 @@ class Launch:
     def least(self, found: Traffic) -> Traffic:
         """What no order can be below, given what one does: each byte comes once, and results reach all channels."""
         once = self.operands.rows.whole + self.operands.columns.whole
-        return attrs.evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
+        return evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
         """The traffic of a matrix product block by block, through caches that keep what was used last."""

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
-import attrs
-
 from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
@@ -104,8 +102,8 @@ def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: Mma
     k = factors[0].axes[_K]
     inner = _behind(k, taps)
     *outer, last = tuple(d for d in k if d not in taps) or (Dim("one", 1, 1),)
-    rest = (*outer, attrs.evolve(last, padded=-(-last.size // depth) * depth))
-    apart = tuple(attrs.evolve(d, padded=d.size) for d in taps)
+    rest = (*outer, evolve(last, padded=-(-last.size // depth) * depth))
+    apart = tuple(evolve(d, padded=d.size) for d in taps)
     masks, ends = _share(k, tile_k) if shared else ((), ())
     of_n, of_m = (
         _seen(view, (view.axes[0], rest, *view.axes[2:], apart, *((d,) for d in ends)), masks) for view in factors
@@ -131,14 +129,12 @@ def _share(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
 def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Padding:
     """Pixels are summed: where they are outside at a tap, the other factor has zeros."""
     view = factors[side]
-    taps = tuple(attrs.evolve(d, name=f"{d.name}_tap") for d in own)
+    taps = tuple(evolve(d, name=f"{d.name}_tap") for d in own)
     names = {d.name: tap.name for d, tap in zip(own, taps)}
     run = _behind(view.axes[_ROWS], own)
     alone = run % rows == 0
     same = () if alone else tuple(TensorDim(1, ((d, 1), (tap, -1)), 0, True) for d, tap in names.items())
-    outside = tuple(
-        attrs.evolve(t, terms=tuple((names.get(name, name), coef) for name, coef in t.terms)) for t in halo(view)
-    )
+    outside = tuple(evolve(t, terms=tuple((names.get(name, name), coef) for name, coef in t.terms)) for t in halo(view))
     masks = ((), outside)
     of_n, of_m = (_seen(each, (*each.axes, taps), masks[n != side]) for n, each in enumerate(factors))
     return Padding(of_n, of_m, {side: same}, taps, False, run, alone)

@@ -11,8 +11,6 @@ from enum import Enum
 from functools import partial
 from math import prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
@@ -20,7 +18,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.layout.order import IN_ROWS, Order
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
@@ -114,8 +112,8 @@ class Plan:
 
     def in_order(self, order: Order) -> Plan:
         """The same with workgroups in another order."""
-        parts = (attrs.evolve(part, mapping=attrs.evolve(part.mapping, order=order)) for part in self.parts)
-        return attrs.evolve(self, config=attrs.evolve(self.config, map=order), parts=tuple(parts))
+        parts = (evolve(part, mapping=evolve(part.mapping, order=order)) for part in self.parts)
+        return evolve(self, config=evolve(self.config, map=order), parts=tuple(parts))
 
     @property
     def acc_type(self) -> Type:
@@ -216,7 +214,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     reduction = _reduction(problem, config, parts, facts)
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
         # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
-        unit, parts = _laid_out(problem, attrs.evolve(unit, run=1), config, facts)
+        unit, parts = _laid_out(problem, evolve(unit, run=1), config, facts)
     if config.grids == MERGED:
         parts = _in_one_grid(parts, config, unit, reduction)
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
@@ -224,7 +222,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     if config.waves_k > 1:
         plan = _with_teams(plan)
-    plan = attrs.evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
+    plan = evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
 
@@ -236,7 +234,7 @@ def _with_teams(plan: Plan) -> Plan:
     found = TeamsMeet.of(plan.unit, plan.parts[0].tiles if plan.parts else (), plan.facts)
     if not found:
         raise DoesNotFit("no input's shared memory has room for subgroups along K to meet")
-    return attrs.evolve(plan, teams_meet=found)
+    return evolve(plan, teams_meet=found)
 
 
 def _laid_out(
@@ -248,7 +246,7 @@ def _laid_out(
     if config.taps == RESIDENT:
         windows = _resident(problem, products, unit, config, facts)
         depth = config.tile[2] // len(windows[0].taps) if windows and windows[0] else config.tile[2]
-        unit = _unit(problem, attrs.evolve(config, tile=(*config.tile[:2], depth)), facts)  # of one tap
+        unit = _unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts)  # of one tap
         products = [each.product for each in windows if each]
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
@@ -259,7 +257,7 @@ def _laid_out(
 
     parts = laid_out(unit)
     if isinstance(unit, MmaTile) and unit.run > 1 and conflicts(parts):
-        plain = attrs.evolve(unit, run=1)
+        plain = evolve(unit, run=1)
         in_order = laid_out(plain)
         if conflicts(in_order) < conflicts(parts):
             return plain, in_order
@@ -300,7 +298,7 @@ def _in_one_grid(
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
     first, found = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        found.append(attrs.evolve(part, mapping=attrs.evolve(part.mapping, first=first)))
+        found.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
     return tuple(found)
 
@@ -422,13 +420,13 @@ def _part(
         of_m = operand_in_rows(
             windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps)
         )
-        of_m = attrs.evolve(of_m, taps=windows.taps)
+        of_m = evolve(of_m, taps=windows.taps)
     elif isinstance(unit, MmaTile):
         direct_n, direct_m = config.direct
         of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = (
-            attrs.evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
+            evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
             for o, rows in ((of_n, tile_n), (of_m, tile_m))
         )
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)

@@ -12,12 +12,10 @@ from __future__ import annotations
 from itertools import product as combinations
 from math import prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.node import replace
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 from convgen.plan.padding import windows
 
@@ -74,10 +72,10 @@ def resident(product: Product, depth: int) -> Resident:
         raise DoesNotFit(f"{_GIVEN}: wanted positions of windows innermost in memory")
     blocks = Dim(f"{channels.name}_blocks", channels.size // each, channels.size // each)
     few = Dim(channels.name, each, each)
-    rows = (*m[: -len(lines)], *(attrs.evolve(line.dim, padded=line.padded) for line in lines))
+    rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
     cut = (blocks, *taps, few)
     of_n, of_m = (_cut(view, channels.name, blocks.name, each) for view in (product.of_n, product.of_m))
-    found = attrs.evolve(
+    found = evolve(
         product,
         of_n=replace(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
         of_m=replace(of_m, axes=(rows, cut, *of_m.axes[2:])),
@@ -110,7 +108,7 @@ def _cut(view: View, channels: str, blocks: str, each: int) -> View:
         terms = [
             (((name, coef), (blocks, coef * each)) if name == channels else ((name, coef),)) for name, coef in t.terms
         ]
-        return attrs.evolve(t, terms=tuple(term for found in terms for term in found))
+        return evolve(t, terms=tuple(term for found in terms for term in found))
 
     return replace(view, index=tuple(of(t) for t in view.index))
 

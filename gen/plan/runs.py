@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.plan.contraction import Joined, Product
 from convgen.plan.padding import names_in, windows
@@ -55,7 +54,7 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
             if facts.flat:
                 of_n, of_m, result = map(_unskewed, (of_n, of_m, result))
             joined = Joined(_RUN, dims, lead, product.result.index)
-            best, widest = attrs.evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
+            best, widest = evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
     if widest[0] == 1:
         raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} have no messages of {WORD} bytes and more")
     return best

@@ -7,14 +7,12 @@ from contextlib import suppress
 from functools import lru_cache
 from math import prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
@@ -188,11 +186,11 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
     if have_columns(problem):
         (joined,) = products(problem, 1, moved, COLUMNS)
         if joined.n <= _MOST_COLUMNS:
-            yield attrs.evolve(_shape(joined, 1), phases=COLUMNS)
-            yield from (attrs.evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
+            yield evolve(_shape(joined, 1), phases=COLUMNS)
+            yield from (evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
         sizes = sorted(((part.m, part.n, part.k // apart.inner) for part in parts), key=lambda size: -size[2])
-        yield attrs.evolve(apart, parts=1, grids=MERGED, merged=tuple(sizes))
+        yield evolve(apart, parts=1, grids=MERGED, merged=tuple(sizes))
     if len(parts) == 1 and not problem.runtime:
         yield from _as_runs(apart, largest, facts)
 
@@ -233,7 +231,7 @@ def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[Sh
         return
     with suppress(DoesNotFit):
         found = resident(part, part.k)
-        yield attrs.evolve(_shape(part, 1), m=found.product.m, windows=found)
+        yield evolve(_shape(part, 1), m=found.product.m, windows=found)
 
 
 # ---------------------------------------------------------------- inputs that are moved before

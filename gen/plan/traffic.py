@@ -17,13 +17,12 @@ from __future__ import annotations
 from functools import cached_property
 from math import gcd, prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import Caches
 from convgen.ir.layout.memory import View, stride
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.contraction import Product
 from convgen.plan.panels import Floats, Ints, Panels, distinct, panels
 
@@ -206,6 +205,8 @@ class Count:
     def _direction(self) -> Flags:
         """Whether most workgroups of each wave, by round and XCD, walk K backwards."""
         shape = self.at.rounds, self.caches.xcds
+        if not self.at.backwards.any():
+            return np.zeros(shape, np.bool_)
         backwards, all_of_it = (np.bincount(self._wave, each, prod(shape)) for each in (self.at.backwards, None))
         return (backwards * 2 > all_of_it).reshape(shape)
 
@@ -225,7 +226,7 @@ def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: 
     together = int(capacity // max(1.0, read.max(initial=0)))
     if together < 2:
         return total
-    longer = _sides(attrs.evolve(at, round=at.round // together), operands, place, places)
+    longer = _sides(evolve(at, round=at.round // together), operands, place, places)
     return min(total, sum(float(side.bytes.sum()) for side in longer))
 
 
@@ -270,6 +271,8 @@ class _Side:
         since = np.minimum(passed[turn, place] - passed[before, place], whole)
         kept = np.where(since <= capacity, 1.0, 0.0)
         next_round = turned[turn, place] & (before == turn - 1)
+        if not next_round.any():
+            return float((each * kept).sum())
         wave = turn * passed.shape[1] + place
         shared = np.bincount(wave[next_round], each[next_round], passed[1:].size)[wave]
         both = passed[turn + 1, place] - passed[turn - 1, place] - shared
@@ -282,6 +285,8 @@ def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, 
 
     Slices read disjoint parts, but where taps over the same pixels fall to several: then as much as they ask for.
     """
+    if slices == 1:
+        return panels.union(wave, tile, waves)
     group = wave * slices + part
     union = panels.union(group, tile, waves * slices)
     asked = np.bincount(group, minlength=waves * slices) * panels.requested

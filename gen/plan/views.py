@@ -10,10 +10,9 @@ from contextlib import suppress
 from functools import lru_cache
 from math import gcd, prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
@@ -93,7 +92,7 @@ def bytes_of(problem: Problem, name: str) -> TensorSpec:
     """A tensor, or where its elements have 4 bits the same in bytes, in a buffer of its own."""
     spec = problem.tensor(name)
     wide = {"s4": "s8", "u4": "u8"}.get(spec.dtype)
-    return attrs.evolve(spec, name=f"{name}_bytes", dtype=wide) if wide else spec
+    return evolve(spec, name=f"{name}_bytes", dtype=wide) if wide else spec
 
 
 def widening(problem: Problem, name: str) -> tuple[View, View]:
@@ -232,7 +231,7 @@ def bias_gradient(problem: Problem) -> View | None:
     """diff_dst as (N, K), of which the sums along K are the gradient of the bias; None if that is not wanted."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
         return None
-    alone = attrs.evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
+    alone = evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
     positions, _, _, _, index = forward_dims(alone)
     tensor, channels = Tensor(tensor_of(problem, "diff_dst"), index), (dim_of("oc", problem.oc),)
     cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])

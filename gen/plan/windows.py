@@ -19,12 +19,10 @@ from collections.abc import Mapping, Sequence
 from itertools import product as combinations
 from math import gcd, prod
 
-import attrs
-
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.memory import Dim, TensorDim, View
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
 from convgen.passes.messages.linear import linearize
 from convgen.plan import views
@@ -177,12 +175,12 @@ def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tup
     else:
         made = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found]
     exact = config.padding == EXACT
-    return tuple(p if exact and p.of_n.memory.elem.is_float else attrs.evolve(p, halo=()) for p in made)
+    return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in made)
 
 
 def _of_image(c: Contraction) -> Contraction:
     """What makes an image of the same three tensors as makes weights."""
-    return attrs.evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
+    return evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
 class _Maker:
@@ -223,7 +221,7 @@ class _Maker:
         cuts = self._cuts()
         outer, inner = self._order(cuts)
         n, s = (*c.batch, *c.n), (*c.batch, *self.channels)
-        image = attrs.evolve(c.result, index=cuts.index(c.result.spec.layout, c.result.index))
+        image = evolve(c.result, index=cuts.index(c.result.spec.layout, c.result.index))
         weights, flat = self._weights(n, axes, looped)
         source = self._source(s, outer, axes)
         return Windows(
@@ -237,7 +235,7 @@ class _Maker:
         if self.unrolled != (wanted := of_image.ins * prod(w.taps for w in of_image.unrolled)):
             raise DoesNotFit(f"tile M of {self.unrolled}, wanted {wanted}: all taps of some axes of space")
         result = c.of_n.view((*c.batch, *c.n), (*self.taps, *self.channels))
-        return attrs.evolve(of_image, of_n=of_image.result, result=result, flat=(), of_weights=True)
+        return evolve(of_image, of_n=of_image.result, result=result, flat=(), of_weights=True)
 
     def _cuts(self) -> Cuts:
         """Of the positions into blocks."""
@@ -295,7 +293,7 @@ class _Maker:
             terms = ((block, step), (f"at_{tap.name}", unit))
             index[n] = TensorDim(t.size, terms, const, const < 0 or reach >= t.size)
             places.append((Dim(f"at_{tap.name}", size, size),))
-        return attrs.evolve(self.c.of_m, index=tuple(index)).view(s, outer, *places)
+        return evolve(self.c.of_m, index=tuple(index)).view(s, outer, *places)
 
     def _halo(self, source: View) -> tuple[TensorDim, ...]:
         own = {n for n, _ in self.met.values() if self.c.of_m.index[n].masked}
@@ -304,7 +302,7 @@ class _Maker:
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
         """The weights, and the elements between taps of each axis and between channels if all lie side by side."""
         last = {tap.name: tap.size - 1 for tap, w in zip(self.taps, axes) if w.flipped}
-        tensor = attrs.evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
+        tensor = evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))
         dims = sorted((*n, *k), key=lambda d: d.size > 1)  # those of one position outermost
         by_lanes = not self.own.atom and not looped
@@ -327,4 +325,4 @@ def _are_dense(strides: Sequence[int], dims: Sequence[Dim]) -> bool:
 def _flipped(t: TensorDim, last: Mapping[str, int]) -> TensorDim:
     """The coordinate as a function of dims counted from their end."""
     terms = tuple((name, -coef if name in last else coef) for name, coef in t.terms)
-    return attrs.evolve(t, terms=terms, const=t.const + sum(coef * last.get(name, 0) for name, coef in t.terms))
+    return evolve(t, terms=terms, const=t.const + sum(coef * last.get(name, 0) for name, coef in t.terms))

@@ -10,9 +10,7 @@ from enum import Enum
 from math import prod
 from typing import ClassVar
 
-import attrs
-
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem import grammar, options
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
@@ -207,7 +205,7 @@ def _with_bias(problem: Conv, dtype: str) -> Conv:
     direction = problem.direction.with_bias
     if dtype == "undef" or direction is problem.direction:
         return problem
-    return attrs.evolve(problem, direction=direction, bias_type="" if dtype == problem.acc_type else dtype)
+    return evolve(problem, direction=direction, bias_type="" if dtype == problem.acc_type else dtype)
 
 
 def _axes(scanned: grammar.Descriptor) -> tuple[tuple[Axis, Axis, Axis], int]:

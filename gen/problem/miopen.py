@@ -11,11 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, named
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem import grammar
 from convgen.problem.conv import Conv
 
@@ -194,9 +192,7 @@ def _values(line: str, words: Sequence[tuple[int, str]]) -> dict[str, _Value]:
             text = text.upper()
         values[flag.name] = _Value(flag, text, spelled, at)
     unused = _UNUSED.get(values["spatial_dim"].text, ()) + _UNUSED.get(values["pad_mode"].text, ())
-    return {
-        name: attrs.evolve(value, text="1" if name in unused else _value(line, value)) for name, value in values.items()
-    }
+    return {name: evolve(value, text="1" if name in unused else _value(line, value)) for name, value in values.items()}
 
 
 _PADS = ("pad_d", "pad_h", "pad_w")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
 from convgen.problem import attributes, masks
 
@@ -90,6 +89,6 @@ def _scale(entry: str) -> Scale:
     role, mask, *fields = entry.split(":")
     scale = Scale(attributes.role(role), str(int(mask)) if mask.isdigit() else mask.lower())
     if scale.is_single and fields:
-        scale = attrs.evolve(scale, value=attributes.real(fields.pop(0)))
+        scale = evolve(scale, value=attributes.real(fields.pop(0)))
     dtype, groups = attributes.typed(fields)
-    return attrs.evolve(scale, dtype=dtype or scale.dtype, groups=groups)
+    return evolve(scale, dtype=dtype or scale.dtype, groups=groups)

@@ -16,7 +16,7 @@ from convgen.backends import target as targets
 from convgen.backends.timing import L2_LATENCY, LaunchProfile, Machine
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, Chip, chip_of
 from convgen.profile.closed import Estimate, Terms
@@ -71,7 +71,7 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
     first, further = (known[kind].terms for kind in _LAUNCHES[entry.kind.split("/")[1]])
     told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
-    return entry, attrs.evolve(entry.terms, **(scaled | told))
+    return entry, evolve(entry.terms, **(scaled | told))
 
 
 def _per_us(unit: str, chip: Chip) -> float:

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import attrs
-
 from convgen.ir.error import UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.run.code import Code
 
 
@@ -35,7 +33,7 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
         object=Path(stem + object_suffix) if code.object is not None else None,
         launch=Path(stem + ".launch.json"),
     )
-    record = attrs.evolve(code.record, object=files.object.name if files.object else None)
+    record = evolve(code.record, object=files.object.name if files.object else None)
     contents = {
         files.asm: code.asm.encode(),
         files.object: code.object or b"",

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 Array = npt.NDArray[np.generic]
 Numbers = npt.NDArray[np.int64]
@@ -93,7 +92,7 @@ class Fill:
         ranges = [range(size)[key] for size, key in zip(self.shape, keys)]
         start = self.start + sum(r.start * stride for r, stride in zip(ranges, self.strides) if len(r))
         strides = tuple(r.step * stride for r, stride in zip(ranges, self.strides))
-        return attrs.evolve(self, shape=tuple(map(len, ranges)), strides=strides, start=start)
+        return evolve(self, shape=tuple(map(len, ranges)), strides=strides, start=start)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """All elements; where they are numbered without gaps, the numbers are not held in memory."""
@@ -110,7 +109,7 @@ class Fill:
         """A whole tensor with its elements, in the same order, in another shape."""
         if self.strides != _row_major(self.shape) or prod(shape) != prod(self.shape):
             raise ValueError(f"a part of shape {self.shape} seen as {shape}")
-        return attrs.evolve(self, shape=shape, strides=_row_major(shape))
+        return evolve(self, shape=shape, strides=_row_major(shape))
 
     def numbered(self, numbers: Numbers) -> Array:
         """The elements of these numbers."""

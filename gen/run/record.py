@@ -20,7 +20,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Promise
 from convgen.run.schema import Entry, Json
 
@@ -72,7 +72,7 @@ class Buffer:
             return self
         dims = tuple(evaluate(expr, integers) for expr in self.shape)
         layout = Layout.from_tag(self.tensor.tag, dims)
-        return attrs.evolve(self, tensor=StoredTensor(dims, layout.tag, self.tensor.dtype, self._bytes(layout)))
+        return evolve(self, tensor=StoredTensor(dims, layout.tag, self.tensor.dtype, self._bytes(layout)))
 
     def _bytes(self, layout: Layout) -> int:
         return types.scalar(self.tensor.dtype).size(layout.size_elems)
@@ -140,10 +140,10 @@ class Launch:
             kind = types.scalar(arg.dtype)
             if kind.is_int and not kind.min <= value <= kind.max:
                 raise UserError(f"given {arg.name}={value} of kernel {self.kernel}, wanted one of type {arg.dtype}")
-            return attrs.evolve(arg, value=value)
+            return evolve(arg, value=value)
 
         counts = [n if e is None else evaluate(e, integers) for n, e in zip(self.grid, self.grid_expr)]
-        return attrs.evolve(self, args=tuple(map(renewed, self.args)), grid=(counts[0], counts[1], counts[2]))
+        return evolve(self, args=tuple(map(renewed, self.args)), grid=(counts[0], counts[1], counts[2]))
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
         """The launch as a simulator wants it; `groups` are the linear workgroup ids to run (all if None)."""
@@ -177,7 +177,7 @@ class LaunchRecord:
                 if isinstance(arg, Buffer):
                     before = merged.get(arg.name, arg)
                     access: Access = before.access if before.access == arg.access else "readwrite"
-                    merged[arg.name] = attrs.evolve(before, access=access)
+                    merged[arg.name] = evolve(before, access=access)
         return merged
 
     @property
@@ -194,7 +194,7 @@ class LaunchRecord:
             if name not in free:
                 known = ", ".join(free) or "none"
                 raise UserError(f"given the scalar {name}, wanted one that a host may choose: {known}")
-        return attrs.evolve(self, launches=tuple(launch.with_scalars(values) for launch in self.launches))
+        return evolve(self, launches=tuple(launch.with_scalars(values) for launch in self.launches))
 
     def requests(self, groups: Sequence[Sequence[int]] | None = None) -> tuple[LaunchRequest, ...]:
         """The launches for a simulator: all, or those of which `groups`, one list of linear workgroup ids a launch,

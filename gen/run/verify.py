@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +15,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, Budget, Finding, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import TensorSpec
 from convgen.run import footprint, npy, reference
@@ -247,14 +246,14 @@ def run_record(
         outcome = _verified(
             problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny, on
         )
-        return attrs.evolve(outcome, advice=advice)
+        return evolve(outcome, advice=advice)
     if data is None:
         raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
     _tell(taking, predicted(record))
     inputs = npy.inputs(data, record)
     memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
     save(memory)
-    return attrs.evolve(_outcome(report, _NOTHING, on), compared=False, advice=advice)
+    return evolve(_outcome(report, _NOTHING, on), compared=False, advice=advice)
 
 
 def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:

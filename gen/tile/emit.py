@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from math import prod
 
-import attrs
-
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Splat, const, select, zeros
@@ -19,6 +17,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import Order
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import most
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.stmt import For, block
@@ -197,7 +196,7 @@ class _Emitter:
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
         free = next(each for each in names if each not in taken)
-        return attrs.evolve(made, tile=replace(made.tile, name=free))
+        return evolve(made, tile=replace(made.tile, name=free))
 
     # ------------------------------------------------------------ values
 
@@ -227,7 +226,7 @@ class _Emitter:
                 return self._as(of, spread)
             case Turned(of=of):
                 axes = tuple(1 - n for n in spread.axes)
-                return self._brought(self._value(of), self.layouts.of[of], attrs.evolve(spread, axes=axes))
+                return self._brought(self._value(of), self.layouts.of[of], evolve(spread, axes=axes))
             case Full(value=number):
                 return Splat(held, const(number, value.elem))
             case Positions():
@@ -378,12 +377,12 @@ class _Emitter:
     def _loaded(self, load: Load) -> Spread:
         """The layout of a loaded value by the dims of the tensor."""
         spread = self.layouts.of[load]
-        return attrs.evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
+        return evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
 
 
 def _of_tensor(tile: Tile, spread: Spread) -> Spread:
     """A layout by the dims of the tensor."""
-    return attrs.evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
+    return evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
 
 
 def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from math import gcd
 
-import attrs
-
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Add, Expr, Shuffle, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import f16, f32, f64, vector
 
 _ROUNDED_ONCE = (f16, f32, f64)  #: types with a multiplication and addition in one (docs/ir.md)
@@ -62,8 +60,8 @@ def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, s
     """A lane's rows or columns behind one another, each with all of the lane's positions of K."""
     held = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
     steps = depth[0].size
-    further = (attrs.evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in held.digits)
-    digits = (*further, *(attrs.evolve(d, dim=named[_DEPTH]) for d in depth))
+    further = (evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in held.digits)
+    digits = (*further, *(evolve(d, dim=named[_DEPTH]) for d in depth))
     return Fragment((_ROWS, _COLS), tuple(d for d in digits if d.size > 1))
 
 

@@ -6,12 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
 from convgen.tile.layouts import Options
@@ -45,7 +43,7 @@ class TileProgram:
         """
         needed, found = 0, False
         for slots in _SLOTS if self.options.slots is None else (self.options.slots,):
-            options = attrs.evolve(self.options, slots=slots)
+            options = evolve(self.options, slots=slots)
             made = emit(self.name, self.trace, self.tensors, options, facts)
             needed = exchange(made, facts).shared_bytes
             if needed <= facts.shared_bytes:
@@ -69,7 +67,7 @@ class TileKernel:
         names = [p.name for p in inspect.signature(self.function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
         if len(tensors) != len(names) or not all(isinstance(t, Tensor) for t in tensors):
             raise UserError(f"given {len(tensors)} arguments, wanted the tensors {', '.join(names)}, at {name}")
-        named = tuple(attrs.evolve(t, name=n) for t, n in zip(tensors, names))
+        named = tuple(evolve(t, name=n) for t, n in zip(tensors, names))
         with tracing() as trace:
             self.function(*named, **numbers)
         if len(trace.suites) != 1:

@@ -18,7 +18,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 from convgen.ir.types import Type
 from convgen.plan.config import Config
 from convgen.plan.plan import mma_tile
@@ -55,7 +55,7 @@ class Spread:
     def by_axis(self) -> Fragment:
         """The layout with dims that are named by the value's, in their order."""
         names = {dim: f"d{n}" for dim, n in zip(self.layout.dims, self.axes)}
-        return attrs.evolve(self.layout.renamed(names), dims=tuple(sorted(names.values())))
+        return evolve(self.layout.renamed(names), dims=tuple(sorted(names.values())))
 
     def __str__(self) -> str:
         return str(self.layout)
@@ -225,7 +225,7 @@ class Layouts:
                 continue
             held = tile.d.registers * atom.acc.bytes // 4
             many = self.facts.accumulators and held > _MOST_IN_VECTORS
-            return attrs.evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
+            return evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
         if not self.options.mma:
             return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.layout.digits import plus, times
+from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
@@ -89,7 +88,7 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
             f"given {len(by)} steps, wanted {len(tile.offsets)}, at update_tile_offset of {tile.tensor.name}"
         )
     offsets = tuple(o + d for o, d in zip(tile.offsets, by))
-    return attrs.evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
+    return evolve(tile, offsets=offsets, moved_from=tile, moved_by=tuple(by))
 
 
 def load_tile(

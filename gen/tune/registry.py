@@ -21,7 +21,7 @@ import attrs
 from convgen import __version__
 from convgen.backends import target as targets
 from convgen.ir.error import UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.plan.config import Config
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.files import write_all
@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 def key_of(problem: Problem, target: str) -> Key:
     """Under which a problem stands, whatever it is called."""
-    return target, str(attrs.evolve(problem, name=""))
+    return target, str(evolve(problem, name=""))
 
 
 @frozen
@@ -122,7 +122,7 @@ class Registry:
 
     def replaced(self, entries: Iterable[Entry]) -> Registry:
         """With these instead of what it has for their problems."""
-        return attrs.evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
+        return evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
 
 
 def _time(entry: Entry) -> float:

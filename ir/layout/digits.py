@@ -12,7 +12,7 @@ mapping of workgroups to tiles are instances. Indices may be integers, numpy arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate
@@ -20,10 +20,8 @@ from math import isqrt, prod
 from operator import mul
 from typing import Any, Self
 
-import attrs
-
 from convgen.ir.error import UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 Index = Any  #: an integer, a numpy array or an IR expression
 
@@ -140,7 +138,7 @@ class Digits:
         Raises Straddles where a digit here ends within one there and no whole number of times.
         """
         parts = (inner.part(d) if d.space in inner.dims else (d,) for d in self.digits)
-        return attrs.evolve(self, digits=tuple(p for part in parts for p in part))
+        return evolve(self, digits=tuple(p for part in parts for p in part))
 
     def part(self, d: Digit) -> tuple[Digit, ...]:
         """The digits that make up one whose space is one of my dimensions; Straddles if it is no whole digits.
@@ -158,6 +156,10 @@ class Digits:
         if low != high and d.size > 1:
             raise Straddles(f"given the digit {d}, wanted one that {self} splits into whole digits")
         return tuple(found)
+
+    def _with(self, digits: Sequence[Digit]) -> Self:
+        """The split of the same dimensions into other digits; this one if they are the same."""
+        return self if (*digits,) == self.digits else evolve(self, digits=(*digits,))
 
     def inverse(self) -> Digits:
         """The split of the spaces' numbers into the dimensions; Straddles where numbers are left out or meet."""
@@ -178,18 +180,21 @@ class Digits:
         out: list[Digit] = []
         for d in self.digits:
             sizes = _primes(d.size) if d.space == space else (d.size,)
+            if sizes == (d.size,):
+                out.append(d)
+                continue
             for below, size in zip(accumulate(sizes, mul, initial=1), sizes):
-                out.append(attrs.evolve(d, size=size, stride=d.stride * below))
-        return attrs.evolve(self, digits=tuple(out))
+                out.append(Digit(d.dim, size, d.space, d.stride * below))
+        return self._with(out)
 
     def renumbered(self, space: str, key: Callable[[int, Digit], Any] | None = None) -> Self:
         """The digits of a space numbered anew without gaps, in the order of `key` of (step, digit) or of strides."""
         digits, stride = list(self.digits), 1
         own = [(n, step, d) for n, (step, d) in enumerate(self.stepped()) if d.space == space]
         for n, _, d in sorted(own, key=lambda item: key(*item[1:]) if key else item[2].stride):
-            digits[n] = attrs.evolve(d, stride=stride)
+            digits[n] = Digit(d.dim, d.size, d.space, stride)
             stride *= d.size
-        return attrs.evolve(self, digits=tuple(digits))
+        return self._with(digits)
 
     def merged(self, *spaces: str) -> Self:
         """The same split with the fewest digits: none of one position, such that run on in these spaces as one."""
@@ -200,10 +205,10 @@ class Digits:
                 continue
             last = None if at is None else out[at]
             if at is not None and last and last.space == d.space in spaces and last.stride * last.size == d.stride:
-                out[at] = attrs.evolve(last, size=last.size * d.size)
+                out[at] = Digit(last.dim, last.size * d.size, last.space, last.stride)
             else:
                 out.append(d)
-        return attrs.evolve(self, digits=tuple(out))
+        return self._with(out)
 
     def owners(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
         """(space, dim, step, size, stride) of the digits in these spaces, those that run on as one.
@@ -220,8 +225,8 @@ class Digits:
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The same split of dimensions of other names; what is not named keeps its own."""
-        digits = tuple(attrs.evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
-        return attrs.evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
+        digits = tuple(evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
+        return evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
 
     def distance(self, dim: str, step: int) -> int:
         """From a position to the one `step` further on, in the space of the digit there; 0 past the end."""

@@ -10,12 +10,11 @@ from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 _MOST_POSITIONS = 1 << 24  #: of a workgroup's tile
 DWORD = 4  #: bytes of a register in one lane
@@ -89,7 +88,7 @@ class Fragment(Digits):
     def over(self, axes: int) -> Fragment:
         """The same with so many dims: along those that it lacks it is at one position."""
         more = tuple(f"at{n}" for n in range(len(self.dims), axes))
-        return attrs.evolve(self, dims=(*self.dims, *more)) if more else self
+        return evolve(self, dims=(*self.dims, *more)) if more else self
 
     def has_replicas(self, lanes: int, subgroups: int) -> bool:
         """Whether some of so many lanes, or subgroups, hold the same."""
@@ -122,7 +121,7 @@ class Fragment(Digits):
         messages of more than a dword of each lane, as many registers of a lane stand side by side.
         """
         each = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
-        parts = (attrs.evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
+        parts = (evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
         digits = tuple(part if d.space == Space.FIXED else d for d, part in zip(self.digits, parts))
         tile = Digits(self.dims, digits).renumbered(Space.SUBGROUP)
         strides = (
@@ -149,7 +148,7 @@ class Fragment(Digits):
         def fixed(d: Digit, part: int) -> Digit:
             if d.space != Space.REGISTER or d.stride < held:
                 return d
-            return attrs.evolve(d, space=Space.FIXED, stride=part // (d.stride // held) % d.size)
+            return evolve(d, space=Space.FIXED, stride=part // (d.stride // held) % d.size)
 
         digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // held))
         return tuple(Fragment(self.dims, tuple(each)).merged(Space.REGISTER) for each in digits)

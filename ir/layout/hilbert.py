@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
-
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import Condition, choose, either
 from convgen.ir.layout.walks import Tile, Walk
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 
 @frozen
@@ -57,8 +55,8 @@ class _Rectangle:
         """Long: two parts of half the length, cut at an even length if it may be."""
         half = _even(self.length)
         cut = half * self.width
-        before = attrs.evolve(self, length=half)
-        behind = attrs.evolve(
+        before = evolve(self, length=half)
+        behind = evolve(
             self, number=self.number - cut, corner=_moved(self.corner, self.along, half), length=self.length - half
         )
         return _chosen(self.number < cut, before, behind)
@@ -67,8 +65,8 @@ class _Rectangle:
         """Up half the width, along the other half, and down again."""
         length, width = self.length // 2, _even(self.width)
         up, over = width * length, self.length * (self.width - width)
-        first = attrs.evolve(self, along=self.across, length=width, across=self.along, width=length)
-        second = attrs.evolve(
+        first = evolve(self, along=self.across, length=width, across=self.along, width=length)
+        second = evolve(
             self, number=self.number - up, corner=_moved(self.corner, self.across, width), width=self.width - width
         )
         corner = _moved(_moved(self.corner, self.along, self.length - 1), self.across, width - 1)

@@ -9,8 +9,6 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-import attrs
-
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
@@ -18,7 +16,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, plus, stacked, times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import Node, node
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type
 
@@ -358,7 +356,7 @@ class View(Node):
             return self
         kept = {d.name for dims in self.axes[:axes] for d in dims}
         terms = (tuple(term for term in t.terms if term[0] in kept) for t in self.index)
-        index = tuple(attrs.evolve(t, terms=own) for t, own in zip(self.index, terms))
+        index = tuple(evolve(t, terms=own) for t, own in zip(self.index, terms))
         return View(self.memory, self.layout, self.axes[:axes], index)
 
     def decode(self, axis: int, position: Any) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from itertools import accumulate
 from math import gcd
 from operator import mul
 
-import attrs
-
 from convgen.ir.checks import check_name, check_range
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
 
 
@@ -123,12 +121,12 @@ def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
 
 def _inner(d: Digit, size: int) -> Digit:
     """The first positions of a digit."""
-    return attrs.evolve(d, size=size)
+    return evolve(d, size=size)
 
 
 def _outer(d: Digit, size: int) -> Digit:
     """What a digit counts beside so many first positions."""
-    return attrs.evolve(d, size=d.size // size, stride=d.stride * size)
+    return evolve(d, size=d.size // size, stride=d.stride * size)
 
 
 @frozen(cache_hash=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.record import evolve
 
 LEVELS = ("element", "thread", "outer", "batch", "subgroup")  #: innermost first
 HELD = ("element", "outer", "batch")  #: those in a thread's registers, the fastest first
@@ -30,18 +29,18 @@ def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
     held = _in_order(fragment.dims, digits, sides) or ["element" if side == "below" else "outer" for side in sides]
     return Digits(
         fragment.dims,
-        tuple(attrs.evolve(d, space=held[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
+        tuple(evolve(d, space=held[n]) if d.space == Space.REGISTER else d for n, d in enumerate(digits)),
     )
 
 
 def _shared(d: Digit, outermost: bool, subgroup_size: int) -> Digit:
     """A digit of lanes or subgroups in the space of its level; others as they are."""
     if d.space == Space.LANE:
-        return attrs.evolve(d, space="thread")
+        return evolve(d, space="thread")
     if d.space == Space.SUBGROUP and outermost:
-        return attrs.evolve(d, space="subgroup")
+        return evolve(d, space="subgroup")
     if d.space == Space.SUBGROUP:
-        return attrs.evolve(d, space="thread", stride=d.stride * subgroup_size)
+        return evolve(d, space="thread", stride=d.stride * subgroup_size)
     return d
 
 
@@ -86,7 +85,7 @@ def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
             if level < last or not goes_on:
                 run = ", ".join(f"{d.space} {d.size}" + f" at {d.stride}" * (d.space in SHARED) for d in own)
                 raise UserError(f"{what}: wanted {', '.join(LEVELS)} from the inside out, at dim {n}, which has {run}")
-            one[d.space] = d if before is None else attrs.evolve(before, size=before.size * d.size)
+            one[d.space] = d if before is None else evolve(before, size=before.size * d.size)
             last = level
         for level_name in LEVELS:
             found[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)

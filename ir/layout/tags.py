@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 
-import attrs
-
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked, times
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 
 LETTERS = "abcdefghijkl"
@@ -95,7 +93,7 @@ class Layout:
     @property
     def padded(self) -> Layout:
         """The layout of a tensor that has the padding of blocks for elements."""
-        return attrs.evolve(self, dims=self.padded_dims)
+        return evolve(self, dims=self.padded_dims)
 
     @property
     def size_elems(self) -> int:

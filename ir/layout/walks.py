@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr, const
 from convgen.ir.layout.argument import Argument, divided, magic, shift, told
 from convgen.ir.layout.digits import Digits, Index, Space, plus, stacked
 from convgen.ir.layout.index import choose, clamped, least, split
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32
 
 Tile: TypeAlias = tuple[Index, Index]  #: along M and N
@@ -230,7 +230,7 @@ class ArgumentGroups(Walk):
         return (*made, Argument("whole_groups", own // value, f"{own} // {size}"))
 
     def given(self, arguments: Sequence[Index]) -> ArgumentGroups:
-        return attrs.evolve(self, values=tuple(arguments))
+        return evolve(self, values=tuple(arguments))
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
         own, across = (m, n) if self.along == "m" else (n, m)
@@ -267,7 +267,7 @@ class SizedRows(Walk):
         )
 
     def given(self, arguments: Sequence[Index]) -> SizedRows:
-        return attrs.evolve(self, values=tuple(arguments))
+        return evolve(self, values=tuple(arguments))
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
         if self.values is None or not isinstance(number, Expr):

@@ -17,6 +17,7 @@ from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
 from convgen.ir.simplify.order import CanonicalOrder
 from convgen.ir.simplify.proof import Knowledge
+from convgen.ir.simplify.rounds import USES, Left
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
 from convgen.ir.types import VectorType
@@ -43,6 +44,8 @@ _FOLD: dict[type[x.Expr], Callable[[int, int], int]] = {
     x.Ne: int.__ne__,
 }
 
+_FACTS = 2 * USES  #: the bit that says that facts were asked for
+
 #: Where a range of one value shows what neither rules nor algorithms see.
 _MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, sizes.Size, sizes.HostValue, x.Lane))
 
@@ -59,13 +62,13 @@ class Notes:
 class Algebra:
     """Applies equalities to one node whose operands are simplified already, at a place where `facts` hold."""
 
-    def __init__(self, facts: Knowledge, notes: Notes) -> None:
-        self._facts, self.notes = facts, notes
-        self._asked = False  # for facts, or who uses what
+    def __init__(self, facts: Knowledge, notes: Notes, left: Left) -> None:
+        self._facts, self.notes, self.left = facts, notes, left
+        self._asked = 0  # bits: for facts, for who uses what
 
     @property
     def facts(self) -> Knowledge:
-        self._asked = True
+        self._asked |= _FACTS
         return self._facts
 
     def __call__(self, e: x.Expr) -> x.Expr:
@@ -76,15 +79,19 @@ class Algebra:
         if is_number and (kind in _MAY_COLLAPSE or e in self._facts.ranges):
             lo, hi = self._facts.bounds(e)
             if lo == hi:
-                self._asked = True
+                self._asked |= _FACTS
                 return make(lo, e.type)
+        before, self._asked = self._asked, 0
         if e not in self.notes.settled:
-            self._asked = False
             new = self._integer(e) if is_number else self._float(e)
             if new is e and not self._asked:
                 self.notes.settled.add(e)
+            elif new is e:
+                self.left[e] = self._asked & USES
+            else:
+                self.left.pop(e, None)
             e = new
-        self._asked = True  # for what another node is made of: facts may say that it is a number
+        self._asked |= before | _FACTS  # for what another node is made of: facts may say that it is a number
         return e
 
     def _integer(self, e: x.Expr) -> x.Expr:
@@ -136,12 +143,12 @@ class Algebra:
 
     def is_sole_use(self, e: x.Expr) -> bool:
         """Whether it is known that nobody else needs `e`, so that it may be taken apart."""
-        self._asked = True
+        self._asked |= USES
         return self.notes.uses.get(e) == 1
 
     def is_known_unused(self, e: x.Expr, operand: x.Expr) -> bool:
         """Whether it is known that nobody computes `e`, which one would of a known `operand`."""
-        self._asked = True
+        self._asked |= USES
         return operand in self.notes.uses and e not in self.notes.uses
 
     def sum(self, terms: Terms, const: int, like: x.Expr) -> x.Expr:

@@ -15,11 +15,16 @@ SUMS = (Add, Sub)
 USES = 1
 
 
+#: What equalities of one node leave alone, with `USES` if that is so for who uses what.
+Left = dict[Expr, int]
+
+
 class Place:
     """What was found in a scope: expressions that stayed as they were, and what was known of variables bound there."""
 
     def __init__(self) -> None:
         self.kept: set[Expr] = set()
+        self.left: Left = {}
         self.facts: dict[Var, tuple[object, ...]] = {}
         self._inner: dict[object, Place] = {}
 
@@ -50,21 +55,20 @@ class Rounds:
         return self._bits.setdefault(v, 2 * USES << len(self._bits))
 
     def rests_on(self, e: Expr) -> int:
-        """The bits of what `e` is made of; of what others use than before, `USES` alone."""
+        """The bits of what `e` is made of; `USES` is among them if others use some of it than before."""
         found = self._rests_on.get(e)
         if found is None:
             found = self._rests_on[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
         return found
 
     def _of_operands(self, e: Expr) -> int:
+        if not e.child_fields:
+            return 0
         uses, addends = self._before
-        if e.child_fields and (uses.get(e) != self.uses.get(e) or (e in addends) is not (e in self.addends)):
-            return USES
-        found = 0
+        used_alike = uses.get(e) == self.uses.get(e) and (e in addends) is (e in self.addends)
+        found = 0 if used_alike else USES
         for c in e.children():
             found |= self.rests_on(c)
-            if found & USES:
-                return USES
         return found
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from itertools import compress
+from operator import or_
 from typing import TypeVar
 
 from convgen.ir import expr as x
@@ -58,7 +60,9 @@ class _Simplifier(Mutator):
         self.facts, self.notes, self.rounds = facts, notes, rounds
         self.place = rounds.outside
         self.changed = USES  #: bits of what is not as it was in the round before
-        self.algebra = Algebra(facts, notes)
+        self.around: Mapping[Node, Node] = {}  #: what became of expressions in the scope around this one
+        self.bound = 0  #: bits of the variables that are bound in this scope
+        self.algebra = Algebra(facts, notes, self.place.left)
         self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
         self.depth = 0
         self.home_of: dict[Var, Home] = {}
@@ -74,10 +78,15 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
-        kept = self.place.kept
-        if e in kept and not self.rounds.rests_on(e) & self.changed:
+        if (found := self.around.get(e)) is not None and not self.rounds.rests_on(e) & self.bound:
+            return found  # type: ignore[return-value]
+        kept, own = self.place.kept, self.place.left.get(e)
+        changes = self.rounds.rests_on(e) & self.changed if own is not None or e in kept else -1
+        if e in kept and not changes:
             return e
-        new = self.algebra(e.map(*self._go))
+        given = e.map(*self._go)
+        is_left = given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES)
+        new = given if is_left else self.algebra(given)
         if type(new) in SUMS and e not in self.rounds.addends and not new.type.elem.is_float:
             new = self.group(self.algebra, new)
         if new is e:
@@ -97,36 +106,41 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ scopes
 
     @contextmanager
-    def within(self, what: object) -> Iterator[None]:
-        """A place within this one; `what` tells it apart."""
-        saved = self.place
-        self.place = saved.inner(what)
+    def within(self, what: object, around: Mapping[Node, Node], *bound: x.Var) -> Iterator[None]:
+        """A place within this one; `what` tells it apart.
+
+        What became of expressions `around` it holds there, too, but for those of variables that are bound in it.
+        """
+        saved = self.place, self.algebra, self.around, self.bound
+        self.place = self.place.inner(what)
+        self.algebra = Algebra(self.facts, self.notes, self.place.left)
+        self.around, self.bound = around, reduce(or_, map(self.rounds.bit, bound), 0)
         try:
             with self.scope():
                 yield
         finally:
-            self.place = saved
+            self.place, self.algebra, self.around, self.bound = saved
 
     @contextmanager
     def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
         """Where `cond` is known to hold (or not)."""
-        saved = self.facts, self.algebra, self.changed
+        saved = self.facts, self.changed
         self.facts = self.facts.child()
         self.facts.assume(cond, truth)
-        self.algebra = Algebra(self.facts, self.notes)
-        if self.rounds.rests_on(cond) & self.changed:
+        if self.rounds.rests_on(cond) & self.changed & ~USES:
             self.changed = -1  # what is assumed may say something else of any variable
         try:
-            with self.within((cond, truth)):
+            with self.within((cond, truth), {}):
                 yield
         finally:
-            self.facts, self.algebra, self.changed = saved
+            self.facts, self.changed = saved
 
     def learnt(self, var: x.Var, *values: Expr) -> None:
         """All that is to be known of a variable is known, as far as it has them by its values."""
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
         before, self.place.facts[var] = self.place.facts.get(var), facts
-        if facts != before or any(self.rounds.rests_on(value) & self.changed for value in values):
+        self.bound |= self.rounds.bit(var)
+        if facts != before or any(self.rounds.rests_on(value) & self.changed & ~USES for value in values):
             self.changed |= self.rounds.bit(var)
 
     def Kernel(self, k: Kernel) -> Kernel:
@@ -171,7 +185,7 @@ class _Simplifier(Mutator):
         self.learnt(n.var, begin, end)
         for var in n.carried:
             self.learnt(var)
-        with self.within(n.var):
+        with self.within(n.var, self._memo, n.var, *n.carried):
             body = self.mutate(n.body)
             yields = tuple(map(self.mutate, n.yields))
         self.depth -= 1

@@ -245,9 +245,9 @@ class Homes:
     def _decide(self, e: Expr) -> Home:
         if isinstance(e, Var):
             return self.of_var.get(e, _OUTSIDE)
-        inner = [*map(self, e.children())]
-        depth = max((h.depth for h in inner), default=0)
-        varying = isinstance(e, (Lane, Mma)) or any(h.varying for h in inner)
+        depth, varying = 0, isinstance(e, (Lane, Mma))
+        for inner in map(self, e.children()):
+            depth, varying = max(depth, inner.depth), varying or inner.varying
         return Home(depth, varying and not isinstance(e, Uniform))
 
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable
 from functools import lru_cache
 
-import attrs
-
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr, const
 from convgen.ir.layout.digits import plus as sum_of
@@ -19,7 +17,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, RunView, View
 from convgen.ir.layout.tags import LETTERS
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import is_multiple
 from convgen.ir.sizes import Extent
 
@@ -101,7 +99,7 @@ class LinearView:
     @property
     def whole(self) -> LinearView:
         """The same where messages bring what exists, no more."""
-        return attrs.evolve(self, runs=False) if self.runs else self
+        return evolve(self, runs=False) if self.runs else self
 
     @property
     def is_skewed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
@@ -185,15 +185,20 @@ class Masks:
     def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Expr:
         """A word whose sign bit is set where the coordinate is outside, or the tap beyond its dim.
 
-        Bit 31-t of a loop-invariant word says "outside at tap t", so shifting left by t brings it to the sign.
+        Shifting a loop-invariant word left by a tap brings what it says of that one to the sign.
         """
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
         origin = self._coordinate(terms, halo.const, positions)
-        # Inside at taps [first, end): 0 <= origin + step * tap < size.
-        first = minimum(maximum(divide(const(step - 1) - origin, step), 0), tap.size)
-        end = minimum(maximum(divide(const(halo.size - 1) - origin, step) + 1, 0), tap.size)
-        outside = ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
-        return outside << positions[tap.name].value.to(u32)
+        return _outside(origin, step, tap.size, halo.size) << positions[tap.name].value.to(u32)
+
+
+@lru_cache(maxsize=2**8)
+def _outside(origin: Expr, step: int, taps: int, size: int) -> Expr:
+    """A word of which bit 31-t says "outside at tap t", where the coordinate of tap 0 is `origin`."""
+    # Inside at taps [first, end): 0 <= origin + step * tap < size.
+    first = minimum(maximum(divide(const(step - 1) - origin, step), 0), taps)
+    end = minimum(maximum(divide(const(size - 1) - origin, step) + 1, 0), taps)
+    return ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:

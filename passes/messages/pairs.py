@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-import attrs
-
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Add, Const, Expr, Mul, Var, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve
 from convgen.ir.types import u8
 
 
@@ -33,7 +32,7 @@ def pairs_of(view: View) -> tuple[View, int] | None:
         return None
     whole = [t for t in index if t is not None]
     layout = Layout.strided((t.size for t in whole), [int(s) for s in strides])
-    held = attrs.evolve(unit, size=unit.size // 2, padded=unit.padded // 2)
+    held = evolve(unit, size=unit.size // 2, padded=unit.padded // 2)
     axes = tuple((*dims[:-1], held) if n == axis else dims for n, dims in enumerate(view.axes))
     memory = Global(view.memory.name, u8, view.memory.bytes)
     return View(memory, layout, axes, tuple(whole)), axis
@@ -52,8 +51,8 @@ def halved_fragment(layout: Fragment, dim: str) -> Fragment:
     first = next((d for d in layout.digits if d.dim == dim), None)
     if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
         raise Unsupported(f"given a fragment {layout}, wanted pairs of neighbours along {dim} in its registers")
-    digits = [attrs.evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]
-    return attrs.evolve(layout, digits=tuple(d for d in digits if d.size > 1))
+    digits = [evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]
+    return evolve(layout, digits=tuple(d for d in digits if d.size > 1))
 
 
 def half(e: Expr, values: Mapping[Var, Expr]) -> Expr:
@@ -81,9 +80,9 @@ def _halved(t: TensorDim, unit: Dim) -> TensorDim | None:
     if t.size % 2 or t.const % 2 or any(coef % 2 for _, coef in others):
         return None
     terms = tuple((name, coef if name == unit.name else coef // 2) for name, coef in t.terms)
-    return attrs.evolve(t, size=t.size // 2, terms=terms, const=t.const // 2)
+    return evolve(t, size=t.size // 2, terms=terms, const=t.const // 2)
 
 
 def _further(d: Digit) -> Digit:
     """A digit behind the first, whose registers are half as far apart."""
-    return attrs.evolve(d, stride=d.stride // 2) if d.space == Space.REGISTER else d
+    return evolve(d, stride=d.stride // 2) if d.space == Space.REGISTER else d

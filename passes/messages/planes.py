@@ -13,7 +13,6 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.ir.expr import Expr, const, lift, select
@@ -22,7 +21,7 @@ from convgen.ir.layout.digits import plus as sum_of
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Plane, Rectangle, RectangleOrder
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import divisor, is_multiple, least, most, never_less
 from convgen.ir.sizes import Extent
 from convgen.passes.messages.access import Position, TileAccess, scale
@@ -99,7 +98,7 @@ class _Planes:
         """What of the view no plane's bounds tell: the dims and coordinates that move it."""
         names = {d.name for d in self.moving} | ({self.rows.name} if self.halo else set())
         axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
-        return attrs.evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
+        return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
 
 
 def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
@@ -174,7 +173,7 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
         return []
     positions, run = Positions(access, lane=ZERO), shape.size // facts.subgroup_size
     step = shape.grain(elem) // elem
-    masks = Masks(attrs.evolve(access, view=planes.unchecked(view)), is_moved=True)
+    masks = Masks(evolve(access, view=planes.unchecked(view)), is_moved=True)
     places = {start: positions.of(start) for start in range(0, layout.registers, run)}
     found = {start: planes.row(at) for start, at in places.items()}
     of_taps = len({tap for _, tap in found.values()}) > 1

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-import attrs
-
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
@@ -57,13 +55,15 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     if brings_runs(access.view, access.layout):
         yield from _of_runs(access, window, positions)
         return
-    access = attrs.evolve(access, view=access.view.whole)
+    if access.view.runs:
+        access = evolve(access, view=access.view.whole)
     masks = Masks(access, is_moved=window.origin is not None)
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
         at = positions.of(start)
         varying, uniform, imm = _offset(access, window, at, masks.shown(at))
-        yield assemble(access, masks, at, GlobalMessage(start, run, window.surface, varying, uniform, imm, TRUE))
+        varying, imm, mask = assemble(access, masks, at, varying, imm)
+        yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask)
 
 
 def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterator[GlobalMessage]:
@@ -77,9 +77,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
         varying, uniform, imm = _displaced(*_offset(access, window, at, masks.shown(at)), run, access)
         masks.outside = run.outside
         if not runs.is_skewed:
-            yield assemble(
-                access, masks, at, GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, TRUE)
-            )
+            varying, imm, mask = assemble(access, masks, at, varying, imm)
+            yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
         # Some of the words may be past the end of the buffer, which only the varying part may tell.
         place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
@@ -87,7 +86,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             count = next(w for w in access.facts.global_widths if w <= left * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
-            yield assemble(access, masks, at, GlobalMessage(begin, count, window.surface, place, ZERO, offset, TRUE))
+            varying, imm, mask = assemble(access, masks, at, place, offset)
+            yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
             begin, first, left = begin + count, first + count, left - count
 
 
@@ -114,21 +114,25 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
     return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
-def _flat(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
-    """The message with its mask."""
-    return attrs.evolve(m, mask=masks.mask(*masks.tests(at)))
+_At = Mapping[str, Position]
+_Checked = tuple[Expr, int, Expr]  #: a varying offset and an immediate, and where what is there exists
 
 
-def _on_surface(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
-    """The message with the mask in its varying offset, and an immediate that fits."""
-    varying = masks.masked(m.varying, *masks.tests(at))
-    extra = m.imm - m.imm % (access.facts.global_imm_max + 1)
-    return attrs.evolve(m, varying=varying + extra if extra else varying, imm=m.imm - extra)
+def _flat(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
+    """The offsets as they are, with a mask."""
+    return varying, imm, masks.mask(*masks.tests(at))
 
 
-def _by_offset(access: TileAccess, masks: Masks, at: Mapping[str, Position], m: GlobalMessage) -> GlobalMessage:
+def _on_surface(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
+    """The mask in the varying offset, and an immediate that fits."""
+    varying = masks.masked(varying, *masks.tests(at))
+    extra = imm - imm % (access.facts.global_imm_max + 1)
+    return varying + extra if extra else varying, imm - extra, TRUE
+
+
+def _by_offset(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
     """The same without an immediate, which would count in shared memory as well."""
-    return attrs.evolve(m, varying=masks.masked(m.varying + m.imm if m.imm else m.varying, *masks.tests(at)), imm=0)
+    return masks.masked(varying + imm if imm else varying, *masks.tests(at)), 0, TRUE
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:

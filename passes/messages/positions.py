@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from functools import lru_cache
 
-from convgen.ir.expr import Expr, Lane
+from convgen.ir.expr import Expr, Lane, lift
 from convgen.ir.layout.digits import Space
+from convgen.ir.layout.digits import plus as sum_of
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.simplify.extents import divisor
 from convgen.passes.messages.access import Position, TileAccess
 from convgen.passes.messages.linear import ZERO, plus
@@ -20,11 +23,7 @@ class Positions:
         self.places = access.places
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
-        subgroup, lanes = (
-            access.layout.partial(space, number)
-            for space, number in ((Space.SUBGROUP, access.subgroup), (Space.LANE, Lane() if lane is None else lane))
-        )
-        self._lane_part = _sum_parts(subgroup, lanes)
+        self._lane_part = _of_lanes(access.layout, access.subgroup, Lane() if lane is None else lane)
 
     def of(self, register: int) -> dict[str, Position]:
         """The position along each dim for the element in `register`."""
@@ -36,7 +35,7 @@ class Positions:
         At a place of a swizzled tile is the element of that row, or column, whose chunk the swizzle brings there:
         exclusive or is its own inverse.
         """
-        held = self.layout.partial(Space.REGISTER, register)
+        held = _of_register(self.layout, register)
         lanes, fixed, places = self._lane_part[name], held[name], self.places
         if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
@@ -77,9 +76,14 @@ class Positions:
         return out
 
 
-def _sum_parts(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Expr]:
-    out: dict[str, Expr] = {}
-    for name in a:
-        parts = [p for p in (a[name], b[name]) if isinstance(p, Expr)]
-        out[name] = parts[0] + parts[1] if len(parts) == 2 else (parts[0] if parts else ZERO)
-    return out
+@lru_cache(maxsize=2**8)
+def _of_lanes(layout: Fragment, subgroup: Expr, lane: Expr) -> Mapping[str, Expr]:
+    """The part of the coordinates that depends on who holds an element: the same wherever the tile is."""
+    a, b = layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, lane)
+    return {dim: lift(sum_of(a[dim], b[dim]), ZERO) for dim in layout.dims}
+
+
+@lru_cache(maxsize=2**10)
+def _of_register(layout: Fragment, register: int) -> Mapping[str, int]:
+    """The part that depends on which of a lane's elements it is."""
+    return layout.partial(Space.REGISTER, register)

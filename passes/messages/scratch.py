@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
+from convgen.ir.record import evolve
 from convgen.ir.types import Type
 
 
 def whole(f: Fragment) -> Fragment:
     """The part of a tile that a fragment is, as a tile of its own."""
-    return attrs.evolve(f, digits=tuple(d for d in f.digits if d.space != Space.FIXED)).merged(*Space)
+    return evolve(f, digits=tuple(d for d in f.digits if d.space != Space.FIXED)).merged(*Space)
 
 
 def in_two_dims(of: Fragment, to: Fragment) -> tuple[Fragment, Fragment]:
@@ -26,13 +25,13 @@ def in_two_dims(of: Fragment, to: Fragment) -> tuple[Fragment, Fragment]:
 
 def _fused(f: Fragment, across: str) -> Fragment:
     down = [d for dim in reversed(f.dims) if dim != across for d in f.of(dim)]
-    digits = (*(attrs.evolve(d, dim=COL) for d in f.of(across)), *(attrs.evolve(d, dim=ROW) for d in down))
+    digits = (*(evolve(d, dim=COL) for d in f.of(across)), *(evolve(d, dim=ROW) for d in down))
     return Fragment((ROW, COL), digits)
 
 
 def with_copies(f: Fragment, copies: tuple[Digit, ...]) -> Fragment:
     """A layout of as many tiles, one below the other, as the digits count."""
-    return attrs.evolve(f, digits=(*f.digits, *copies))
+    return evolve(f, digits=(*f.digits, *copies))
 
 
 def replicas(f: Fragment, subgroups: int) -> tuple[Digit, ...]:

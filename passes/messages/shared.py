@@ -74,8 +74,11 @@ def shared_messages(
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
     fixed += tile.address(0, *start)
+    addresses: dict[int, Expr] = {}  # by leader
     for piece in _plan(tile, layout, subgroups, facts, reads):
-        address = _address(tile, layout, subgroup, piece.way, piece.leader)
+        if piece.leader not in addresses:
+            addresses[piece.leader] = _address(tile, layout, subgroup, piece.way, piece.leader)
+        address = addresses[piece.leader]
         if not isinstance(slot, Const):
             address = address + slot * tile.slot_bytes
         imm = piece.gap + fixed

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import inf
 
-import attrs
 import numpy as np
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Swizzle
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
 from convgen.passes.messages.shared import RUN, Way, first_of
 
@@ -72,7 +71,7 @@ def _accesses(
 
 def _across(layout: Fragment) -> Fragment:
     """The same with its dims in the other order."""
-    return attrs.evolve(layout, dims=layout.dims[::-1])
+    return evolve(layout, dims=layout.dims[::-1])
 
 
 @lru_cache(maxsize=2**10)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import pickle
 from copy import copy, deepcopy
+from functools import cached_property
 from typing import Any, ClassVar
 from weakref import ref
 
 import attrs
 import pytest
 
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 
 @frozen
@@ -34,6 +35,12 @@ class One:
 @frozen
 class Nothing:
     pass
+
+
+@frozen
+class Hidden:
+    _name: int
+    record: int = 0
 
 
 @frozen(eq=False)
@@ -76,6 +83,44 @@ class Kept:
     y: int
 
 
+_asked: list[str] = []  #: what was computed, by name
+
+
+@frozen(cache_hash=True)
+class Square:
+    side: Any
+
+    @cached_property
+    def area(self) -> Any:
+        _asked.append("area")
+        return self.side * self.side
+
+
+@frozen(cache_hash=True)
+class Box(Square):
+    height: int = 1
+
+    @cached_property
+    def area(self) -> Any:
+        _asked.append("surface")
+        return self.side * self.side * 2 + self.side * self.height * 4
+
+    @cached_property
+    def volume(self) -> Any:
+        _asked.append("volume")
+        return self.side * self.side * self.height
+
+
+class Counted:
+    """Counts how often its hash was asked for."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        self.asked += 1
+        return 1
+
+
 @frozen(order=True)
 class Rank:
     x: int
@@ -89,6 +134,47 @@ def test_records_are_equal_whose_compared_fields_are() -> None:
     assert hash(Nothing()) == hash(Nothing())
     assert Kept(1, 2) == Kept(1, 2) != Kept(2, 1)
     assert len({Kept(1, 2), Kept(1, 2)}) == 1
+
+
+def test_what_is_cached_is_computed_when_it_is_asked_for_and_once() -> None:
+    _asked.clear()
+    box, square = Box(2, 3), Square(2)
+    assert not _asked
+    assert (box.area, box.area, box.volume, box.volume, square.area) == (32, 32, 12, 12, 4)
+    assert _asked == ["surface", "volume", "area"]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        box.volume = 7
+    with pytest.raises(AttributeError, match="'Box' object has no attribute 'weight'"):
+        box.weight  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(square, "volume")
+
+
+@pytest.mark.parametrize("again", [copy, deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_compute_anew(again: Any) -> None:
+    box = Box(2, 3)
+    assert box.volume == 12
+    _asked.clear()
+    assert again(box) == box
+    assert hash(again(box)) == hash(box)
+    assert again(box).volume == 12
+    assert _asked == ["volume"]
+
+
+def test_a_hash_is_kept() -> None:
+    counted = Counted()
+    square = Square(counted)
+    assert hash(square) == hash(square)
+    assert counted.asked == 1
+
+
+def test_a_record_with_other_fields() -> None:
+    box = Box(2, 3)
+    assert evolve(box, height=5) == Box(2, 5)
+    assert evolve(box) == box
+    assert evolve(Point(1, 2, "a"), x=3).note == "a"
+    assert evolve(Hidden(1), name=2, record=3) == Hidden(2, 3)
+    with pytest.raises(TypeError):
+        evolve(box, depth=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("other", [Place(1), Cell(1), (1, 0), 1])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim import transfer
@@ -26,7 +25,7 @@ from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
 from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
 from convgen.backends.sim.memory import Allocation
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 #: function and bytes by the mnemonic's suffix
 ATOMICS: Mapping[str, tuple[Combine, int]] = {
@@ -62,7 +61,7 @@ def atomic_step(
     compare = what.startswith("cmpswap")
     check_tuple(data, size // 4 * (2 if compare else 1), context)
     if target is not None:
-        target = attrs.evolve(target, count=size // 4)
+        target = evolve(target, count=size // 4)
         check_tuple(target, size // 4, context)
     address = make(instruction, context, operands)
     step = transfer.memory_step(instruction, context, "atomic", address, target, context.bits(data))

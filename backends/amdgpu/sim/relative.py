@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.salu import scalar_fetch
@@ -20,7 +19,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.sim.findings import LaunchStopped
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 if TYPE_CHECKING:
     from convgen.backends.sim.arrays import Array
@@ -85,11 +84,11 @@ def displaced(instruction: Instruction, copy: Copy) -> Instruction:
         role = _DESTINATION if number < results else 1 << (number - results)
         if operand.kind == "v" and copy.roles & role:
             operands[number] = _moved(operand, copy.index)
-    return attrs.evolve(instruction, operands=tuple(operands))
+    return evolve(instruction, operands=tuple(operands))
 
 
 def _moved(operand: Operand, by: int) -> Operand:
-    return attrs.evolve(operand, index=operand.index + by, text=f"{operand.text} + {by}")
+    return evolve(operand, index=operand.index + by, text=f"{operand.text} + {by}")
 
 
 def _enter(g: WaveGroup, copies: Copies) -> None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
 from convgen.backends.sim.arrays import ALL_BITS, U32, Array, Bools, united
 from convgen.backends.sim.threads import Threads
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.environment import Environment
@@ -71,7 +70,7 @@ class Pending:
     def take(self, rows: Array) -> Pending:
         """The same operation for some of the waves."""
         parts = tuple(None if part is None else part.take(rows, axis=-2) for part in self.payload)
-        return attrs.evolve(self, payload=parts)
+        return evolve(self, payload=parts)
 
 
 class WaveGroup(Threads):
@@ -239,4 +238,4 @@ def _join(first: Pending, second: Pending) -> Pending:
         None if a is None or b is None else np.concatenate((a, b), axis=-2)
         for a, b in zip(first.payload, second.payload, strict=True)
     )
-    return attrs.evolve(first, payload=parts, tickets=first.tickets + second.tickets)
+    return evolve(first, payload=parts, tickets=first.tickets + second.tickets)

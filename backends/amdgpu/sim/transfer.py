@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.addressing import Address
@@ -14,7 +13,7 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import land_store
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 
 @frozen
@@ -109,7 +108,7 @@ def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
         assert data is not None
         register = pending.writes.bit_length() - 1
         filled = data | (~g.v[register] & others)
-        land_registers(g, attrs.evolve(pending, payload=(filled, *pending.payload[1:])))
+        land_registers(g, evolve(pending, payload=(filled, *pending.payload[1:])))
 
     return land
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil, prod
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code
@@ -26,7 +25,7 @@ from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
 from convgen.backends.timing import LaunchProfile, Machine, Moved, UnitProfile
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 _EXECUTED = 8  #: workgroups of a launch, evenly over the grid
 _WINDOW = 3  #: rounds of the loop in which workgroups show what they share
@@ -178,7 +177,7 @@ class _Launch:
         """
         wanted = frozenset(self.sample if looked_at is None else looked_at)
         trace, reads = Trace(self.program.context, wanted, last), Reads(self.machine.line_bytes)
-        memory, request = self.buffers(), attrs.evolve(self.request, groups=groups)
+        memory, request = self.buffers(), evolve(self.request, groups=groups)
         looks = Scrutiny(watch=trace)
         report = simulate(self.code, [request], memory, observe=reads, scrutiny=looks, max_findings=_NEVER)
         return _Executed(trace, self.workgroups if groups is None else len(groups), reads, memory, report)

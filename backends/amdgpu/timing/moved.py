@@ -20,7 +20,7 @@ from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages
 from convgen.backends.timing import Machine, Moved
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 Ints = npt.NDArray[np.int64]
 
@@ -190,6 +190,6 @@ def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, le
     second = second if both * most <= _MOST else []
     reads, some, size = Reads(share.machine.line_bytes), [*first, *second], max(1, BATCH_WAVES // waves)
     for n in range(0, len(some), size):
-        part = attrs.evolve(launch, groups=tuple(some[n : n + size]))
+        part = evolve(launch, groups=tuple(some[n : n + size]))
         simulate(code, [part], buffers, strict=False, observe=reads, max_instructions=most)
     return _Seen(share, (first, second), reads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
@@ -22,6 +21,7 @@ from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
+from convgen.ir.record import evolve
 
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
@@ -44,8 +44,8 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
 def _in_passes(op: Operation, passes: Passes) -> Run:
     """What an instruction does whose second pass may read what the first has written."""
     windows = ((0, passes.split), (passes.split, op.lanes))
-    silent = attrs.evolve(op.context, faults=[])  # what the whole has broken is noted already
-    steps = [_compile(attrs.evolve(op.instruction, window=window), silent) for window in windows]
+    silent = evolve(op.context, faults=[])  # what the whole has broken is noted already
+    steps = [_compile(evolve(op.instruction, window=window), silent) for window in windows]
     runs = [step.run for step in steps if step is not None]
 
     def run(g: ThreadGroup) -> None:
@@ -275,7 +275,5 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
 def _implicit(instruction: Instruction, context: Context) -> Writer:
     """acc0 as a destination of 32-bit integers."""
     assert instruction.dst is not None
-    operand = attrs.evolve(
-        instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False
-    )
+    operand = evolve(instruction.dst, kind="reg", file="acc", reg=0, sub=0, type="ud", region=_ONE, saturate=False)
     return target(operand, instruction.exec_size, instruction, context)

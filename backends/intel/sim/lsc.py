@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim import messages as msg
@@ -29,7 +28,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 
 UNITS = ("ugm", "slm", "tgm")
 
@@ -162,7 +161,7 @@ def memory_load(access: Access, g: ThreadGroup, at: U64, lanes: Bools | None) ->
     """Words or narrow values [n, threads, count] and their poison."""
     channels = access.lsc.channels
     if channels and channels[-1] >= len(channels):  # not the first ones
-        whole = attrs.evolve(access, vector=1, lsc=attrs.evolve(access.lsc, channels=()))
+        whole = evolve(access, vector=1, lsc=evolve(access.lsc, channels=()))
         parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes) for channel in channels]
         none = np.zeros((1, *at.shape), np.bool_)
         bad = np.concatenate([none if mark is None else mark for _, mark in parts])

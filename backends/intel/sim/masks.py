@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
@@ -12,6 +11,7 @@ from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools
+from convgen.ir.record import evolve
 
 Lanes = Callable[[ThreadGroup], "Bools | None"]
 
@@ -51,7 +51,7 @@ def enabled(instruction: Instruction) -> Lanes:
 
 def _windowed(instruction: Instruction, window: tuple[int, int]) -> Lanes:
     """The running lanes of one pass."""
-    every = enabled(attrs.evolve(instruction, window=None))
+    every = enabled(evolve(instruction, window=None))
     number = np.arange(instruction.exec_size)
     inside = (number >= window[0]) & (number < window[1])
 

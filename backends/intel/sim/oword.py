@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
@@ -18,7 +17,7 @@ from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, any_along
 from convgen.backends.sim.global_access import load_lanes
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 #: Words of 16 bytes by the control field.
 _WORDS: Mapping[int, int] = {0: 1, 2: 2, 3: 4, 4: 8, 5: 16}
@@ -77,7 +76,7 @@ def _run(
     message = instruction.message
     assert message is not None
     header, dst, src = message.src0.reg, message.dst.reg, message.src1.reg
-    acts = active(attrs.evolve(instruction, exec_size=1), context)
+    acts = active(evolve(instruction, exec_size=1), context)
 
     def address(g: ThreadGroup) -> U64:
         first = 0 if kind.wide else 2

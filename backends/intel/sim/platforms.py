@@ -11,7 +11,7 @@ import attrs
 
 from convgen.backends.intel.sim.messages import GPU, TILE
 from convgen.backends.sim.errors import SimulatorError, Unsupported
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 
 @frozen(eq=False)
@@ -132,7 +132,7 @@ XEHPC = Platform(
     launch_scope=GPU,
     plain_fences=True,
 )
-XE2 = attrs.evolve(
+XE2 = evolve(
     XEHPC,
     name="xe2",
     iga="xe2",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import attrs
 import ml_dtypes
 import numpy as np
 
@@ -14,7 +13,7 @@ from convgen.backends.intel.sim.registers import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
 from convgen.backends.sim.arrays import Array, Bools
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 
 _RANGES: Mapping[str, tuple[int, int]] = {
     "ub": (0, 255),
@@ -165,7 +164,7 @@ def _indirect_target(operand: Operand, lanes: int, instruction: Instruction) -> 
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
         stride = operand.region.horizontal if operand.region is not None else 1
-        packed = attrs.evolve(operand, region=None)
+        packed = evolve(operand, region=None)
         first = indirect_places(packed, 1, instruction, g)
         places = first + np.arange(lanes) * stride * size
         shape = (g.count, lanes)

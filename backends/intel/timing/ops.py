@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.backends.intel.costs import line_of
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.pipes import own_pipe, pipe_of
 from convgen.backends.intel.sim.platforms import Platform
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
 ALL = -1  #: in place of a token: all of them
@@ -49,22 +47,22 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
     match line.unit:
         case "matrix":
             rows = int(instruction.sub.partition("x")[2])
-            return attrs.evolve(found, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
+            return evolve(found, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
         case "lds":
             taken = _SHARED if instruction.exec_size <= _NARROW else _SHARED_WIDE
-            return attrs.evolve(found, pipe="lds", busy=line.slots, latency=taken)
+            return evolve(found, pipe="lds", busy=line.slots, latency=taken)
         case "global":
-            return attrs.evolve(found, pipe="global", busy=line.slots, latency=latency)
+            return evolve(found, pipe="global", busy=line.slots, latency=latency)
         case "valu":
             pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
-            return attrs.evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
+            return evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
     if line.kind == "branch":
-        return attrs.evolve(found, issue=_BRANCH)
+        return evolve(found, issue=_BRANCH)
     if line.kind.endswith("_fence"):
-        return attrs.evolve(found, latency=_FENCE)
+        return evolve(found, latency=_FENCE)
     if line.kind == "barrier_signal":
-        return attrs.evolve(found, barrier="signal")
-    return attrs.evolve(found, barrier="wait") if instruction.sub == "bar" else found
+        return evolve(found, barrier="signal")
+    return evolve(found, barrier="wait") if instruction.sub == "bar" else found
 
 
 def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:

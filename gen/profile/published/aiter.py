@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from math import ceil, inf
 
-import attrs
-
 from convgen.backends.timing import LoopClocks
+from convgen.ir.record import evolve
 from convgen.profile.chips import chip_of
 from convgen.profile.closed import SUM
 from convgen.profile.loops import Loops
@@ -41,7 +40,7 @@ def table(name: str, rows: list[Row]) -> Table:
 
 def coded(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], LoopClocks]) -> Table:
     """Rows whose kernels' clocks are known."""
-    return attrs.evolve(
+    return evolve(
         table(name, rows),
         kinds=_code_kinds,
         sample=lambda row: _loop(row, clocks[code_of(row)]),

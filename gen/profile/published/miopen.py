@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping
 from math import ceil, inf
 
-import attrs
-
 from convgen.backends.timing import LoopClocks
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.profile.chips import chip_of
 from convgen.profile.closed import SUM
 from convgen.profile.loops import Loops
@@ -44,7 +42,7 @@ def igemm(name: str, rows: list[Row]) -> Table:
 
 def igemm_code(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], LoopClocks]) -> Table:
     """The same where the clocks of each row's kernel are known."""
-    return attrs.evolve(
+    return evolve(
         igemm(name, rows),
         kinds=lambda row: _kinds(f"miopen code/mi300x/{row['dtype']}", row),
         sample=lambda row: _loop(row, clocks[code_of(row)]),

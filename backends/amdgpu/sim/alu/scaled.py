@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import Fetch, check_tuple, poison_source, raw_fetch, write_vector
@@ -23,7 +22,7 @@ from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 
 _NAME = re.compile(
     r"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<count>pk32_|pk_|2xpk16_)?(?P<to>[a-z]+\d+)_(?P<source>[a-z]+\d+)$"
@@ -82,7 +81,7 @@ def compile_scaled(instruction: Instruction, context: Context) -> Step | None:
 
     reads, writes = context.bits(*sources), context.bits(target)
     poisons = tuple(found for o in sources if (found := poison_source(o, context)) is not None)
-    targets = [attrs.evolve(target, index=target.index + n, count=1) for n in range(target.count)]
+    targets = [evolve(target, index=target.index + n, count=1) for n in range(target.count)]
     final = with_poison(run, instruction, context, targets, ["u32"] * len(targets), poisons, reads | writes, "all")
     # LLVM, GCNHazardRecognizer, getDstSelForwardingOperand: what is not in the lowest part is forwarded, fp4 always.
     partial = part is not None and (part[0] > 0 or conversion.to == "fp4")
