@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import inf
 
 import attrs
 
@@ -41,13 +42,15 @@ class Core:
     direct_slots: tuple[int, ...] = ()  #: slots worth a try where whole chunks come without registers
     byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
-    #: registers; margin for the copy of an operand, without a halo and with one
-    reserve: tuple[int, int] = (0, 0)
     #: bytes; rows of shared memory of which what is turned on its way is written without conflicts of banks; shorter
     #: ones take as many times longer. 0 where that is not reckoned
     turned_row: int = 0
-    #: sets of fragments; live at once where the next ones are read ahead, two if loads move among products
-    fragment_sets: int = 2
+    reorders: bool = True  #: whether instructions move among matrix instructions, or stay in the order of statements
+    #: sets of a block's fragments; that a lane holds on average where they are read when they are needed, and where a
+    #: loop reads the next ones meanwhile
+    fragment_sets: tuple[float, float]
+    mask_registers: float  #: registers; that each masked load of a block takes
+    other_registers: int  #: registers; addresses and temporaries of a lane
 
 
 @frozen(cache_hash=True, kw_only=True)
@@ -58,6 +61,8 @@ class Costs:
     """
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
+    #: bytes a clock; at which a unit writes the results of its workgroups one after the other, if that is reckoned
+    result_rate: float = inf
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     barrier: int = 40  #: clocks; a barrier beyond the instructions around it
     block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads

@@ -58,7 +58,7 @@ _TEMPORARIES = 24
 
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
-    budget = max(0, facts.registers - _loop_words(kernel.body, in_order=facts.core.fragment_sets == 1) - _TEMPORARIES)
+    budget = max(0, facts.registers - _loop_words(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
     return replace(kernel, body=_Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed())
 
 

@@ -291,8 +291,10 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             global_rate=64,  # assumed
             grids=_GRIDS,
             subtiles=g.subtiles,
-            reserve=(2, 16),  # assumed
-            fragment_sets=1,  # nothing moves loads among products
+            reorders=False,
+            fragment_sets=(1, 1),  # all are read before the products
+            mask_registers=0,  # masks are flags
+            other_registers=40,  # assumed
         ),
         caches=caches,
         uniform_fused=_FUSED,

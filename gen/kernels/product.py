@@ -154,8 +154,7 @@ class _Product:
 
     def _meanwhile(self, made: _Made) -> _Made:
         """The same, computed here, where that goes on beside the last products and takes the place of the sums."""
-        overlaps = self.plan.facts.core.fragment_sets > 1  # instructions move among products
-        if not overlaps or self.plan.config.separate_accumulators:
+        if not self.plan.facts.core.reorders or self.plan.config.separate_accumulators:
             return made
         return [(self.k.let("made", value), layout) for value, layout in made]
 

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import busiest
@@ -25,14 +24,12 @@ from convgen.ir.types import Type
 from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, Way, levels
 from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
 from convgen.plan.plan import k_block
+from convgen.plan.registers import Counts, Held, Numbers, Pipeline, masks_of
 from convgen.plan.shapes import Choices, OperandLoad, Shape, choices
-
-Numbers = npt.NDArray[Any]  #: integers, or floats where there are parts
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
-_OTHER_REGISTERS = 40  #: registers; addresses, masks and temporaries of a lane
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
@@ -63,6 +60,7 @@ class Clocks:
     together: int  #: workgroups; resident on a unit
     left: int  #: workgroups behind the rounds
     tile: float  #: clocks; a workgroup beside its blocks
+    put: float  #: clocks; in which a unit writes a workgroup's result, while it writes no other's
     tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
     besides: float  #: clocks; slices that meet, further launches
     launch: float  #: clocks; of the product's launch
@@ -179,18 +177,34 @@ def ranked(
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
     offer = _offer(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
-    rows = offer.rows
-    columns, slices, at_a_time = _clocks(configs, offer.work, shape, atom, facts)
-    scores = np.broadcast_to(shape.parts * (columns["launch"] + columns["besides"]), configs.dims).ravel()[rows]
-    return Table(shape, atom, moved, configs, columns, slices, at_a_time, offer.in_vectors, rows, scores)
+    counted = _clocks(configs, offer.work, shape, atom, facts)
+    in_vectors, fits = _place_of_sums(offer.work.held.sums, counted.registers, facts)
+    rows = np.flatnonzero(np.broadcast_to(offer.fits & fits, configs.dims))
+    clocks = shape.parts * (counted.columns["launch"] + counted.columns["besides"])
+    scores = np.broadcast_to(clocks, configs.dims).ravel()[rows]
+    ways = counted.columns, counted.slices, counted.at_a_time
+    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores)
+
+
+def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
+    """Whether accumulators live among the vector registers, and whether all registers of a config suffice.
+
+    They do where they are few and all fit there; else in a file of their own, if there is one.
+    """
+    together = np.asarray(registers <= facts.registers)
+    if not facts.accumulators:
+        return np.ones((), bool), together
+    in_vectors = (sums <= _MOST_IN_VECTORS) & together
+    apart = (sums <= facts.accumulators) & (registers - sums <= facts.registers)
+    return in_vectors, in_vectors | apart
 
 
 def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """What the clocks of one config consist of."""
     configs = Configs.of(config)
     work = _work(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
-    columns, *_ = _clocks(configs, work, shape, atom, facts)
-    return Clocks(**{name: column.item() for name, column in columns.items()})
+    counted = _clocks(configs, work, shape, atom, facts)
+    return Clocks(**{name: column.item() for name, column in counted.columns.items()})
 
 
 @frozen(cache_hash=True)
@@ -200,6 +214,7 @@ class _Kind:
     taps: int  #: of windows that are resident; 0 where none are
     reach: int  #: rows around a tile that they reach
     loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
+    masks: tuple[int, int]  #: of each such load, as `Held` counts them
     decodes: tuple[tuple[float, ...], ...]  #: of each operand, by order of K: how often its loads take the issue
 
     @classmethod
@@ -207,34 +222,29 @@ class _Kind:
         taps, reach = (len(shape.windows.taps), shape.windows.reach) if shape.windows else (0, 0)
         loads = shape.loads(atom, facts)
         decodes = tuple(tuple(_decode(order, shape, load, atom, facts) for order in k_orders) for load in loads)
-        return cls(taps, reach, loads, decodes)
+        masks = masks_of(shape.of_m, shape.runs), masks_of(shape.of_n, shape.runs)
+        return cls(taps, reach, loads, masks, decodes)
 
 
 @frozen(eq=False)
 class _Offer:
-    """Of the configs among which all products of a kind choose, what they need and which fit."""
+    """Of the configs among which all products of a kind choose, what they need and which fit, registers apart."""
 
     work: _Work
-    in_vectors: Numbers  #: whether accumulators live among the vector registers
-    rows: Numbers  #: numbers of the combinations that fit
+    fits: Numbers
 
 
 @lru_cache(maxsize=256)
 def _offer(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Offer:
     work = _work(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    few = work.accumulators <= _MOST_IN_VECTORS
-    in_registers = work.registers <= facts.registers
-    # Long rows of 8-bit elements need the vectors for themselves; of others, shorter rows do as well.
-    in_vectors = few & (in_registers | (atom.elem_bytes > 1)) | (not facts.accumulators)
-    fits = ~in_vectors | in_registers
-    fits = fits & (work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes)
+    fits = work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes
     subtiles = _along(_SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
-    return _Offer(work, in_vectors, np.flatnonzero(np.broadcast_to(fits, configs.dims)))
+    return _Offer(work, fits)
 
 
 @lru_cache(maxsize=256)
@@ -285,8 +295,7 @@ class _Work:
     issue: Numbers  #: clocks; loads and the search for their places, and what a block of K takes besides
     slot_bytes: Numbers  #: bytes; shared memory of one slot
     met: Numbers  #: clocks; of a tile, in which they do
-    accumulators: Numbers  #: registers; of a lane
-    registers: Numbers  #: registers; of a lane, accumulators included, estimate
+    held: Held
     subgroups: Numbers
 
 
@@ -330,10 +339,11 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
         gaps = sum(rows for rows, _ in sides) * facts.chunk_bytes * (1 + several)
     copied = sum(rows * cols for rows, cols in sides) * elem
     decodes = [_along(_ORDER, decode) for decode in kind.decodes]
-    messages = sum(
-        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count) * decode
-        for load, side, decode in zip(loads, sides, decodes)
-    )
+    each = [
+        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count)
+        for load, side in zip(loads, sides)
+    ]
+    messages = sum(number * decode for number, decode in zip(each, decodes))
     conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
     written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
     accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
@@ -343,7 +353,12 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
     met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * facts.costs.shared_latency
     rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
-    fragments = facts.core.fragment_sets * rows * depth * elem // (4 * lanes * subgroups_k)
+    held = Held(
+        sums=accumulators,
+        fragments=rows * depth * elem // (4 * lanes * subgroups_k),
+        copied=(configs.of_ways("held") > 0) * copied // (4 * lanes * count),
+        masks=sum(number * masks for number, masks in zip(each, kind.masks)),
+    )
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     is_shared = configs.of_ways("slots") > 0
@@ -357,8 +372,7 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
         issue=(messages * facts.costs.message + facts.costs.block) * count / simds,
         slot_bytes=copied + gaps,
         met=np.where(meets, met, 0.0),
-        accumulators=accumulators,
-        registers=accumulators + fragments + configs.of_ways("held") * copied // (4 * lanes * count) + _OTHER_REGISTERS,
+        held=held,
         subgroups=count,
     )
 
@@ -475,13 +489,18 @@ def _arrivals(slices: int, count: int) -> int:
     return len(levels(slices, count))
 
 
-def _clocks(
-    configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: TargetFacts
-) -> tuple[dict[str, Numbers], Numbers, Numbers]:
-    """Clocks of one product, by field of `Clocks`, slices, and how many meet at a time.
+@frozen(eq=False)
+class _Counted:
+    """A launch of each config: its clocks by field of `Clocks`, and what they follow from."""
 
-    Workgroups run in rounds of as many as a unit holds.
-    """
+    columns: dict[str, Numbers]
+    slices: Numbers
+    at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
+    registers: Numbers  #: registers; of a lane
+
+
+def _clocks(configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Counted:
+    """One product, whose workgroups run in rounds of as many as a unit holds."""
     slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
     grid = _Grid(shape, *configs.sizes[:2])
     tiles = grid.tiles
@@ -498,8 +517,9 @@ def _clocks(
         tiles_each = turns.count
     a_unit = -(-workgroups // facts.compute_units)
     granule = core.register_granule
-    held = -(-work.registers // granule) * granule
-    by_registers = core.simd_registers // held * core.simds // work.subgroups
+    pipeline, by_taps = Pipeline.of(configs.of_ways), shape.windows is not None
+    registers = work.held.registers(k_blocks, pipeline, core, by_taps=by_taps)
+    by_registers = core.simd_registers // (-(-registers // granule) * granule) * core.simds // work.subgroups
     by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
@@ -517,13 +537,17 @@ def _clocks(
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 
+    tile_m, tile_n, *_ = configs.sizes
+    # What slices leave is counted where they meet.
+    put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
+
     def of_round(together: Numbers) -> Any:
-        return tile + longest * np.maximum(block * together, slowest)
+        return tile + together * put + longest * np.maximum(block * together, slowest)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
         "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": work.issue, "serial": serial,
         "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
-        "tile": tile, "tail": tail, "besides": besides, "launch": launch,
+        "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
-    return columns, slices, at_a_time
+    return _Counted(columns, slices, at_a_time, registers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from math import prod
 
 from convgen.ir.error import DoesNotFit
@@ -23,7 +24,6 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, s8, scalar, u8
 from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.teams import TeamsMeet
-from convgen.passes.messages.linear import linearize
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
@@ -32,6 +32,7 @@ from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.operands import Operand, operand, operand_in_rows
 from convgen.plan.padding import Padding, padding
+from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
@@ -456,39 +457,35 @@ def accumulator_registers(plan: Plan) -> int:
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
-    """Vector registers a lane: accumulators, fragments of a K block, copies in flight, addresses, a margin."""
+    """Vector registers a lane, accumulators included."""
+    sums = accumulator_registers(plan)
     if isinstance(plan.unit, LaneTile):
         assert isinstance(part.product, Windows)
-        return accumulator_registers(plan) + part.product.registers(plan.unit.own) + _MARGIN
+        return sums + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem = plan.mma, plan.mma.atom.elem_bytes
-    # One set is read while the other multiplies.
-    sets: float = plan.facts.core.fragment_sets if plan.config.slots > 1 else 1
-    if all(plan.config.direct) and sets > 1:  # where nothing is stored between steps, those of one are read ahead
-        sets = 1 + 1 / mma.steps
-    fragments = int(sets * (mma.a.registers + mma.b.registers)) * elem // 4
-    copies = 0
+    copied = masks = 0
     for each in (part.of_n, part.of_m):
-        copy, masked = each.copy, bool(linearize(each.view).halos)
-        if each.tile and each.direct:  # where each message reads, and what masks it
-            share = each.direct * plan.facts.subgroup_size * plan.subgroups
-            copies += each.tile.slot_bytes // share * (1 + 2 * masked)
-        if each.tile is None or copy is None:
-            continue
-        messages, width = copy.loaded.registers // copy.message, copy.message * elem
-        # Elements that fill a dword together mostly lie a constant apart: with immediates they have one address.
-        places = -(-messages * min(width, 4) // 4) if plan.facts.global_imm_max else messages
-        copies += messages * plan.config.stages * max(1, width // 4) + 3 * places
-        copies += plan.facts.core.reserve[masked]
-    return accumulator_registers(plan) + fragments + copies + 2 * mma.steps + _MARGIN
+        messages = 0
+        if each.tile and each.direct:
+            messages = each.tile.slot_bytes // (each.direct * plan.facts.subgroup_size * plan.subgroups)
+        elif each.tile and each.copy:
+            messages = each.copy.loaded.registers // each.copy.message
+            copied += each.copy.loaded.registers * elem // 4
+        masks += messages * masks_of(each.view, plan.config.taps == RUNS)
+    held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks)
+    way = Pipeline.of(partial(getattr, plan.config.way))
+    return int(held.registers(part.k_blocks, way, plan.facts.core, by_taps=plan.config.taps == RESIDENT))
 
 
-_MARGIN = 16  #: registers
-_OVERESTIMATED = 1.15  #: by how much the estimate commonly exceeds what allocation takes, which has the last word
+_MARGIN = 16  #: registers; of a lane that multiplies by itself
+_BEYOND = (
+    1.15  #: times the registers that there are, up to which an estimate is believed to be too high: allocation tells
+)
 
 
 def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
     separate = plan.config.separate_accumulators
     alu = plan.registers - (acc if separate else 0)
-    if alu > _OVERESTIMATED * plan.facts.registers or (separate and acc > plan.facts.accumulators):
+    if alu > _BEYOND * plan.facts.registers or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

@@ -13,7 +13,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import scalar
+from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
@@ -71,6 +71,7 @@ class Shape:
     batch: int  #: number of such products in one launch
     of_m: View
     of_n: View
+    result: Type  #: of its elements
     grids: str = APART  #: of the launches of several products
     phases: str = APART  #: of strides, in products of their own or as columns of one
     windows: Resident | None = None  #: those that are resident in shared memory, if any are
@@ -196,8 +197,8 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
 
 def _shape(part: Product, parts: int) -> Shape:
     """That of a product, the largest of so many."""
-    inner = part.k_inner.size
-    return Shape(part.m, part.n, part.k // inner, inner, parts, part.batch, part.of_m, part.of_n)
+    inner, result = part.k_inner.size, part.result.memory.elem
+    return Shape(part.m, part.n, part.k // inner, inner, parts, part.batch, part.of_m, part.of_n, result)
 
 
 def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Shape]:
@@ -219,7 +220,8 @@ def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Sha
         wider = any(_load(v, facts).widest > now for v, now in zip((found.of_m, found.of_n), widest))
         if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
             sizes = found.m, found.n, found.k // inner.padded, inner.padded
-            yield Shape(*sizes, shape.parts, shape.batch, found.of_m, found.of_n, shape.grids, runs=tile_k)
+            of = found.of_m, found.of_n, shape.result
+            yield Shape(*sizes, shape.parts, shape.batch, *of, shape.grids, runs=tile_k)
 
 
 def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:

@@ -1,0 +1,83 @@
+"""The estimate of a lane's vector registers: what a loop holds, what short sums do not, and what allocation takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.facts import Core
+from convgen.plan.choose import candidates
+from convgen.plan.config import Way
+from convgen.plan.registers import Held, Pipeline
+from convgen.problem.conv import Conv
+
+CORE = get("gfx950").facts.core
+HELD = Held(sums=64, fragments=32, copied=16, masks=4)
+AT_ONCE, OVERLAPPED = CORE.fragment_sets
+MANY = 100  #: blocks of K
+TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+
+
+def registers(way: Way, blocks: int = MANY, *, by_taps: bool = False, core: Core = CORE, held: Held = HELD) -> int:
+    return int(held.registers(blocks, Pipeline.of(lambda name: getattr(way, name)), core, by_taps=by_taps))
+
+
+def beside(sets: float, on_way: int, core: Core = CORE) -> int:
+    """Sums with so many sets of fragments, and blocks on their way."""
+    return int(64 + 32 * sets + 16 * on_way + 4 * core.mask_registers + core.other_registers)
+
+
+def test_a_loop_reads_ahead_if_there_is_another_slot_or_tap() -> None:
+    assert registers(Way(2)) == beside(OVERLAPPED, 1)
+    assert registers(Way(1)) == beside(AT_ONCE, 1)
+    assert registers(Way(1), by_taps=True) == beside(OVERLAPPED, 1)
+
+
+def test_blocks_wait_in_registers_for_stages_and_for_slots() -> None:
+    assert registers(Way(2, stages=2)) == beside(OVERLAPPED, 2)
+    assert registers(Way(3, stages=2)) == beside(OVERLAPPED, 3)
+
+
+def test_short_sums_hold_no_more_than_there_is() -> None:
+    assert registers(Way(2, stages=2), blocks=1) == beside(AT_ONCE, 0)
+    assert registers(Way(2, stages=2), blocks=2) == beside(AT_ONCE, 1)
+
+
+def test_where_statements_stay_in_order_a_block_is_stored_as_soon_as_it_is_there() -> None:
+    core = get("xehpc").facts.core
+    assert registers(Way(3), core=core) == beside(core.fragment_sets[1], 1, core)
+
+
+def test_many_configs_at_a_time_have_what_each_has() -> None:
+    ways = [Way(2), Way(3, stages=2), Way(1)]
+    together = Pipeline.of(lambda name: np.array([getattr(way, name) for way in ways]))
+    assert HELD.registers(MANY, together, CORE, by_taps=False).tolist() == [registers(way) for way in ways]
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize(
+    ("line", "direction"),
+    [
+        ("mb32ic256ih56oc64oh56kh1", "BWD_D"),  # short sums
+        ("mb4ic128ih28oc128oh28kh3ph1", "FWD_D"),
+        ("mb4ic128ih28oc128oh28kh3ph1", "BWD_W"),
+    ],
+)
+def test_the_best_configs_take_about_what_was_estimated(line: str, direction: str, target: str) -> None:
+    problem = Conv.parse(line, dir=direction, dt="f16", **TAGS)
+    off = []
+    for candidate in candidates(problem, get(target).facts)[:40:10]:
+        build = driver.build(problem, target, candidate.config)
+        costs = driver.compile(build).kernels.values()
+        assert build.plan is not None
+        off.append(build.plan.registers - max(each.registers["vgpr"] + each.registers["agpr"] for each in costs))
+    assert np.median(np.abs(off)) <= 32
+
+
+def test_what_fits_after_all_is_chosen() -> None:
+    """One block of K, which two stages of a second slot would never hold: workgroups run side by side."""
+    problem = Conv.parse("mb32ic256ih56oc64oh56kh1", dir="BWD_D", dt="f16", **TAGS)
+    best = candidates(problem, get("gfx950").facts)[0]
+    assert best.together > 1
