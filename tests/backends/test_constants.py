@@ -25,8 +25,8 @@ def test_constants_of_xe(modules: str, golden: Callable[[str, str], None]) -> No
 def test_facts(target: str, golden: Callable[[str, str], None]) -> None:
     """Every number that plans and passes may ask for, the matrix instructions one a line."""
     facts = targets.get(target).facts
-    rows = [f"{name}: {value}" for name, value in attrs.asdict(facts, recurse=False).items() if name != "atoms"]
-    rows = [f"fused: {sorted(facts.fused)}" if row.startswith("fused:") else row for row in rows]
+    values = {name: value for name, value in attrs.asdict(facts, recurse=False).items() if name != "atoms"}
+    rows = [f"{name}: {sorted(value) if isinstance(value, frozenset) else value}" for name, value in values.items()]
     for a in facts.atoms:
         types = f"{a.a_elem} {a.b_elem} {a.acc}"
         rest = f"{a.clocks} clocks over {a.spans}, rounds to {a.rounds_to}: {a.a} | {a.b} | {a.d}"
