@@ -128,8 +128,9 @@ class _Peephole(Mutator):
 
     def _sum(self, e: Expr) -> Expr:
         """A difference as a sum, where operands may be negated."""
-        apart = isinstance(e, Sub) and _is_word(e) and number(e.a) != 0 and self.facts.fused_signs
-        return Add(e.a, _negative(e.b)) if apart and isinstance(e, Sub) else e
+        if not isinstance(e, Sub) or not self.facts.fused_signs or not _is_word(e) or number(e.a) == 0:
+            return e
+        return Add(e.a, _negative(e.b))
 
     def _has(self, name: str, e: Expr, inner: Expr) -> bool:
         """Whether the target does both operations at once, where it would compute them."""
@@ -181,6 +182,7 @@ def _is_word(e: Expr) -> bool:
 
 
 def _negative(e: Expr) -> Expr:
+    """An operand with its sign turned: of a product a factor, which an instruction can turn as it reads it."""
     if isinstance(e, Mul):
         return _negative(e.a) * e.b
     return -e if (known := number(e)) is None else make(wrapped(-known, e.type.elem), e.type)

@@ -478,9 +478,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
 
 
 _MARGIN = 16  #: registers; of a lane that multiplies by itself
-_BEYOND = (
-    1.15  #: times the registers that there are, up to which an estimate is believed to be too high: allocation tells
-)
+#: Times the registers that there are, up to which an estimate is believed to be too high: allocation tells.
+_BEYOND = 1.15
 
 
 def _check_registers(plan: Plan) -> None:
