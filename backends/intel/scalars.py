@@ -85,6 +85,8 @@ class XeScalars(Scalars):
     def _computed(self, e: x.Expr) -> Operand:
         match e:
             case x.Const():
+                if e.type.elem.is_bool:
+                    return _in_all_lanes(e)
                 return Imm(e.bits) if e.type.bits <= 32 else self._wide_constant(e)
             case x.AddressOf(buffer):
                 return self.pointers[buffer.name]
@@ -348,7 +350,7 @@ class XeScalars(Scalars):
         out = self.out
         match e:
             case x.Const():
-                return self._flags("mov", Imm(-e.bits & 0xFFFF))
+                return self._flags("mov", _in_all_lanes(e))
             case x.Var():
                 return self._flags("mov", self.env[e])
             case x.Comparison():
@@ -428,6 +430,11 @@ class XeScalars(Scalars):
 def _is_kept(type: AnyType) -> bool:
     """Whether this class computes with such values."""
     return isinstance(type, Type) and type.is_int and type.bits >= 32
+
+
+def _in_all_lanes(e: x.Const) -> Imm:
+    """A bool that is known, as its register holds it: one bit a lane."""
+    return Imm(-e.bits & 0xFFFF)
 
 
 def _is_half(o: Operand, e: x.Expr) -> bool:

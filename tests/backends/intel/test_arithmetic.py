@@ -182,6 +182,17 @@ def test_scalar_floats_are_arguments_conditions_and_carried(target: str) -> None
         assert np.array_equal(wanted, found), scalars
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bool_that_is_known_before_a_loop_is_carried_by_all_lanes(target: str, *, known: bool) -> None:
+    k, held, store = begin(WIDTH[target])
+    with k.loop("i", 0, 9, total=held, exists=const(known, bool_)) as loop:
+        loop.yields(loop["total"] + select(loop["exists"], held, 1.0), (Lane() + loop.var) % 3 < 2)
+    store(select(loop.result("exists"), loop.result("total"), held + 1.0))
+    wanted, found = ar.run(TARGETS[target], k.done(), data(target), {})
+    assert np.array_equal(wanted, found)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_vectors_of_bools_are_bound_carried_and_rearranged(target: str) -> None:
     k, held, store = begin(WIDTH[target])

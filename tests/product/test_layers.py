@@ -1,0 +1,51 @@
+"""Whole layers with the configs that they get by default: some tiles of each, on every target.
+
+Small problems get other configs, and have other tails: what goes wrong in the prologue of a loop that is long enough,
+or where tiles come out even, is seen here only.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.run import verify
+from tests import samples
+
+#: Of ResNet-50 for 32 images.
+LAYERS = {
+    "stem": "mb32ic3ih224oc64oh112kh7sh2ph3",
+    "3x3": "mb32ic64ih56oc64oh56kh3ph1",
+    "strided": "mb32ic128ih56oc128oh28kh3sh2ph1",
+    "1x1": "mb32ic256ih56oc64oh56kh1ph0",
+    "14": "mb32ic256ih14oc256oh14kh3ph1",
+    "7": "mb32ic512ih7oc512oh7kh3ph1",
+}
+DIRECTIONS = ("FWD_D", "BWD_D", "BWD_W")
+TARGETS = [t for t in samples.TARGETS if t != "xe2"]  # which has no assembler here
+DAILY = {("strided", "BWD_D"), ("7", "BWD_W"), ("14", "FWD_D")}
+
+
+def assert_right(problem: Problem, target: str) -> None:
+    outcome = verify.run(driver.compile(driver.build(problem, target)), groups=2)
+    assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
+    assert not outcome.mismatches, "\n".join(map(str, outcome.first))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("layer", "direction"),
+    [pytest.param(*each, marks=[] if each in DAILY else pytest.mark.sweep) for each in product(LAYERS, DIRECTIONS)],
+)
+def test_a_layer_is_right(layer: str, direction: str, target: str) -> None:
+    assert_right(Conv.parse(LAYERS[layer], dir=direction, dt="f16"), target)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_great_product_is_right(target: str) -> None:
+    assert_right(Matmul.parse("4096x4096:4096x4096", dt="f16"), target)
