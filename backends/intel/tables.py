@@ -211,8 +211,8 @@ MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
-    """Local memory serves a dword of every lane at a time, over as many banks (assumed; no manual says)."""
-    return SharedPhases(lanes, (tuple(range(lanes)),))
+    """Local memory serves a dword of every lane at a time, over 32 banks (assumed; no manual says)."""
+    return SharedPhases(32, (tuple(range(lanes)),))
 
 
 def _planes(pitch: int) -> Planes:

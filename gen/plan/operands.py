@@ -11,11 +11,12 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digits
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
-from convgen.ir.record import frozen
+from convgen.ir.node import replace
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.swizzle import find_rows, find_swizzle
+from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
@@ -78,6 +79,22 @@ def operand(
         )
     tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+
+def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Operand, ...]:
+    """The same, their tiles with gaps where these spare conflicts of banks and there is room (see `find_gaps`)."""
+    if not facts.block_bytes:
+        return operands
+    found, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
+    for each in operands:
+        if each.tile and each.copy:
+            digits = find_gaps(each.tile.digits, each.elem, each.copy.stored, facts)
+            tile = replace(each.tile, digits=digits)
+            if (longer := tile.bytes - each.tile.bytes) <= room:
+                room -= longer
+                each = evolve(each, tile=tile)
+        found.append(each)
+    return tuple(found)
 
 
 def operand_in_rows(

@@ -30,7 +30,7 @@ from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, RUNS, SPL
 from convgen.plan.contraction import Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
-from convgen.plan.operands import Operand, operand, operand_in_rows
+from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.padding import Padding, padding
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
@@ -425,6 +425,7 @@ def _part(
         direct_n, direct_m = config.direct
         of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
+        of_n, of_m = kept_apart((of_n, of_m), facts)
         of_n, of_m = (
             evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
             for o, rows in ((of_n, tile_n), (of_m, tile_m))

@@ -1,4 +1,4 @@
-"""Choose the swizzle of a shared tile: the one with the fewest bank conflicts under the target's access phases."""
+"""Choose the swizzle of a shared tile, or gaps: what has the fewest bank conflicts under the target's access phases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from math import inf
 import numpy as np
 
 from convgen.ir.facts import SharedPhases, TargetFacts
-from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Swizzle
+from convgen.ir.layout.digits import Digits, Space
+from convgen.ir.layout.fragment import DWORD, Fragment
+from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
 from convgen.passes.messages.shared import RUN, Way, first_of
@@ -22,6 +23,8 @@ _ACCESSES = 4
 _LIFTS = (1, 2, 3)
 
 _MOST_GAP = 4  #: chunks; behind each row, where gaps keep banks apart
+
+_GAPS = (8, 16, 32, 64)  #: bytes; behind runs of whole blocks, which keep their alignment
 
 #: By how much further the second shift of a fold goes.
 _FOLDS = (1, 2, 3)
@@ -119,6 +122,30 @@ def find_rows(
     least = -(-cols * elem.bytes // chunk)
     found = [(across, *_best(accesses, across, chunk, within)) for across in range(least, least + _MOST_GAP + 1)]
     return min(found, key=lambda rows: (rows[2], rows[0]))
+
+
+@lru_cache(maxsize=2**10)
+def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> Digits:
+    """Where the elements of a tile in blocks stand, with gaps where lanes that write by themselves then meet less often.
+
+    A gap is behind each of some runs of whole blocks, so that block messages move what they did. The least conflicts
+    decide, then the shortest runs and the least gap.
+    """
+
+    def conflicts(digits: Digits) -> int:
+        row, col = (write.coords(0, np.arange(facts.subgroup_size), 0)[dim] for dim in write.dims)
+        place = digits.place({ROW: row, COL: col}, elem.bytes)[Space.MEMORY]
+        return conflict_cycles((place // DWORD).tolist(), facts.shared_write, DWORD)
+
+    runs = sorted({d.stride for d in digits.digits if d.stride * elem.bytes % facts.block_bytes == 0})
+    spread = (_spread(digits, run, gap // elem.bytes) for run in runs for gap in _GAPS)
+    return min((digits, *spread), key=conflicts)
+
+
+def _spread(digits: Digits, run: int, gap: int) -> Digits:
+    """The same places with so many more behind each run."""
+    apart = (d if d.stride < run else evolve(d, stride=d.stride // run * (run + gap)) for d in digits.digits)
+    return evolve(digits, digits=tuple(apart))
 
 
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:

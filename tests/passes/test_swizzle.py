@@ -7,9 +7,12 @@ import pytest
 
 from convgen.backends.target import get
 from convgen.ir.error import DoesNotFit
+from convgen.ir.expr import const
 from convgen.ir.facts import SharedPhases
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
+from convgen.ir.node import replace
+from convgen.passes.messages.shared import shared_messages
 from convgen.passes.messages.swizzle import conflict_cycles
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan, make_plan
@@ -110,6 +113,37 @@ def test_lanes_that_write_together_are_near() -> None:
     assert copy is not None
     assert (copy.message, copy.stored.contiguous("k") * tile.elem.bytes) == (8, width)
     assert conflicts(tile, copy.stored, facts.shared_write.of_less(CHUNK // width), width) == 0
+
+
+def gradient(tile: tuple[int, int, int], waves: tuple[int, int], atom: tuple[int, int, int]) -> Plan:
+    """Of weights, on xehpg: neighbouring lanes write rows of different blocks."""
+    problem = Conv.parse("mb4ic256ih16oc256kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    return make_plan(problem, Config(tile, waves, atom, taps="fused"), get("xehpg").facts)
+
+
+def test_lanes_that_write_blocks_far_apart_meet_no_bank_twice() -> None:
+    plan = gradient((128, 256, 32), (2, 16), (16, 8, 16))
+    facts, (part,) = plan.facts, plan.parts
+    tile, copy = part.of_n.tile, part.of_n.copy
+    assert tile is not None
+    assert copy is not None
+    dense = replace(tile, digits=plan.mma.a.image(facts.subgroup_size, 2).renamed({"n": "row", "k": "col"}))
+    assert conflicts(dense, copy.stored, facts.shared_write, 4) > 0
+    assert conflicts(tile, copy.stored, facts.shared_write, 4) == 0
+    assert tile.slot_bytes == dense.slot_bytes // 512 * 520
+    messages = [
+        [(m.start, m.count) for m in shared_messages(each, const(0), plan.mma.a, const(0), plan.subgroups, facts)]
+        for each in (tile, dense)
+    ]
+    assert messages[0] == messages[1]
+    other = part.of_m.tile
+    assert other is not None
+    assert other.is_dense  # whose words come in blocks
+
+
+def test_there_are_no_gaps_without_room() -> None:
+    (part,) = gradient((256, 256, 32), (4, 16), (16, 8, 16)).parts
+    assert [o.tile.is_dense for o in (part.of_n, part.of_m) if o.tile] == [True, True]
 
 
 def test_without_a_swizzle_there_would_be_conflicts() -> None:
