@@ -30,6 +30,7 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
     """A block's instructions, each behind those waits that neither it nor arithmetic before it carries."""
     done: list[XeInstruction] = []
     syncs: list[XeInstruction] = []  # that stand before the next instruction
+    early: dict[str, tuple[int, int]] = {}  # by token: where its sources are waited for, and where that is wanted
     for i in instructions:
         assert isinstance(i, XeInstruction)
         if _waits(i):
@@ -47,6 +48,13 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
                 continue
             for n, wait in zip(carriers, waits):
                 done[n] = done[n].annotated(*(a.lstrip("FILM") for a in done[n].annotations), wait)
+                token, what = wait.split(".")
+                if what == "src":
+                    early[token] = n, first
+                elif token in early:
+                    at, wanted = early.pop(token)
+                    if at < n <= wanted:  # what has its result has read its sources
+                        done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
         done[first:first] = left
         syncs = []
     return done + syncs
