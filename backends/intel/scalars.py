@@ -16,7 +16,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import wrapped
-from convgen.ir.types import AnyType, Kind, Type, s16
+from convgen.ir.types import AnyType, Kind, Type, s16, u32
 from convgen.ir.uniform import Uniformity
 from convgen.ir.votes import AllLanes
 
@@ -33,6 +33,8 @@ CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne:
 #: A condition with its operands exchanged.
 SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
+_SIGN = 1 << 31
+_SIGN_BIT = x.const(_SIGN, u32)
 
 
 class OtherTypes(Protocol):
@@ -407,17 +409,22 @@ class XeScalars(Scalars):
         return self.out.compare(name, kind, a, b, lanes, into)
 
     def _sign_test(self, e: x.Comparison, lanes: int) -> Reg | None:
-        """`0 <= a << b`: the shift sets the flag itself."""
+        """`0 <= a << b`: whether a bit of `a` is not set.
+
+        The shift cannot tell: a condition may see more of its result than is kept.
+        """
         shifted = strip(e.b)
         if not (isinstance(e, x.Le) and isinstance(e.a, x.Const) and e.a.bits == 0 and isinstance(shifted, x.Shl)):
             return None
         if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
             return None
         out, flag = self.out, self.out.new("f")
-        a, b = out.source(self.value(shifted.a), "d"), out.source(self.value(shifted.b), "d")
+        count = strip(shifted.b)
+        bit = Imm(_SIGN >> count.bits) if isinstance(count, x.Const) else self.value(_SIGN_BIT >> count.to(u32))
+        a, b = out.source(self.value(shifted.a), "ud"), out.source(bit, "ud")
         if isinstance(a, Literal):
-            a = out.source(out.constant(a), "d")
-        out.emit("shl", (Null("d"),), (a, b), lanes=lanes, condition="ge", flag=flag)
+            a = out.source(out.constant(a), "ud")
+        out.emit("and", (Null("ud"),), (a, b), lanes=lanes, condition="eq", flag=flag)
         return flag
 
     def _flags(self, name: str, *src: Operand) -> Reg:

@@ -26,6 +26,7 @@ from convgen.ir.record import evolve
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
 CARRY = frozenset(("addc", "subb"))
 HIGH = frozenset(("mach", "macl"))
+OVERFLOWING = frozenset(("add", "add3", "mad", "mul", "shl"))  #: whose integers may need more bits than are kept
 _ONE = Region(0, 0, 1)
 
 
@@ -82,6 +83,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     condition = condition_of(instruction, context)
     slots = wide_slots(instruction, instruction.exec_size, context)
     directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
+    may_overflow = instruction.op in OVERFLOWING and goal.type not in FLOATS
 
     def run(g: ThreadGroup) -> None:
         on = acts(g)
@@ -91,7 +93,11 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         if directed and g.control & ROUNDING:
             data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
         if condition is not None:
-            set_flags(instruction, g, condition(working(goal.type, data), 0), on, undefined)
+            kept = working(goal.type, data)
+            # Shifts and sums have a bit more before they are stored (C for Media, `_gfx_sllv_i32`): no manual says
+            # which of the two a condition sees.
+            unsure = united((undefined, result != kept)) if may_overflow else undefined
+            set_flags(instruction, g, condition(kept, 0), on, unsure)
         goal.put(g, data, on, undefined)
         if goal.wide:
             keep_wide(g, slots, result, on)

@@ -274,11 +274,13 @@ OPS = {
         lambda a, b, *_: np.full(len(a), int(((a < b) << np.arange(len(a))).sum()), UD),
     ),
     "condition of a result": Op(
-        "add ({n}|M0) (lt)f0.0 r21.0<1>:d r10.0<1;1,0>:d r11.0<1;1,0>:d\n"
+        "asr ({n}|M0) r21.0<1>:d r10.0<1;1,0>:d 1:w\n"
+        "asr ({n}|M0) r22.0<1>:d r11.0<1;1,0>:d 1:w\n"
+        "add ({n}|M0) (lt)f0.0 null<1>:d r21.0<1;1,0>:d r22.0<1;1,0>:d {{I@1}}\n"
         "(f0.0) sel ({n}|M0) r20.0<1>:d r12.0<1;1,0>:d r13.0<1;1,0>:d",
         D,
         D,
-        lambda a, b, c, d: np.asarray(np.where(wrap(a.astype(I64) + b) < 0, c, d)),
+        lambda a, b, c, d: np.asarray(np.where((a >> 1) + (b >> 1) < 0, c, d)),
     ),
     "vector immediate": Op(
         "mov ({n}|M0) r21.0<1>:uw 0x76543210:uv\nmov ({n}|M0) r20.0<1>:ud r21.0<1;1,0>:uw {{I@1}}",

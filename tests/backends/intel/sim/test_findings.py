@@ -276,6 +276,14 @@ again:
         "(f1.0) mov",
         "(f2.0) mov",
     ),
+    "condition of a result that is cut": Case(
+        "poison",
+        "(W) mov (16|M0) r71.0<1>:d 0x3FFFFFFF:d\n"
+        "(W) shl (16|M0) (ge)f0.0 null<1>:d r71.0<1;1,0>:d 1:w {I@1}\n"
+        "(W&f0.0) mov (16|M0) r20.0<1>:d 1:w",
+        "0x3FFFFFFF",
+        "0x7FFFFFFF",
+    ),
     "undefined because only half is written": Case(
         "poison",
         "(W) mov (16|M0) r71.0<1>:d 1:w\n(W) mov (16|M0) r20.0<1>:d r71.0<1;1,0>:d {I@1}",
