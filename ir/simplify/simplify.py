@@ -140,7 +140,7 @@ class _Simplifier(Mutator):
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
         before, self.place.facts[var] = self.place.facts.get(var), facts
         self.bound |= self.rounds.bit(var)
-        if facts != before or any(self.rounds.rests_on(value) & self.changed & ~USES for value in values):
+        if facts != before or reduce(or_, map(self.rounds.rests_on, values), 0) & self.changed & ~USES:
             self.changed |= self.rounds.bit(var)
 
     def Kernel(self, k: Kernel) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from convgen.ir.expr import Expr, Var
 from convgen.ir.facts import TargetFacts
@@ -69,7 +70,7 @@ class Position:
     varying: Expr
     const: int
 
-    @property
+    @cached_property
     def value(self) -> Expr:
         variable = plus(self.uniform, self.varying)
         return variable + self.const if self.const else variable
