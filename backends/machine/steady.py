@@ -125,6 +125,7 @@ class _Turn:
             node.find_waits()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         self.loads = [n for n, node in enumerate(self.nodes) if node.instruction.loads]
+        self.reads = [{r.vreg for r in node.instruction.uses()} for node in self.nodes]
         self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}
@@ -151,7 +152,7 @@ class _Turn:
         for user in (*node.after, *node.later):
             by = self.nodes[user].instruction
             published = by.barrier and i.origin is not None
-            if published or any(r.vreg in made for r in by.uses()) or flags.intersection(by.flag_uses()):
+            if published or not made.isdisjoint(self.reads[user]) or (flags and flags.intersection(by.flag_uses())):
                 yield user
 
     def order(self) -> list[Instruction]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 from convgen.ir.expr import Expr, Var
 from convgen.ir.facts import TargetFacts
@@ -70,7 +69,7 @@ class Position:
     varying: Expr
     const: int
 
-    @cached_property
+    @property
     def value(self) -> Expr:
         variable = plus(self.uniform, self.varying)
         return variable + self.const if self.const else variable
