@@ -157,18 +157,18 @@ class _Turn:
 
     def order(self) -> list[Instruction]:
         """The best of the orders that turns of some lengths give."""
-        tried = [self._order()]
+        tried = [self._order(passes=2)]  # again, for what the next turn begins with was placed last
         while len(tried) < _STRETCHES and (short := self._shortage()) > 0:
             self.length += short
             tried.append(self._order())
         best = min(reversed(tried), key=self._taken) if len(tried) > 1 else tried[0]
         return [self.nodes[n].instruction for n in best]
 
-    def _order(self) -> list[int]:
-        """The order that a turn of this length gives."""
+    def _order(self, passes: int = 1) -> list[int]:
+        """The order that a turn of this length gives, from the slots of the one before."""
         self._spread()
         self._arrive()
-        for _ in range(2):  # once more, for what the next turn begins with was placed last
+        for _ in range(passes):
             self._place()
         return self._sorted()
 
