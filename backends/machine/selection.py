@@ -240,6 +240,19 @@ class Selector(ABC):
             else:
                 self.into[y] = parts[0]
 
+    def _redirected(
+        self, moves: list[tuple[Reg, Reg]], vectors: Iterable[tuple[Parts, Parts]], since: int
+    ) -> list[tuple[Reg, Reg]]:
+        """The moves that are left once vectors that were made since are written to their (to, from) at once."""
+        for parts, made in vectors:
+            if len(parts) == len(made) == 1:
+                (to,), (at,) = parts, made
+                others = [move for move in moves if move[0].vreg is not to.vreg]
+                alone = all(source.vreg not in (to.vreg, at.vreg) for _, source in others)
+                if alone and self.out.redirect(at, to, since):
+                    moves = others
+        return moves
+
     def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
         """Move values into carried registers, all at once: a source that is itself overwritten is saved first.
 
@@ -263,13 +276,8 @@ class Selector(ABC):
                 self.out.move(held, at)
                 at = held
             moves += _unequal((to,), (at,))
-        for parts, made in vectors if self.out.block is block else ():
-            if len(parts) == len(made) == 1:
-                (to,), (at,) = parts, made
-                others = [move for move in moves if move[0].vreg is not to.vreg]
-                alone = all(source.vreg not in (to.vreg, at.vreg) for _, source in others)
-                if alone and self.out.redirect(at, to, begun):
-                    moves = others
+        if self.out.block is block:
+            moves = self._redirected(moves, vectors, begun)
         targets = {to.vreg for to, _ in moves}
         for n, (to, at) in enumerate(moves):
             if at.vreg in targets:
