@@ -31,6 +31,10 @@ class Uniformity:
             known = self._memo[e] = self._decide(e)
         return known
 
+    def begin_again(self) -> None:
+        """Look again at what was found uniform: more variables vary than did; what varies stays so."""
+        self._memo = {e: False for e, uniform in self._memo.items() if not uniform}
+
     def _decide(self, e: Expr) -> bool:
         if isinstance(e, Var):
             return e not in self.varying
@@ -76,8 +80,10 @@ def _analysed(root: Stmt) -> Uniformity:
     found: set[Var] = set()
     origins: list[_Origin] = []
     _collect(root, None, found, origins)
+    uniform = Uniformity(found)
     while True:
-        before, uniform, uncertain = len(found), Uniformity(found), []
+        uniform.begin_again()
+        before, uncertain = len(found), []
         for var, values in origins:
             if all(map(uniform, values)):
                 uncertain.append((var, values))

@@ -14,8 +14,9 @@ from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import make
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.types import u32
 
 

@@ -35,7 +35,8 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner

@@ -22,8 +22,9 @@ from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substit
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.extents import divisor
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.passes.clone import bound_vars

@@ -14,7 +14,7 @@ from convgen.ir.mutate import mutate, rewrite, statements
 from convgen.ir.node import Node, replace
 from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import exits_of
+from convgen.ir.simplify.scopes import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type, vector
 

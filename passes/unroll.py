@@ -27,9 +27,11 @@ def _is_short(loop: For) -> bool:
     if not isinstance(loop.begin, Const) or not isinstance(loop.end, Const):
         return False
     trips = loop.end.bits - loop.begin.bits
+    if not 0 < trips <= _MOST_TRIPS:
+        return False
     size = sum(not isinstance(s, Block) for s in statements(loop.body))
     plain = not any(isinstance(n, (ExitIf, Mma)) for n in postorder(loop.body))
-    return plain and 0 < trips <= _MOST_TRIPS and trips * size <= _MOST_STATEMENTS
+    return plain and trips * size <= _MOST_STATEMENTS
 
 
 def _copies(loop: For, cloner: Cloner) -> Stmt:

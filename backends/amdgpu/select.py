@@ -32,7 +32,8 @@ from convgen.ir.expr import select as choose
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.uniform import uniformity
 

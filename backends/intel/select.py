@@ -39,7 +39,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import Bounds, var_ranges
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import uniformity

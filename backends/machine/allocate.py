@@ -89,14 +89,14 @@ def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> i
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
     """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
-    at, last = first, len(words) - size
-    while at <= last:
-        w = at + size - 1
-        while w >= at and not words[w] & mask:
-            w -= 1
-        if w < at:
+    begin = first  # of the free words up to the next
+    for w in range(first, len(words)):
+        if words[w] & mask:
+            begin = w + 1
+            continue
+        at = first - (first - begin) // step * step
+        if w + 1 - at == size:
             return at
-        at = first - (first - w - 1) // step * step  # no start up to this word can do
     return None
 
 

@@ -52,12 +52,15 @@ class _Kind(NamedTuple):
     access: Access | None
     origin: Access | None
     accesses: tuple[Access, ...]  #: all that it touches
+    is_shared: bool  #: whether that is in shared memory, some of it
 
     @classmethod
     def of(cls, i: Instruction) -> _Kind | None:
         if i.access is None and not i.op.barrier and not i.op.fence:
             return None
-        return cls(i.op.fence, i if i.op.barrier else None, i.access, i.origin, i.accesses)
+        accesses = i.accesses
+        is_shared = any(a.space == "shared" for a in accesses)
+        return cls(i.op.fence, i if i.op.barrier else None, i.access, i.origin, accesses, is_shared)
 
 
 class _Memory:
@@ -110,7 +113,7 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
         return any(before.access.conflicts(other) for other in published[after.barrier])
     if before.barrier is not None or after.barrier is not None:
         other = after if before.barrier is not None else before
-        return other.barrier is not None or any(a.space == "shared" for a in other.accesses)
+        return other.barrier is not None or other.is_shared
     for a in before.accesses:
         for b in after.accesses:
             if a.region == b.region and a.conflicts(b):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
-from convgen.backends.machine.instruction import BasicBlock, Function, Operand, Reg, VirtualRegister
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 
 
 class Emitter(ABC):
@@ -50,3 +53,30 @@ class Emitter(ABC):
     @abstractmethod
     def retarget(self, made: Operand, to: Reg) -> bool:
         """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
+
+    def redirect(self, made: Reg, to: Reg, since: int) -> bool:
+        """Let the block's instructions from `since` on write `to` instead of the fresh tuple `made`.
+
+        False where not all of it is theirs, or where one would read a word of `to` that another has overwritten.
+        """
+        written, writers = 0, list[Instruction]()
+        for i in self.block.instructions[since:]:
+            kept, words = _words(to.vreg, i.uses()), _words(made.vreg, i.defs())
+            if written & kept or _words(made.vreg, i.uses()):
+                return False
+            if words:
+                if len(i.dst) > 1 or type(i.dst[0]) is not Reg or (kept and i.early_clobber):
+                    return False
+                written |= words << to.first
+                writers.append(i)
+        if made.bank != to.bank or not made.whole or written != _words(to.vreg, (to,)):
+            return False
+        for i in writers:
+            (old,) = i.defs()
+            i.retarget(to.words(old.first, old.count))
+        return True
+
+
+def _words(v: VirtualRegister, registers: Iterable[Reg]) -> int:
+    """The words of a tuple that some operands have, as bits."""
+    return reduce(or_, (((1 << r.count) - 1) << r.first for r in registers if r.vreg is v), 0)

@@ -240,12 +240,31 @@ class Selector(ABC):
             else:
                 self.into[y] = parts[0]
 
+    def _redirected(
+        self, moves: list[tuple[Reg, Reg]], vectors: Iterable[tuple[Parts, Parts]], since: int
+    ) -> list[tuple[Reg, Reg]]:
+        """The moves that are left once vectors that were made since are written to their (to, from) at once."""
+        for parts, made in vectors:
+            if len(parts) == len(made) == 1:
+                (to,), (at,) = parts, made
+                others = [move for move in moves if move[0].vreg is not to.vreg]
+                alone = all(source.vreg not in (to.vreg, at.vreg) for _, source in others)
+                if alone and self.out.redirect(at, to, since):
+                    moves = others
+        return moves
+
     def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
-        """Move values into carried registers, all at once: a source that is itself overwritten is saved first."""
+        """Move values into carried registers, all at once: a source that is itself overwritten is saved first.
+
+        What is computed here is written there at once where nothing needs what was there before.
+        """
         moves: list[tuple[Reg, Reg]] = []
+        vectors: list[tuple[Parts, Parts]] = []
+        block, begun = self.out.block, len(self.out.block.instructions)
         for n, (c, value) in enumerate(zip(carried, values)):
             if held_as_vector(c.type):
-                moves += _unequal(self.vectors.env[c], self.vectors.value(value))
+                vectors.append((self.vectors.env[c], self.vectors.value(value)))
+                moves += _unequal(*vectors[-1])
                 continue
             to, at = self.scalars.env[c], self.scalars.value(value)
             assert isinstance(to, Reg)
@@ -257,6 +276,8 @@ class Selector(ABC):
                 self.out.move(held, at)
                 at = held
             moves += _unequal((to,), (at,))
+        if self.out.block is block:
+            moves = self._redirected(moves, vectors, begun)
         targets = {to.vreg for to, _ in moves}
         for n, (to, at) in enumerate(moves):
             if at.vreg in targets:

@@ -42,19 +42,25 @@ class _Node:
     instruction: Instruction
     unit: Unit
     busy: int
+    latency: int
     before: dict[int, int] = attrs.Factory(dict)
     after: dict[int, int] = attrs.Factory(dict)
     earlier: dict[int, int] = attrs.Factory(dict)  #: `before` in the turn before
     later: dict[int, int] = attrs.Factory(dict)  #: `after` in the next turn
     gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `after`, with the slots that it goes ahead of them
     later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `later` likewise
+    awaited: list[int] = attrs.Factory(list)  #: `before`, as far as it is waited for
+    earlier_awaited: list[int] = attrs.Factory(list)  #: `earlier` likewise
 
     @classmethod
     def of(cls, i: Instruction, busy: Busy) -> _Node:
-        return cls(i, i.op.unit, busy(i))
+        return cls(i, i.op.unit, busy(i), i.op.latency)
 
-    def find_gaps(self) -> None:
-        """Set the gaps: latencies, and where these are waited for the slots until the pipe has done its work."""
+    def find_waits(self) -> None:
+        """Set what is waited for, and the gaps: latencies, of what is waited for with the slots of the pipe's work."""
+        self.awaited, self.earlier_awaited = (
+            [n for n, latency in found.items() if latency > 1] for found in (self.before, self.earlier)
+        )
         queue = self.busy if self.unit in _PIPES else 0
         self.gaps, self.later_gaps = (
             [(n, latency + queue if latency > 1 else latency) for n, latency in users.items()]
@@ -116,9 +122,10 @@ class _Turn:
                 users = self.nodes[before].later if carried else self.nodes[before].after
                 users[n] = latency
         for node in self.nodes:
-            node.find_gaps()
+            node.find_waits()
         self.products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         self.loads = [n for n, node in enumerate(self.nodes) if node.instruction.loads]
+        self.reads = [{r.vreg for r in node.instruction.uses()} for node in self.nodes]
         self.results = {n: list(self._results(n)) for n in self.loads}
         self.feeding = self._feeding()
         kept = {*self.products, *self.loads, *self.feeding}
@@ -145,27 +152,25 @@ class _Turn:
         for user in (*node.after, *node.later):
             by = self.nodes[user].instruction
             published = by.barrier and i.origin is not None
-            if published or any(r.vreg in made for r in by.uses()) or flags.intersection(by.flag_uses()):
+            if published or not made.isdisjoint(self.reads[user]) or (flags and flags.intersection(by.flag_uses())):
                 yield user
 
     def order(self) -> list[Instruction]:
         """The best of the orders that turns of some lengths give."""
-        best: tuple[int, list[int]] | None = None
-        for _ in range(_STRETCHES):
-            self._spread()
-            self._arrive()
-            for _ in range(2):  # once more, for what the next turn begins with was placed last
-                self._place()
-            found = self._sorted()
-            taken = self._taken(found)
-            if best is None or taken <= best[0]:
-                best = taken, found
-            short = self._shortage()
-            if short <= 0:
-                break
+        tried = [self._order(passes=2)]  # again, for what the next turn begins with was placed last
+        while len(tried) < _STRETCHES and (short := self._shortage()) > 0:
             self.length += short
-        assert best is not None
-        return [self.nodes[n].instruction for n in best[1]]
+            tried.append(self._order())
+        best = min(reversed(tried), key=self._taken) if len(tried) > 1 else tried[0]
+        return [self.nodes[n].instruction for n in best]
+
+    def _order(self, passes: int = 1) -> list[int]:
+        """The order that a turn of this length gives, from the slots of the one before."""
+        self._spread()
+        self._arrive()
+        for _ in range(passes):
+            self._place()
+        return self._sorted()
 
     def _taken(self, order: Sequence[int]) -> int:
         """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
@@ -177,9 +182,9 @@ class _Turn:
             for n in order:
                 node = self.nodes[n]
                 clock += 1
-                for before in (node.before, node.earlier) if turn else (node.before,):
-                    for b, latency in before.items():
-                        if latency > 1 and clock < done[b]:
+                for awaited in (node.awaited, node.earlier_awaited) if turn else (node.awaited,):
+                    for b in awaited:
+                        if clock < done[b]:
                             clock = done[b]
                 leaves = clock
                 if node.unit is _MATRIX:
@@ -188,7 +193,7 @@ class _Turn:
                 elif node.unit in _PIPES:
                     clock = max(clock, free[node.unit] - _QUEUE)
                     leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
-                done[n] = leaves + node.instruction.op.latency
+                done[n] = leaves + node.latency
         return clock - begun
 
     # ------------------------------------------------------------ matrix instructions
@@ -199,15 +204,18 @@ class _Turn:
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
         waits = sum(node.unit in _PIPES for node in self.nodes)
         length = max(self.length, matrix, *pipes, len(self.nodes) + waits)
-        free = dict.fromkeys((_MATRIX, *_PIPES), 0.0)
+        free, soonest = dict.fromkeys((_MATRIX, *_PIPES), 0.0), self.soonest
         for n, node in enumerate(self.nodes):
-            start: float = max((self.soonest[b] + latency for b, latency in node.before.items()), default=0)
+            start: float = 0
+            for b, latency in node.before.items():
+                if start < soonest[b] + latency:
+                    start = soonest[b] + latency
             if node.unit in free:
                 start = max(start, free[node.unit])
                 free[node.unit] = start + node.busy * (length / matrix if node.unit is _MATRIX else 1)
-            self.soonest[n] = int(start)
+            soonest[n] = int(start)
         for n in self.products:
-            self.slot[n] = self.soonest[n]
+            self.slot[n] = soonest[n]
         self.length = max(length, int(free[_MATRIX]))
 
     def _shortage(self) -> int:
@@ -215,9 +223,10 @@ class _Turn:
         short = 0
         for node, slot in zip(self.nodes, self.slot):
             if node.unit in _PIPES:
-                for users, turn in ((node.after, 0), (node.later, self.length)):
-                    waits = (slot + latency - self.slot[n] - turn for n, latency in users.items() if latency > 1)
-                    short = max(short, *waits, 0)
+                for users, begin in ((node.after, 0), (node.later, self.length)):
+                    for n, latency in users.items():
+                        if latency > 1 and slot + latency > self.slot[n] + begin + short:
+                            short = slot + latency - self.slot[n] - begin
         return short
 
     # ------------------------------------------------------------ all others
@@ -309,7 +318,9 @@ class _Turn:
         """By slots, under the dependences: what must stand before another has no later slot."""
         slots = self.slot
         for n in reversed(range(len(self.nodes))):
-            slots[n] = min([slots[n], *(slots[user] for user in self.nodes[n].after)])
+            for user in self.nodes[n].after:
+                if slots[user] < slots[n]:
+                    slots[n] = slots[user]
         waiting = [len(node.before) for node in self.nodes]
         ready = [(slots[n], n) for n, count in enumerate(waiting) if not count]
         heapify(ready)

@@ -124,11 +124,11 @@ class Anew:
             with k.loop("blocks", *blocks, total=taps["total"]) as loop:
                 a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
                 b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
-                loop.yields(k.mma("added", self.unit, loop["total"], a, b))
-            added: Expr = loop.result("total")
-            for side in padding.inside:
-                added = self._chosen(side, start[side], tap, added, taps["total"])
-            taps.yields(added)
+                added: Expr = k.mma("added", self.unit, loop["total"], a, b)
+                for side in padding.inside:
+                    added = self._chosen(side, start[side], tap, added, loop["total"])
+                loop.yields(added)
+            taps.yields(loop.result("total"))
         return taps.result("total")
 
     def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:

@@ -218,6 +218,8 @@ def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: 
     """
     sides = _sides(at, operands, place, places)
     read = np.sum([side.bytes for side in sides], 0)  # by round and place
+    if at.rounds < 2:  # none before has left anything
+        return float(read.sum())
     whole = operands.rows.whole + operands.columns.whole
     passed = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
     turned = np.zeros_like(direction)

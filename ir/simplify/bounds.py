@@ -8,15 +8,11 @@ shift out of range) has no value and so widens no range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir import sizes
 from convgen.ir.fused import Fused
-from convgen.ir.mutate import free_vars, statements
-from convgen.ir.program import Kernel
-from convgen.ir.stmt import ExitIf, For, Let, Stmt
 from convgen.ir.types import AnyType, Type, u32
 from convgen.ir.votes import AllLanes
 
@@ -234,7 +230,7 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     return hull(ranges(e.a), (low, high))
 
 
-def _turned_over(e: x.Expr) -> tuple[x.Expr, int] | None:
+def turned_over(e: x.Expr) -> tuple[x.Expr, int] | None:
     """t and r if an expression is the smaller one, without a sign, of t and t - r: of t below 2r the rest by r."""
     e = e.a if isinstance(e, x.Cast) else e
     if not isinstance(e, x.Min) or e.type.elem is not u32:
@@ -257,7 +253,7 @@ def _less(a: x.Expr, b: x.Expr) -> int:
 def _minimum(ranges: Bounds, e: x.Min) -> Range:
     a, b = ranges(e.a), ranges(e.b)
     low, high = min(a[0], b[0]), min(a[1], b[1])
-    if (found := _turned_over(e)) and ranges(found[0])[1] < 2 * found[1]:
+    if (found := turned_over(e)) and ranges(found[0])[1] < 2 * found[1]:
         high = min(high, found[1] - 1)
     return low, high
 
@@ -297,232 +293,3 @@ _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     x.Cast: _cast,
     x.Saturate: _saturate,
 }
-
-
-# ---------------------------------------------------------------- statements
-
-
-class Scope:
-    """The ranges of variables as their binders are met; a variable bound twice has the hull of both.
-
-    `bounds` holds at every point for the variables visible there, so one scope may serve a whole kernel.
-    """
-
-    def __init__(self, width: int = WIDTH, ranges: Mapping[x.Var, Range] | None = None) -> None:
-        self.ranges: dict[Any, Range] = dict(ranges or {})
-        self.bounds = Bounds(self.ranges, width)
-
-    def bind(self, var: x.Var, range: Range) -> None:
-        """`var` takes values of `range` from here on (as well as those it had)."""
-        known = self.ranges.get(var)
-        if known is None:
-            self.ranges[var] = range
-        elif not within(range, known):
-            self.ranges[var] = hull(range, known)
-            self.refresh()
-
-    def refresh(self) -> None:
-        """Forget what was concluded from ranges that have changed."""
-        self.bounds = Bounds(self.ranges, self.bounds.width)
-
-    def let(self, var: x.Var, *values: x.Expr) -> None:
-        """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
-        if not var.type.elem.is_float:
-            self.bind(var, hull(*map(self.bounds, values)))
-
-    def kernel(self, k: Kernel) -> None:
-        """Bind what a kernel binds on entry, save its arguments: of sizes is known what the host promises."""
-        for var, count in zip((*k.group_ids, k.subgroup), (*k.grid, k.subgroups)):
-            self.bind(var, (0, (self.bounds(count)[1] if isinstance(count, x.Expr) else count) - 1))
-
-    def loop(self, s: For) -> None:
-        """Bind the variable and the carried values of a loop that runs at least once.
-
-        A carried value is one of the inits or a yield of the body, whatever it was before: so slot numbers that
-        rotate by `%` stay small. What grows does so once an iteration. Digits that are counted up, from zero or less,
-        are no less, and stay below their radix, if they do so wherever they are.
-        """
-        self.bind(s.var, loop_range(self.bounds, s))
-        carried = [
-            (var, self.bounds(init), value)
-            for var, init, value in zip(s.carried, s.inits, _spelled_out(s))
-            if not var.type.elem.is_float
-        ]
-        if not carried:
-            return
-        trial = self._trial(s, {})
-        found = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
-        again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations behind the first
-        digits: dict[Any, Range] = {}
-        for var, init, value in carried:
-            turned = _turned_over(value)
-            if isinstance(value, x.Select) or turned:
-                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
-            elif growth := _growth(trial.bounds, value, var):
-                grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
-                found[var] = grown if within(grown, type_range(var.type.elem)) else found[var]
-        if any(digits[var] != found[var] for var in digits):
-            trial = self._trial(s, digits)
-            if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
-                found |= digits
-        for var, range in found.items():
-            self.bind(var, range)
-
-    def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
-        """The ranges in a loop's body where carried values are in some, and else anywhere."""
-        trial = Scope(self.bounds.width, {**self.ranges, **assumed})
-        trial.visit(s.body)
-        return trial
-
-    def results(self, s: For) -> None:
-        """Bind what a loop leaves behind, after its body was visited."""
-        exits = list(exits_of(s.body))
-        for i, var in enumerate(s.results):
-            self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
-
-    def visit(self, s: Stmt) -> None:
-        """Bind all variables that a statement and its parts bind."""
-        if isinstance(s, Let):
-            self.let(s.var, s.value)
-        if isinstance(s, For):
-            self.loop(s)
-        for inner in s.bodies:
-            self.visit(inner)
-        if isinstance(s, For):
-            self.results(s)
-
-
-def _spelled_out(s: For) -> Iterator[x.Expr]:
-    """What a loop's body yields, without a name where it has one."""
-    named = {e for e in s.yields if isinstance(e, x.Var)}
-    lets = statements(s.body) if named else ()
-    values = {each.var: each.value for each in lets if isinstance(each, Let) and each.var in named}
-    yield from (values.get(e, e) if isinstance(e, x.Var) else e for e in s.yields)
-
-
-def _growth(ranges: Bounds, e: x.Expr, v: x.Var) -> Range | None:
-    """By how much a sum exceeds one of its terms; None if it is no term."""
-    if e is v:
-        return 0, 0
-    if isinstance(e, x.Add | x.Sub):
-        sides = ((e.a, e.b), (e.b, e.a)) if isinstance(e, x.Add) else ((e.a, e.b),)
-        for term, other in sides:
-            if found := _growth(ranges, term, v):
-                low, high = ranges(other)
-                more = (low, high) if isinstance(e, x.Add) else (-high, -low)
-                return found[0] + more[0], found[1] + more[1]
-    return None
-
-
-def loop_range(ranges: Bounds, s: For) -> Range:
-    """The values of a loop's variable within its body."""
-    first = ranges(s.begin)[0]
-    return first, max(first, ranges(s.end)[1] - 1)
-
-
-def exits_of(body: Stmt) -> Iterator[ExitIf]:
-    """The statements that leave the loop whose body this is."""
-    if isinstance(body, ExitIf):
-        yield body
-    for s in () if isinstance(body, For) else body.bodies:
-        yield from exits_of(s)
-
-
-class VarRanges(Mapping[Any, Range]):
-    """The ranges of a kernel's integer variables, each found when it is asked for.
-
-    What lets make of one another, and of counters of loops, is found by these alone; what depends on values that a loop
-    carries takes a walk through the kernel.
-    """
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self._scope = Scope(kernel.width)
-        self._scope.kernel(kernel)
-        self._is_whole = False
-
-    def get(self, v: Any, default: Any = None) -> Any:
-        if not self._is_whole and v not in self._scope.ranges:
-            self._find(v)
-        return self._scope.ranges.get(v, default)
-
-    def __getitem__(self, v: x.Var) -> Range:
-        if (found := self.get(v)) is None:
-            raise KeyError(v)
-        return found  # type: ignore[no-any-return]
-
-    def __contains__(self, v: object) -> bool:
-        return isinstance(v, x.Var) and self.get(v) is not None
-
-    def __iter__(self) -> Iterator[x.Var]:
-        self._walk()
-        return iter(self._scope.ranges)
-
-    def __len__(self) -> int:
-        self._walk()
-        return len(self._scope.ranges)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-    @cached_property
-    def _binders(self) -> Mapping[x.Var, list[tuple[int, Let | For]]]:
-        """The lets and loops that bind a variable, with numbers in the order in which they do."""
-        found: dict[x.Var, list[tuple[int, Let | For]]] = {}
-        ahead, number = [self.kernel.body], 0
-        while ahead:
-            s = ahead.pop()
-            if isinstance(s, (Let, For)):
-                number += 1
-                for v in (*s.binds, *s.binds_within):
-                    found.setdefault(v, []).append((number, s))
-            ahead += reversed(s.bodies)
-        return found
-
-    def _find(self, v: x.Var) -> None:
-        needed: dict[int, tuple[x.Var, Let | For]] = {}
-        todo = [v]
-        while todo:
-            v = todo.pop()
-            for number, s in self._binders.get(v, ()):
-                if isinstance(s, For) and v is not s.var:
-                    return self._walk()
-                if number not in needed:
-                    needed[number] = v, s
-                    todo += [u for e in ((s.begin, s.end) if isinstance(s, For) else (s.value,)) for u in free_vars(e)]
-        scope = self._scope
-        for v, s in [needed[number] for number in sorted(needed) if needed[number][0] not in scope.ranges]:
-            if isinstance(s, For):
-                scope.bind(v, loop_range(scope.bounds, s))
-            else:
-                scope.let(v, s.value)
-        return None
-
-    def _walk(self) -> None:
-        if not self._is_whole:
-            self._scope = Scope(self.kernel.width)
-            self._scope.kernel(self.kernel)
-            self._scope.visit(self.kernel.body)
-            self._is_whole = True
-
-
-_latest: dict[Kernel, VarRanges] = {}  #: the ranges of the kernel that somebody asked about last
-
-
-def var_ranges(k: Kernel) -> VarRanges:
-    """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
-
-    Kernel arguments and loaded values may be anything their types allow and are not listed.
-    """
-    if k not in _latest:
-        _latest.clear()
-        _latest[k] = VarRanges(k)
-    return _latest[k]
-
-
-def of_same_ranges(new: Kernel, old: Kernel) -> Kernel:
-    """`new`, whose variables are those of `old` and hold the same, so that they need not be looked at again."""
-    ranges = var_ranges(old)
-    _latest.clear()
-    _latest[new] = ranges
-    return new

@@ -11,9 +11,10 @@ from functools import reduce
 from math import gcd
 
 from convgen.ir.expr import And, Cast, Comparison, Div, Eq, Expr, Le, Lt, Mod, Ne, Not, Or, Uniform, Var
-from convgen.ir.simplify.bounds import WIDTH, Range, Scope, meet
+from convgen.ir.simplify.bounds import WIDTH, Range, meet
 from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either
 from convgen.ir.simplify.rules import number
+from convgen.ir.simplify.scopes import Scope
 from convgen.ir.simplify.sums import NOTHING, Linear, parts, plus
 from convgen.ir.stmt import For
 from convgen.ir.types import bool_

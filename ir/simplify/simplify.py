@@ -21,10 +21,11 @@ from convgen.ir.mutate import Mutator, substitute
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
-from convgen.ir.simplify.bounds import WIDTH, Range, exits_of
+from convgen.ir.simplify.bounds import WIDTH, Range
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import SUMS, USES, Rounds
 from convgen.ir.simplify.rules import number
+from convgen.ir.simplify.scopes import exits_of
 from convgen.ir.simplify.sums import Grouping, Home, Homes
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import AnyType, VectorType
@@ -140,7 +141,7 @@ class _Simplifier(Mutator):
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
         before, self.place.facts[var] = self.place.facts.get(var), facts
         self.bound |= self.rounds.bit(var)
-        if facts != before or any(self.rounds.rests_on(value) & self.changed & ~USES for value in values):
+        if facts != before or reduce(or_, map(self.rounds.rests_on, values), 0) & self.changed & ~USES:
             self.changed |= self.rounds.bit(var)
 
     def Kernel(self, k: Kernel) -> Kernel:

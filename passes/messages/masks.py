@@ -18,6 +18,8 @@ from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
 OUT_OF_RANGE = -(1 << 31)
 
+_K = 1  #: the axis that is summed, if a view has more than one
+
 #: Most positions of a dimension whose halo is kept as one bit each (a shift must stay below 32).
 MASK_BITS = 31
 
@@ -169,8 +171,12 @@ class Masks:
         return total
 
     def _tap(self, halo: Halo, positions: Mapping[str, Position]) -> tuple[LinearDim, int] | None:
-        """The one dim of a halo's coordinate on the last axis, K, and its step; None if a bit a tap does not do."""
-        moving = {d.name: d for d in self.view.axes[-1]}
+        """The one dim of a halo's coordinate along K, and its step; None if a bit a tap does not do.
+
+        Further axes are a batch, or taps by themselves, at which sums are made again: seldom, so that no words are kept
+        for them, and by conditions that choose among sums, too.
+        """
+        moving = {d.name: d for d in self.view.axes[: _K + 1][-1]}
         taps = [(moving[n], c) for n, c in halo.terms if n in moving and n in positions]
         if len(taps) != 1 or taps[0][1] < 1:
             return None

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from convgen.ir import stmt
 from convgen.ir.expr import Cast, Expr, Lane, Le, Max, Min, Mod, MulHi, Var, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import bounds, var_ranges
+from convgen.ir.simplify.bounds import bounds
+from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
 from tests.ir.expressions import CASES, Case
 

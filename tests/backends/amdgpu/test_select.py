@@ -144,6 +144,34 @@ def test_a_loop_carries_what_it_loads_from_one_variable_to_another(trips: int) -
     run_both(k.done(), buffers=memory(3))
 
 
+CARRIED: dict[str, tuple[bool, Callable[[Expr, Expr], tuple[Expr, Expr]]]] = {
+    "each of itself": (True, lambda a, b: (a - (a << 1), minimum(b, b + b))),
+    "the first of both": (True, lambda a, b: (a - b, b + b)),
+    "the second of both": (False, lambda a, b: (a + a, b - a)),
+    "each of the other": (False, lambda a, b: (b + b, a + a)),
+    "one moved": (False, lambda a, b: (b, a - b)),
+    "turned round": (False, lambda a, b: (a + Shuffle(a, (3, 2, 1, 0)), b + b)),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_a_loop_carries_vectors_at_once(name: str) -> None:
+    """What is computed at the end is written where it is carried, unless something needs what was there before."""
+    in_place, following = CARRIED[name]
+    k, source, out, _ = start("vectors")
+    four, surface = vector(s32, 4), k.surface(source)
+    a, b = (k.global_load(each, four, surface, Lane() * 16, 0, 16 * n) for n, each in enumerate("ab"))
+    with k.loop("i", 0, 5, a=a, b=b) as loop:
+        loop.yields(*following(loop["a"], loop["b"]))
+    for n, each in enumerate("ab"):
+        k.global_store(k.surface(out), loop.result(each), Lane() * 16, 0, 1024 * n)
+    kernel = k.done()
+    run_both(kernel, buffers=memory(4))
+    text = TARGET.emit(pipeline.run(kernel, TARGET.facts)).text
+    body = text[text.index("for i in") : text.index("next i")]
+    assert ("v_mov_b32" not in body) == in_place, body
+
+
 def test_a_loop_of_unknown_length_may_not_run() -> None:
     k, _, out, thread = start("maybe")
     with k.loop("i", 0, k.group[0] * 3, total=Lane() + 0) as loop:
