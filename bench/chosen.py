@@ -29,6 +29,7 @@ from rich.table import Table
 from convgen.backends.target import get
 from convgen.ir.error import ConvgenError, DoesNotFit
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
@@ -165,7 +166,7 @@ def judge(problem: Problem, target: str, count: int, times: Times) -> Found | No
 
 
 def _without_map(config: Config) -> Config:
-    return attrs.evolve(config, map=IN_ROWS)
+    return evolve(config, map=IN_ROWS)
 
 
 def _told(row: Row, candidate: Candidate | None) -> str:

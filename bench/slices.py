@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Iterator
 
-import attrs
 from rich.console import Console
 from rich.table import Table
 
@@ -15,6 +14,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import Order
 from convgen.ir.layout.turns import Persist, SharedOut
+from convgen.ir.record import evolve
 from convgen.plan.choose import Candidate, candidates, clocks_of
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
@@ -31,14 +31,14 @@ MOST = 64  #: slices that are tried
 
 def ways(candidate: Candidate, facts: TargetFacts, meet: str) -> Iterator[Config]:
     """The config with any count of slices, or with a workgroup for each that a unit may hold."""
-    whole = attrs.evolve(candidate.config, slices=1, sum="")
+    whole = evolve(candidate.config, slices=1, sum="")
     if meet == "stream":
         for together in (1, 2, 3):
             persist = Persist(facts.compute_units * together, SharedOut.LAST)
-            yield attrs.evolve(whole, map=Order(persist=persist))
+            yield evolve(whole, map=Order(persist=persist))
         return
     for slices in range(1, MOST + 1):
-        yield attrs.evolve(whole, slices=slices, sum=meet if slices > 1 else "")
+        yield evolve(whole, slices=slices, sum=meet if slices > 1 else "")
 
 
 def best(problem: Problem, facts: TargetFacts, meet: str) -> tuple[Config, float, float]:

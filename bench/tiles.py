@@ -25,6 +25,7 @@ from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.analysis import KernelAnalysis, Terms
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.ir.record import evolve
 from convgen.run.verify import execute
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileKernel
@@ -104,7 +105,7 @@ def data(row: Row) -> list[Any]:
 
 def ours(row: Row, target: str) -> Run:
     subgroups, rows, cols = row.blocks[target]
-    kernel = TileKernel(row.kernel.function, attrs.evolve(row.kernel.options, subgroups=subgroups))
+    kernel = TileKernel(row.kernel.function, evolve(row.kernel.options, subgroups=subgroups))
     program = kernel(*(Tensor(shape, "f32") for shape in row.shapes), rows=rows, cols=cols)
     code = driver.compile(program, target)
     given = {t.name: array.ravel() for t, array in zip(program.tensors[:-1], data(row))}

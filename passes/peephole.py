@@ -114,18 +114,20 @@ class _Peephole(Mutator):
         return new
 
     def _fuse(self, e: Expr) -> Expr:
-        if not isinstance(e, (Add, Or)) or not _is_word(e):
-            return e
+        if isinstance(e, (Add, Or)) and _is_word(e):
+            for name, inner, other in self._forms(e):
+                operands = self._operands(name, inner, other) if self._has(name, e, inner) else None
+                if operands is not None:
+                    return Fused(name, *operands)
+        return e
+
+    def _forms(self, e: Add | Or) -> Iterator[tuple[str, x.Binary, Expr]]:
+        """Fused forms that an operation may take, with the operand that disappears into it and the other one."""
         a, b = map(self._sum, (e.a, e.b))
         for kind, names in _FUSIONS[type(e)].items():
             for inner, other in ((a, e.b), (b, e.a)):
-                if not isinstance(inner, kind) or not isinstance(inner, x.Binary):
-                    continue
-                for name in names:
-                    operands = self._operands(name, inner, other) if self._has(name, e, inner) else None
-                    if operands is not None:
-                        return Fused(name, *operands)
-        return e
+                if isinstance(inner, kind) and isinstance(inner, x.Binary):
+                    yield from ((name, inner, other) for name in names)
 
     def _sum(self, e: Expr) -> Expr:
         """A difference as a sum, where operands may be negated."""

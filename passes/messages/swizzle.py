@@ -126,7 +126,7 @@ def find_rows(
 
 @lru_cache(maxsize=2**10)
 def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> Digits:
-    """Where the elements of a tile in blocks stand, with gaps where lanes that write by themselves then meet less often.
+    """Where the elements of a tile in blocks stand, with gaps if lanes that write by themselves meet less often then.
 
     A gap is behind each of some runs of whole blocks, so that block messages move what they did. The least conflicts
     decide, then the shortest runs and the least gap.
