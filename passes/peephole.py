@@ -121,7 +121,7 @@ class _Peephole(Mutator):
                     return Fused(name, *operands)
         return e
 
-    def _forms(self, e: Add | Or) -> Iterator[tuple[str, x.Binary, Expr]]:
+    def _forms(self, e: x.Add | x.Or) -> Iterator[tuple[str, x.Binary, Expr]]:
         """Fused forms that an operation may take, with the operand that disappears into it and the other one."""
         a, b = map(self._sum, (e.a, e.b))
         for kind, names in _FUSIONS[type(e)].items():
