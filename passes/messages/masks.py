@@ -9,8 +9,8 @@ from operator import and_, or_
 
 from convgen.ir.expr import Expr, const, eq, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
-from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.record import frozen
+from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, divide, scale
