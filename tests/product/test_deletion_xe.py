@@ -247,6 +247,7 @@ def test_a_sample_of_losses_where_sums_are_made_again_is_noticed() -> None:
 @pytest.mark.parametrize(("target", "name"), AGAIN)
 def test_every_loss_where_sums_are_made_again_is_noticed(target: str, name: str) -> None:
     code = compiled(target, name)
-    elsewhere = part(code, "then", "else")  # what runs where all sums are numbers, which is nowhere here
+    has_ways = re.search(r"^then_\d+:", code.asm, re.MULTILINE)
+    elsewhere = part(code, "then", "else") if has_ways else ()  # what runs where all sums are numbers: nowhere here
     found = unnoticed_again(code, [wait for wait in changes(code.asm) if wait[0].number not in elsewhere])
     assert not found, described(found)
