@@ -16,7 +16,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import wrapped
-from convgen.ir.types import AnyType, Kind, Type, s16
+from convgen.ir.types import AnyType, Kind, Type, s16, u32
 from convgen.ir.uniform import Uniformity
 from convgen.ir.votes import AllLanes
 
@@ -33,6 +33,8 @@ CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne:
 #: A condition with its operands exchanged.
 SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
+_SIGN = 1 << 31
+_SIGN_BIT = x.const(_SIGN, u32)
 
 
 class OtherTypes(Protocol):
@@ -396,9 +398,9 @@ class XeScalars(Scalars):
             return self.elements.compared(e)
         if e.a.type.bits == 64 and not self.out.generation.long_alu:
             raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {e}")
-        tested = self._bit_test(e, lanes) if into is None else None
-        if tested is not None:
-            return tested
+        sign = self._sign_test(e, lanes) if into is None else None
+        if sign is not None:
+            return sign
         kind = ("uq" if unsigned else "q") if e.a.type.bits == 64 else ("ud" if unsigned else "d")
         a, b = self.value(e.a), self.value(e.b)
         name = CONDITIONS[type(e)]
@@ -406,21 +408,23 @@ class XeScalars(Scalars):
             a, b, name = b, a, SWAPPED[name]
         return self.out.compare(name, kind, a, b, lanes, into)
 
-    def _bit_test(self, e: x.Comparison, lanes: int) -> Reg | None:
-        """`a & b` beside zero: the operation itself sets the flag.
+    def _sign_test(self, e: x.Comparison, lanes: int) -> Reg | None:
+        """`0 <= a << b`: whether a bit of `a` is not set.
 
-        That of a shift, whose sign could tell as well, may see more of the result than is kept.
+        The shift cannot tell: a condition may see more of its result than is kept.
         """
-        bits = strip(e.a)
-        if not (isinstance(e, x.Eq | x.Ne) and isinstance(bits, x.And) and isinstance(e.b, x.Const) and not e.b.bits):
+        shifted = strip(e.b)
+        if not (isinstance(e, x.Le) and isinstance(e.a, x.Const) and e.a.bits == 0 and isinstance(shifted, x.Shl)):
             return None
-        if e.a.type.bits != 32:
+        if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
             return None
         out, flag = self.out, self.out.new("f")
-        a, b = (out.source(self.value(o), "ud") for o in (bits.a, bits.b))
+        count = strip(shifted.b)
+        bit = Imm(_SIGN >> count.bits) if isinstance(count, x.Const) else self.value(_SIGN_BIT >> count.to(u32))
+        a, b = out.source(self.value(shifted.a), "ud"), out.source(bit, "ud")
         if isinstance(a, Literal):
-            a, b = b, a
-        out.emit("and", (Null("ud"),), (a, b), lanes=lanes, condition=CONDITIONS[type(e)], flag=flag)
+            a = out.source(out.constant(a), "ud")
+        out.emit("and", (Null("ud"),), (a, b), lanes=lanes, condition="eq", flag=flag)
         return flag
 
     def _flags(self, name: str, *src: Operand) -> Reg:

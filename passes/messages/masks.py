@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from operator import and_, or_
 
-from convgen.ir.expr import Expr, const, eq, lift, maximum, minimum, select
+from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
-from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
@@ -19,8 +18,6 @@ from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
 #: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
 OUT_OF_RANGE = -(1 << 31)
 
-_SIGN = const(1 << 31, u32)
-
 _K = 1  #: the axis that is summed, if a view has more than one
 
 #: Most positions of a dimension whose halo is kept as one bit each (a shift must stay below 32).
@@ -28,23 +25,6 @@ MASK_BITS = 31
 
 ONES = const(0xFFFFFFFF, u32)
 TRUE = const(True, bool_)
-
-
-@frozen
-class Word:
-    """A bit for each tap, the first in the sign, which says whether an element does not exist; and the tap, u32."""
-
-    bits: Expr
-    tap: Expr
-
-    @property
-    def shifted(self) -> Expr:
-        """A word with the bit in its sign."""
-        return self.bits << self.tap
-
-    @property
-    def exists(self) -> Expr:
-        return eq(self.bits & (_SIGN >> self.tap), const(0, u32))
 
 
 class Masks:
@@ -58,9 +38,9 @@ class Masks:
         self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
-    def tests(self, positions: Mapping[str, Position]) -> tuple[list[Word], list[Expr]]:
-        """What tells whether an element exists: words, and conditions."""
-        words: list[Word] = []
+    def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:
+        """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
+        words: list[Expr] = []
         conditions: list[Expr] = [*self.outside]
         tested: list[str] = []
         for halo in self.view.halos:
@@ -74,7 +54,7 @@ class Masks:
                 words.append(self._halo_word(halo, *tap, positions))
         for dim, value in self._overruns(positions):
             if dim.exact is None and self._fits_word(value) and not self.access.is_steady_or_lane(value):
-                words += [] if dim.name in tested else [Word(ONES >> const(dim.size, u32), value.to(u32))]
+                words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             elif self.bounds(value)[0] < 0:
                 conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
             else:
@@ -90,24 +70,23 @@ class Masks:
                 return at.uniform < dim.exact
         return at.value < dim.extent
 
-    def mask(self, words: list[Word], conditions: list[Expr]) -> Expr:
+    def mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
         """Where the element exists. Loop-invariant conditions come first."""
         tests = sorted(conditions, key=lambda c: not self.access.is_steady_or_lane(c))
-        tests += [word.exists for word in words]
+        tests += [reduce(or_, words).to(s32) >= 0] if words else []
         return _all(tests) if tests else TRUE
 
-    def masked(self, offset: Expr, words: list[Word], conditions: list[Expr]) -> Expr:
+    def masked(self, offset: Expr, words: list[Expr], conditions: list[Expr]) -> Expr:
         """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
         steady = [c for c in conditions if self.access.is_steady_or_lane(c)]
         moving = [c for c in conditions if not self.access.is_steady_or_lane(c)]
-        signs = [word.shifted for word in words]
         if steady and not self.access.is_steady_or_lane(offset):
-            signs.append(select(_all(steady), const(0, u32), 1 << 31))
+            words.append(select(_all(steady), const(0, u32), 1 << 31))
         else:
             for condition in steady:
                 offset = select(condition, offset, OUT_OF_RANGE)
-        if signs:
-            offset = (reduce(or_, signs) & _SIGN).to(s32) | offset
+        if words:
+            offset = (reduce(or_, words) & const(1 << 31, u32)).to(s32) | offset
         if moving:
             offset = (select(_all(moving), const(0), 1) << 31) | offset
         return offset
@@ -209,11 +188,14 @@ class Masks:
         low, high = self.bounds(position)
         return low >= 0 and high <= MASK_BITS
 
-    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Word:
-        """The taps at which the coordinate is outside, or that are beyond their dim."""
+    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Expr:
+        """A word whose sign bit is set where the coordinate is outside, or the tap beyond its dim.
+
+        Shifting a loop-invariant word left by a tap brings what it says of that one to the sign.
+        """
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
         origin = self._coordinate(terms, halo.const, positions)
-        return Word(_outside(origin, step, tap.size, halo.size), positions[tap.name].value.to(u32))
+        return _outside(origin, step, tap.size, halo.size) << positions[tap.name].value.to(u32)
 
 
 @lru_cache(maxsize=2**8)

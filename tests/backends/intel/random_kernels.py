@@ -89,9 +89,6 @@ class Grower:
         dtype = self.pick(s32, u32)
         if not self.draw(st.integers(0, 5)):
             return x.Le(const(0), self.value(s32, 1) << (self.value(s32, 0) & 31))
-        if not self.draw(st.integers(0, 5)):
-            bit = const(1 << 31, u32) >> (self.value(u32, 0) & 31)
-            return self.pick(x.Eq, x.Ne)(self.value(u32, 1) & bit, const(0, u32))  # type: ignore[no-any-return]
         return self.pick(*ORDER)(self.value(dtype, max(depth, 0)), self.value(dtype, 1))  # type: ignore[no-any-return]
 
     def wide(self, depth: int) -> Expr:
