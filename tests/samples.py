@@ -83,6 +83,7 @@ _PLANES = {
 _LISTS = {"gfx90a": _AMD, "gfx942": _AMD, "gfx950": _AMD, "xehpg": _XE, "xehpc": _XE | _PLANES, "xe2": _XE | _PLANES}
 
 TARGETS = tuple(_LISTS)
+SIMULATED = tuple(t for t in TARGETS if t != "xe2")  #: which has no assembler here
 
 _WAVES = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), "1x2") | {"xehpg": "4x2", "xehpc": "2x2", "xe2": "2x2"}
 

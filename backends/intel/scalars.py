@@ -33,8 +33,7 @@ CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne:
 #: A condition with its operands exchanged.
 SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
-_SIGN = 1 << 31
-_SIGN_BIT = x.const(_SIGN, u32)
+_SIGN = x.const(1 << 31, u32)
 
 
 class OtherTypes(Protocol):
@@ -420,7 +419,7 @@ class XeScalars(Scalars):
             return None
         out, flag = self.out, self.out.new("f")
         count = strip(shifted.b)
-        bit = Imm(_SIGN >> count.bits) if isinstance(count, x.Const) else self.value(_SIGN_BIT >> count.to(u32))
+        bit = Imm(_SIGN.bits >> count.bits) if isinstance(count, x.Const) else self.value(_SIGN >> count.to(u32))
         a, b = out.source(self.value(shifted.a), "ud"), out.source(bit, "ud")
         if isinstance(a, Literal):
             a = out.source(out.constant(a), "ud")

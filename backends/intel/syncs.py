@@ -51,10 +51,10 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
                 token, what = wait.split(".")
                 if what == "src":
                     early[token] = n, first
-                elif token in early:
-                    at, wanted = early.pop(token)
-                    if at < n <= wanted:  # what has its result has read its sources
-                        done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
+                    continue
+                at, wanted = early.pop(token, (n, n))
+                if at < n <= wanted:  # what has its result has read its sources
+                    done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
         done[first:first] = left
         syncs = []
     return done + syncs

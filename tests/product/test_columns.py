@@ -26,7 +26,6 @@ CONFIG = {
     "xe": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split phases=columns",
 }
 CHANNELS_LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
-TARGETS = [t for t in samples.TARGETS if t != "xe2"]  # which has no assembler here
 
 
 def config(target: str) -> str:
@@ -58,7 +57,7 @@ def found(problem: Conv, target: str) -> int | None:
     return outcome.mismatches + len(outcome.findings)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", samples.SIMULATED)
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"columns {target}")
     ran = [wrong for wrong in (found(strided(random), target) for _ in range(8)) if wrong is not None]
@@ -66,7 +65,7 @@ def test_strided_problems_are_right(target: str) -> None:
     assert not any(ran)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", samples.SIMULATED)
 @pytest.mark.parametrize(
     "shape", ["mb1ic3ih9oc16kh3sh2ph1", "mb1ic2ih8oc8kh7sh2ph3", "g2mb1ic4ih9oc16kh5sh4ph1", "mb1ic1iw11oc8kw5sw2pw0"]
 )

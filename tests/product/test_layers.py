@@ -26,7 +26,6 @@ LAYERS = {
     "7": "mb32ic512ih7oc512oh7kh3ph1",
 }
 DIRECTIONS = ("FWD_D", "BWD_D", "BWD_W")
-TARGETS = [t for t in samples.TARGETS if t != "xe2"]  # which has no assembler here
 DAILY = {("strided", "BWD_D"), ("14", "FWD_D")}
 
 
@@ -36,7 +35,7 @@ def assert_right(problem: Problem, target: str) -> None:
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", samples.SIMULATED)
 @pytest.mark.parametrize(
     ("layer", "direction"),
     [pytest.param(*each, marks=[] if each in DAILY else pytest.mark.sweep) for each in product(LAYERS, DIRECTIONS)],
@@ -46,6 +45,6 @@ def test_a_layer_is_right(layer: str, direction: str, target: str) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", samples.SIMULATED)
 def test_a_great_product_is_right(target: str) -> None:
     assert_right(Matmul.parse("4096x4096:4096x4096", dt="f16"), target)

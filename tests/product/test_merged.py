@@ -44,7 +44,7 @@ def found(problem: Conv, target: str) -> tuple[int, int] | None:
     return len(code.record.launches), outcome.mismatches + len(outcome.findings)
 
 
-@pytest.mark.parametrize("target", [t for t in samples.TARGETS if t != "xe2"])  # which has no assembler here
+@pytest.mark.parametrize("target", samples.SIMULATED)
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"merged {target}")
     results = [found(strided(random), target) for _ in range(8)]
