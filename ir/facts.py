@@ -66,10 +66,13 @@ class Costs:
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
     barrier: int = 40  #: clocks; a barrier beyond the instructions around it
     block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads
+    read: int = 0  #: clocks; issue of a read of fragments from shared memory, if that is reckoned
+    turn: float = 0.0  #: clocks; issue for a register of what is turned on its way to shared memory, likewise
     load_latency: int = 800  #: clocks; from a global load to its data
     shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
     exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
+    others_hide: bool = False  #: whether two subgroups of a SIMD hide half of that of each other, whatever they load
     launch: int = 10000  #: clocks; a further launch
     unit_rate: int = (
         27  #: bytes a clock; to one unit from beyond its own cache (MIOpen's kernels on an MI300X: 24 to 31)

@@ -1,9 +1,9 @@
-"""What loops compute again and again for their messages is computed before them.
+"""What loops compute again and again for their messages is computed before them, and so are constants in scalars.
 
 An address that nothing in the loop changes takes a register of its own all through the loop, where one is left. Nobody
 writes there, so that no message waits for an earlier one to have read its address, either. The others take the rest by
 turns: as many are kept as leave these room enough to be left alone for a while. A part of a payload that always gets
-the same value takes none: the payload stays anyhow.
+the same value takes none: the payload stays anyhow. Constants stay in what the last register of scalars has left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction, recipe
+from convgen.backends.intel.isa import TYPE_BYTES, Literal, Message, Region, XeInstruction, recipe
 from convgen.backends.machine.allocate import Bank, Liveness
 from convgen.backends.machine.instruction import BasicBlock, Function, Inert, Instruction, Reg, VirtualRegister
 from convgen.backends.machine.loops import innermost, natural_loops
@@ -26,9 +26,9 @@ _DWORDS = 16  #: of a register, at most
 
 
 def keep_payloads(
-    function: Function, places: _Places, liveness: Liveness, bank: Bank, holds: Sequence[int]
+    function: Function, places: _Places, liveness: Liveness, banks: Mapping[str, Bank], holds: Sequence[int]
 ) -> tuple[Function, _Places]:
-    """The function with less in its innermost loops, and where tuples stand in `bank` then, of which the others stay.
+    """The function with less in its innermost loops, and where tuples and scalars stand in `banks` then.
 
     `liveness` is that of the function; addresses that are not kept are left alone for the longest of `holds`, in
     instructions, for which there is room.
@@ -45,10 +45,13 @@ def keep_payloads(
         loop = _Uses([function.blocks[n] for n in nodes])
         span = sum((1 << starts[n + 1]) - (1 << starts[n]) for n in nodes)  # positions, as bits
         made = {i.defs()[0].vreg: i for i in loop.addresses(everywhere)}
-        kept, places = _Room(places, liveness, bank).shared_out(list(made), span, holds)
-        addresses, parts = [made[v] for v in kept], loop.same_parts()
-        gone.update(addresses, *parts)
-        ahead[header - 1] = [*(same[0] for same in parts), *addresses]
+        kept, places = _Room(places, liveness, banks).shared_out(list(made), span, holds)
+        constants = {i.defs()[0].vreg: i for i in loop.constants(everywhere)}
+        staying = _Room(places, liveness, banks).kept(list(constants), span)
+        places = {**places, **staying}
+        moved, parts = [*(constants[v] for v in staying), *(made[v] for v in kept)], loop.same_parts()
+        gone.update(moved, *parts)
+        ahead[header - 1] = [*(same[0] for same in parts), *moved]
     if not gone:
         return function, places
     left = function.rewritten(lambda n, block: [*(i for i in block.instructions if i not in gone), *ahead.get(n, ())])
@@ -56,10 +59,20 @@ def keep_payloads(
 
 
 class _Room:
-    """The registers of a bank, and who needs them where."""
+    """The registers of the banks, and who needs them where."""
 
-    def __init__(self, places: _Places, liveness: Liveness, bank: Bank) -> None:
-        self.places, self.liveness, self.bank = places, liveness, bank
+    def __init__(self, places: _Places, liveness: Liveness, banks: Mapping[str, Bank]) -> None:
+        self.places, self.liveness, self.banks = places, liveness, banks
+
+    def kept(self, made: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
+        """Places for as many of some scalars as can stay all through a loop of those positions."""
+        free = [at for at, needed in self._needed("s", made, 0).items() if not needed & span]
+        for count in range(len(made), 0, -1):
+            taken = {self.places[v] for v in made[count:]}  # by those that are made there again
+            places = [at for at in free if at not in taken]
+            if count <= len(places):
+                return dict(zip(made[:count], places))
+        return {}
 
     def shared_out(
         self, made: Sequence[VirtualRegister], span: int, holds: Sequence[int]
@@ -68,10 +81,10 @@ class _Room:
 
         None stays where the others would not be left alone for any time.
         """
-        free = [at for at, needed in self._needed(made, 0).items() if not needed & span]
+        free = [at for at, needed in self._needed("v", made, 0).items() if not needed & span]
         order = [*made[::2], *made[1::2]]  # neighbours follow closely: not both take a register by turns
         for hold in sorted(holds, reverse=True):
-            needed, live = self._needed(made, hold), self.liveness.ranges(hold=hold)
+            needed, live = self._needed("v", made, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
                 kept = dict(zip(order[:count], free))
                 others = {v: live[v] for v in made if v not in kept}
@@ -80,12 +93,12 @@ class _Room:
                     return list(kept), {**self.places, **kept, **by_turns}
         return [], self.places
 
-    def _needed(self, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
-        """The positions at which others than some addresses need each register, which they hold for a time."""
-        needed = dict.fromkeys(range(self.bank.first, self.bank.limit), 0)
+    def _needed(self, bank: str, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
+        """The positions at which others than those made need each register of a bank, which they hold for a time."""
+        needed = dict.fromkeys(range(self.banks[bank].first, self.banks[bank].limit), 0)
         apart = set(made)
         for v, live in self.liveness.ranges(hold=hold).items():
-            if v.bank == "v" and v not in apart:
+            if v.bank == bank and v not in apart:
                 for at in range(self.places[v], self.places[v] + v.size):
                     if at in needed:
                         needed[at] |= live
@@ -121,6 +134,18 @@ class _Uses:
         assert isinstance(i, XeInstruction)
         plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
         return plain and all(isinstance(o, Inert) or (isinstance(o, Reg) and o.vreg not in self.written) for o in i.src)
+
+    def constants(self, everywhere: _Uses) -> list[Instruction]:
+        """What puts a constant into a scalar that only this code reads."""
+        found = []
+        for i in self.code:
+            to = i.dst[0] if len(i.dst) == 1 else None
+            if not isinstance(to, Reg) or to.bank != "s" or to.vreg.size > 1 or not self._is_steady(i):
+                continue
+            readers = len(self.readers.get(to.vreg, [])), len(everywhere.readers.get(to.vreg, []))
+            if isinstance(i.src[0], Literal) and everywhere.written[to.vreg] == 1 and readers[0] == readers[1]:
+                found.append(i)
+        return found
 
     def addresses(self, everywhere: _Uses) -> list[Instruction]:
         """What makes an address that stays the same, which only messages of this code read."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
-from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.instruction import BasicBlock, Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
@@ -58,6 +58,7 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
+        self._bits_made: dict[x.Expr, tuple[BasicBlock, Operand]] = {}  # by place, in which block
 
     def value(self, e: x.Expr) -> Operand:
         held = super().value(e)
@@ -268,15 +269,14 @@ class XeScalars(Scalars):
     def _may_be_negative(self, e: x.Expr) -> bool:
         return e.type.elem.kind is Kind.SIGNED and self.bounds(e)[0] < 0
 
-    def _joined(self, low: Operand, *high: Operand) -> Reg:
-        """A 64-bit value of its halves, the upper one perhaps a sum of two."""
-        out, scalar = self.out, all(map(self.out.is_uniform, (low, *high)))
+    def _joined(self, low: Operand, high: Operand) -> Reg:
+        """A 64-bit value of its halves."""
+        out, scalar = self.out, all(map(self.out.is_uniform, (low, high)))
         dst = out.new("s" if scalar else "v", 2)
-        for word, half in enumerate(((low,), high)):
-            to = region(dst.words(word, 1), "ud") if scalar else region(dst, "ud", word, 2)
-            sources, lanes = [out.source(o, "ud") for o in half], 1 if scalar else out.lanes
+        for word, half in enumerate((low, high)):
+            lanes = 1 if scalar else out.lanes
             out.emit(
-                "add" if high[1:] and word else "mov", (to,), sources, lanes=lanes, partial=word > 0 and not scalar
+                "mov", (_half(dst, word),), (out.source(half, "ud"),), lanes=lanes, partial=word > 0 and not scalar
             )
         return dst
 
@@ -322,22 +322,22 @@ class XeScalars(Scalars):
         return whole
 
     def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
-        """64-bit addition where the engine has none: the accumulator takes the carry of the lower halves."""
-        out = self.out
-        lanes = 1 if all(map(out.is_uniform, (*a, *b))) else out.lanes
-        highs = [out.source(o, "ud") for o in (a[1], b[1]) if o != Imm(0)] or [Literal(0, "ud")]
-        highs.sort(key=out.is_uniform)
-        if isinstance(highs[-1], Literal):
-            highs[-1] = out.source(out.constant(highs[-1]), "ud")
-        low, top = (out.new("s" if lanes == 1 else "v") for _ in range(2))
-        first, second = (out.source(o, "ud") for o in (a[0], b[0]))
-        if isinstance(first, Literal):
-            first, second = second, first
+        """64-bit addition where the engine has none: the lower halves have wrapped where the sum is less than one."""
+        out, scalar = self.out, all(map(self.out.is_uniform, (*a, *b)))
+        bank, lanes = ("s", 1) if scalar else ("v", out.lanes)
+        dst, wraps = out.new(bank, 2), out.new(bank)
+        low, high = (_half(dst, word) for word in (0, 1))
+        first, second = sorted((out.source(o, "ud") for o in (a[0], b[0])), key=_is_immediate)
         if isinstance(first, Literal):
             first = out.source(out.constant(first), "ud")
-        out.emit("addc", (region(low, "ud"),), (first, second), lanes=lanes, modifiers=out.generation.carry_option)
-        out.emit("add", (region(top, "ud"),), (highs[-1], out.accumulator("ud")), lanes=lanes)
-        return self._joined(low, top, *highs[:-1])
+        out.emit("add", (low,), (first, second), lanes=lanes)
+        out.compare("lt", "ud", dst.words(0, 1) if scalar else low, second, lanes, into=region(wraps, "d"))
+        carry, highs = self.negated(wraps, "d"), [o for o in (a[1], b[1]) if o != Imm(0)]
+        if len(highs) == 2:
+            highs = [out.alu("add", "d", *highs)]
+        sources = (carry, *(out.source(o, "d") for o in highs))
+        out.emit("add" if highs else "mov", (high,), sources, lanes=lanes, partial=not scalar)
+        return dst
 
     def _low(self, o: Operand) -> Reg:
         assert isinstance(o, Reg)
@@ -418,13 +418,22 @@ class XeScalars(Scalars):
         if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
             return None
         out, flag = self.out, self.out.new("f")
-        count = strip(shifted.b)
-        bit = Imm(_SIGN.bits >> count.bits) if isinstance(count, x.Const) else self.value(_SIGN >> count.to(u32))
-        a, b = out.source(self.value(shifted.a), "ud"), out.source(bit, "ud")
+        a, b = out.source(self.value(shifted.a), "ud"), out.source(self._single_bit(strip(shifted.b)), "ud")
         if isinstance(a, Literal):
             a = out.source(out.constant(a), "ud")
         out.emit("and", (Null("ud"),), (a, b), lanes=lanes, condition="eq", flag=flag)
         return flag
+
+    def _single_bit(self, place: x.Expr) -> Operand:
+        """The sign bit moved down by `place`; one of all lanes is made once a block."""
+        if isinstance(place, x.Const):
+            return Imm(_SIGN.bits >> place.bits)
+        block, bit = self._bits_made.get(place, (None, Imm(0)))
+        if block is not self.out.block:
+            bit = self.value(_SIGN >> place.to(u32))
+            if self.out.is_uniform(bit):
+                self._bits_made[place] = self.out.block, bit
+        return bit
 
     def _flags(self, name: str, *src: Operand) -> Reg:
         flag = self.out.new("f")
@@ -446,6 +455,11 @@ def _in_all_lanes(e: x.Const) -> Imm:
 def _is_half(o: Operand, e: x.Expr) -> bool:
     """Whether an operand is the lower half of a 64-bit value, whose upper one is zero."""
     return e.type.bits == 64 and isinstance(o, Reg) and o.count == 1
+
+
+def _half(whole: Reg, word: int) -> Region:
+    """Half of a 64-bit value as a place to write to: scalars have dwords side by side, lanes theirs in a qword."""
+    return region(whole.words(word, 1), "ud") if whole.bank == "s" else region(whole, "ud", word, 2)
 
 
 def _short(o: Operand) -> Operand:

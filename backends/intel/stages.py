@@ -8,6 +8,7 @@ from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import drop_fences
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
+from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
 from convgen.backends.intel.payloads import keep_payloads
 from convgen.backends.intel.physical import Physical
@@ -62,6 +63,11 @@ def _coalesce(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
+def _make_in_place(made: MachineKernel) -> MachineKernel:
+    """Tuples put together of others' words are made in one of these."""
+    return evolve(made, function=make_in_place(made.code, _generation(made).lanes))
+
+
 def _drop_fences(made: MachineKernel) -> MachineKernel:
     """Fences that publish nothing go: behind them nobody loads what was stored before."""
     return evolve(made, function=drop_fences(made.code))
@@ -93,8 +99,10 @@ def _allocate(
 def _keep_payloads(made: MachineKernel) -> MachineKernel:
     """What loops compute again and again for messages is computed before them, as far as registers are left."""
     assert made.liveness is not None
-    allocation = made.allocation
-    function, places = keep_payloads(made.code, allocation.base, made.liveness, made.banks["v"], _HOLD_STEPS)
+    allocation, lanes = made.allocation, _generation(made).lanes
+    begun = lanes * (_tuples_at(made) - _SCALARS_AT)
+    banks = {"v": made.banks["v"], "s": evolve(made.banks["s"], limit=begun)}
+    function, places = keep_payloads(made.code, allocation.base, made.liveness, banks, _HOLD_STEPS)
     return evolve(made, function=function, allocation=evolve(allocation, base=places), liveness=None)
 
 
@@ -172,6 +180,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("select", _select),
         Stage("flags", _keep_flags, optional=True),
         Stage("coalesce", _coalesce, optional=True),
+        Stage("inplace", _make_in_place, optional=True),
         Stage("fences", _drop_fences, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),

@@ -300,7 +300,9 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         uniform_fused=_FUSED,
         fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
         fused_signs=True,  # the same
-        costs=Costs(block=60),  # of convgen's loops: digits of K, addresses in local memory, barriers, fences
+        # Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; three moves for two
+        # registers that are turned, and zeros where they are masked. Threads issue in order.
+        costs=Costs(block=30, read=3, turn=2.0, others_hide=True),
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,

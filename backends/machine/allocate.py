@@ -178,6 +178,7 @@ def _steps(function: Function) -> list[list[_Step]]:
     steps = []
     for block in function.blocks:
         steps.append([_step(i, seen) for i in block.instructions])
+        _begin_in_parts(block.instructions, steps[-1])
     return steps
 
 
@@ -188,6 +189,26 @@ def _step(i: Instruction, seen: set[VirtualRegister]) -> _Step:
     begun = [r.vreg for r in i.defs() if (r.whole or r.vreg not in seen) and r.vreg not in read]
     seen.update(written)
     return _Step(read, written, begun if len(begun) < 2 else list(dict.fromkeys(begun)))
+
+
+def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None:
+    """Let values that are built again, all parts of a tuple before one is read, begin with the first of these."""
+    built: dict[VirtualRegister, tuple[_Step, int]] = {}  # since when, and which words so far, as bits
+    for i, step in zip(code, steps):
+        if built:
+            for v in (*step.read, *step.begun):
+                built.pop(v, None)
+        if len(step.written) == len(step.begun):
+            continue
+        for r in i.defs():
+            v = r.vreg
+            if v not in step.read and v not in step.begun:
+                first, words = built.get(v, (step, 0))
+                words |= ((1 << r.count) - 1) << r.first
+                built[v] = first, words
+                if words + 1 == 1 << v.size:
+                    first.begun.append(v)
+                    del built[v]
 
 
 def _summary(steps: Sequence[_Step]) -> tuple[dict[VirtualRegister, None], set[VirtualRegister]]:

@@ -28,6 +28,7 @@ from convgen.plan.registers import Counts, Held, Numbers, Pipeline, masks_of
 from convgen.plan.shapes import Choices, OperandLoad, Shape, choices
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
+_OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
@@ -309,6 +310,8 @@ def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: T
     """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
     if shape.runs:
         return _RUN_DECODE
+    if load.as_rectangles:
+        return _OF_RECTANGLES
     if order in (SPLIT, RESIDENT):
         return 1.0
     even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
@@ -324,7 +327,7 @@ def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
 
 def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Work:
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    elem, spans, lanes, loads = atom.elem_bytes, atom.spans, facts.subgroup_size, kind.loads
+    elem, spans, lanes, loads, costs = atom.elem_bytes, atom.spans, facts.subgroup_size, kind.loads, facts.costs
     count = subgroups_m * subgroups_n * subgroups_k
     simds = np.minimum(count, facts.core.simds)
     depth = k // max(1, kind.taps)
@@ -351,8 +354,9 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     sums = m * n * atom.acc.bytes * subgroups_k
     room = np.maximum(m * k, n * k) * elem * configs.of_ways("slots")
     pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
-    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * facts.costs.shared_latency
-    rows = m // (subgroups_m * _along(_SUBTILES, configs.subtiles) * spans) + n // subgroups_n
+    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * costs.shared_latency
+    subtiles = _along(_SUBTILES, configs.subtiles)
+    rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
     held = Held(
         sums=accumulators,
         fragments=rows * depth * elem // (4 * lanes * subgroups_k),
@@ -362,6 +366,11 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
     is_shared = configs.of_ways("slots") > 0
+    read_bytes = facts.block_bytes or facts.chunk_bytes * lanes
+    reads = subtiles * np.ceil(m // (subgroups_m * spans * subtiles) * k * elem / read_bytes)
+    reads = reads + np.ceil(n // subgroups_n * k * elem / read_bytes)
+    turned = sum(rows * cols for load, (rows, cols) in zip(loads, sides) if not load.along_k) * elem
+    around = costs.read * reads + costs.turn * turned / (4 * lanes * count) + costs.block
     # Without shared memory those of whole tiles only bring nearer.
     nearer = read / (facts.chunk_bytes * lanes * count) * np.maximum(*decodes)
     messages = messages + np.where(is_shared, 0, nearer)
@@ -369,7 +378,7 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
         shared=read / facts.core.shared_read_rate + np.where(is_shared, written / facts.core.shared_rate, 0),
         moved=copied / facts.core.global_rate,
-        issue=(messages * facts.costs.message + facts.costs.block) * count / simds,
+        issue=(messages * costs.message + np.where(is_shared, around, costs.block)) * count / simds,
         slot_bytes=copied + gaps,
         met=np.where(meets, met, 0.0),
         held=held,
@@ -526,7 +535,8 @@ def _clocks(configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: T
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
     serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
-    exposed = costs.exposed * (np.minimum(1.0, core.simds / work.subgroups) if shape.runs else 1.0)
+    hides = shape.runs or costs.others_hide
+    exposed = costs.exposed * (np.minimum(1.0, core.simds / work.subgroups) if hides else 1.0)
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)

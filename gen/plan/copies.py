@@ -113,7 +113,7 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
     while block * elem >= facts.subgroup_size * _WORD_BYTES:
         for near in (n for n in range(subgroups, 0, -1) if subgroups % n == 0 and total % (block * subgroups) == 0):
             layout = _blocks(memory, block, elem, facts, (near, subgroups // near))
-            if layout and _comes_as_rectangles(view, layout, facts, block):
+            if layout and comes_as_rectangles(view, layout, facts, block):
                 return CopyLayout(layout, layout, block // facts.subgroup_size)
         block //= 2
     return None
@@ -206,11 +206,11 @@ def _split_in_rectangles(
     """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
     with suppress(DoesNotFit):
         chunks = _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, view.memory.elem)
-        return chunks if _comes_as_rectangles(view, chunks.loaded, facts) else None
+        return chunks if comes_as_rectangles(view, chunks.loaded, facts) else None
     return None
 
 
-def _comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, least: int = 1) -> bool:
+def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, least: int = 1) -> bool:
     """Whether messages bring rectangles of at least so many elements, and are worth saying where their planes begin.
 
     That takes about four instructions, lanes' own messages one or two a register, and two more to turn it.

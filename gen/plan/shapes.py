@@ -18,7 +18,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.copies import ROWS, K, is_turned, message_elems, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_at_once
 from convgen.plan.directions import have_columns
 from convgen.plan.plan import converted
 from convgen.plan.resident import Resident, resident
@@ -48,10 +48,11 @@ class OperandLoad:
 
     widest: int
     along_k: bool
+    as_rectangles: bool = False  #: whether such of memory come at once, which few instructions find and none turns
 
     def upto(self, chunk: int) -> OperandLoad:
         """The same where lanes take chunks of so many elements along K."""
-        return OperandLoad(min(self.widest, chunk), True) if self.along_k else self
+        return evolve(self, widest=min(self.widest, chunk)) if self.along_k else self
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
@@ -159,8 +160,11 @@ def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
 @lru_cache(maxsize=2**10)
 def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
     """How an operand of an instruction is loaded: whole chunks if it comes as rectangles, or is turned when read."""
-    if _is_rectangles(view, fragment, facts) or is_turned(view, view.memory.elem, fragment, facts):
-        return OperandLoad(facts.chunk_bytes // view.memory.elem.bytes, True)
+    linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
+    if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
+        return OperandLoad(chunk, True, as_rectangles=True)
+    if is_turned(view, view.memory.elem, fragment, facts):
+        return OperandLoad(chunk, True)
     return _load(view, facts)
 
 

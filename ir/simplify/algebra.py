@@ -20,7 +20,7 @@ from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import USES, Left
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
-from convgen.ir.types import VectorType
+from convgen.ir.types import Kind, VectorType
 
 _WORD = 0xFFFFFFFF
 
@@ -248,9 +248,13 @@ def _cast(s: Algebra, e: x.Cast) -> x.Expr | None:
 
 
 def _cast_again(s: Algebra, e: x.Cast, inner: x.Cast) -> x.Expr | None:
-    """The inner of two casts falls away if it keeps the value, or all the bits that the outer one takes."""
+    """The inner of two casts falls away if it keeps the value, or all the bits that the outer one takes.
+
+    One that only says that there is no sign to extend stays: it may not be known again.
+    """
     source, middle, to = (t.elem for t in (inner.a.type, inner.type, e.type))
-    if s.cannot_wrap(inner) or (to.is_int and source.is_int and to.bits <= middle.bits):
+    unsigned = middle.kind is Kind.UNSIGNED and middle.bits == source.bits < to.bits
+    if (s.cannot_wrap(inner) and not unsigned) or (to.is_int and source.is_int and to.bits <= middle.bits):
         return s(x.Cast(e.type, inner.a))
     return None
 

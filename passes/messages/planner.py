@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Const, Expr, Slice, Surface
+from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
@@ -32,16 +32,19 @@ class GlobalMessage:
     uniform: Expr
     imm: int
     mask: Expr  #: where the element exists; always true where the offset of the others is out of range
+    may_be_negative: bool  #: whether the sum of the varying and the immediate offset may be
 
     @property
     def address(self) -> Expr:
-        """The flat address; parts that stay the same all through a loop come first, for they can leave it together."""
-        base: Expr = AddressOf(self.surface.buffer)
-        shift, varying = self.surface.shift, self.varying + self.imm
-        if isinstance(shift, Const):
-            varying = varying + shift.bits
-        else:
-            base = base + shift.to(u64)
+        """The flat address; parts that stay the same all through a loop come first, for they can leave it together.
+
+        So does where the surface begins, in front of the buffer perhaps: what is left cannot be negative, and is added
+        without a sign, which takes fewer instructions.
+        """
+        base = Uniform(AddressOf(self.surface.buffer) + self.surface.shift.to(u64))
+        varying = self.varying + self.imm
+        if not self.may_be_negative:
+            varying = varying.to(u32)
         return base + varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
@@ -63,7 +66,8 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
         at = positions.of(start)
         varying, uniform, imm = _offset(access, window, at, masks.shown(at))
         varying, imm, mask = assemble(access, masks, at, varying, imm)
-        yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask)
+        signed = _may_be_negative(access, varying, imm)
+        yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask, signed)
 
 
 def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterator[GlobalMessage]:
@@ -78,7 +82,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
         masks.outside = run.outside
         if not runs.is_skewed:
             varying, imm, mask = assemble(access, masks, at, varying, imm)
-            yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
+            signed = _may_be_negative(access, varying, imm)
+            yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask, signed)
             continue
         # Some of the words may be past the end of the buffer, which only the varying part may tell.
         place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
@@ -87,7 +92,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
             varying, imm, mask = assemble(access, masks, at, place, offset)
-            yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
+            signed = _may_be_negative(access, varying, imm)
+            yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask, signed)
             begin, first, left = begin + count, first + count, left - count
 
 
@@ -112,6 +118,11 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
         return varying, uniform, imm
     # The varying part may not be negative by itself: masks set its sign.
     return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
+
+
+def _may_be_negative(access: TileAccess, varying: Expr, imm: int) -> bool:
+    """Whether the sum of two offsets may be negative."""
+    return access.bounds(varying)[0] + imm < 0
 
 
 _At = Mapping[str, Position]

@@ -124,6 +124,17 @@ def test_a_tuple_built_in_parts_takes_no_room_before() -> None:
     assert allocated(8, *body).used == {"v": 2}
 
 
+@pytest.mark.parametrize("read_between", [False, True])
+def test_a_tuple_built_again_in_parts_takes_no_room_before(read_between: bool) -> None:
+    """But where a part of the old value is read in between."""
+    parts, other = reg(0, 2), reg(1, 2)
+    low, high = parts.words(0, 1), parts.words(1, 1)
+    first = [define(parts), define(reg(2), parts), define(other), define(reg(3), other)]
+    again = [define(low), *([define(reg(4), high)] if read_between else []), define(high), define(reg(5), parts)]
+    found = allocated(8, *first, *again)
+    assert (found.base[other.vreg] == found.base[parts.vreg]) == (not read_between)
+
+
 def test_what_a_loop_reads_is_kept_through_it() -> None:
     kept, inside = reg(0), reg(1)
     back = Instruction(BRANCH, target="loop")

@@ -13,11 +13,11 @@
 // problem: --dir=FWD_D --dt=bf16:bf16:f32 mb1_ic64oc16_ih4oh4kh1ph0
 // config:  tile=8x8x16 waves=1x1 mma=8x8x16 slots=1 taps=split acc=v
 // registers:
-//   wei_next  r[8:15]
-//   src_next  r[18:25]
+//   wei_next  r[7:14]
+//   src_next  r[17:24]
 //   acc       r[28:35]
-//   wei_frag  r[39:50]
-//   src_frag  r[47:58]
+//   wei_frag  r[39:46]
+//   src_frag  r[47:54]
 // shared memory:
 //   0x00000..0x00100  wei_tile: 1 x 8 x 16 bf16, elements along col:2 row:8 col:8
 //   0x00100..0x00200  src_tile: 1 x 8 x 16 bf16, elements along col:2 col:8 row:8
@@ -41,17 +41,15 @@
 (W)     mul (1|M0)               r1.0<1>:d         r1.0<0;1,0>:d     8:uw      {I@1}                  // n0
         shl (8|M0)               r3.0<1>:d         r2.0<1;1,0>:d     7:d
         mad (8|M0)               r4.0<1>:d         r3.0<1;0>:d       r1.0<0;0>:d       128:uw {I@1}
-        addc (8|M0)              r4.0<1>:ud        r1.4<0;1,0>:ud    r4.0<1;1,0>:ud {AccWrEn,I@1}
-        add (8|M0)               r5.0<1>:ud        r1.5<0;1,0>:ud    acc0.0<1;1,0>:ud
-        mov (8|M0)               r6.0<2>:ud        r4.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r6.1<2>:ud        r5.0<1;1,0>:ud              {I@2}                  // wei_address
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r8:8  [r6:2]             {A@1,$5}               // wei load
+        add (8|M0)               r5.0<2>:ud        r1.4<0;1,0>:ud    r4.0<1;1,0>:ud {I@1}
+        cmp (8|M0) (lt)f0.0      r7.0<1>:d         r5.0<2;1,0>:ud    r4.0<1;1,0>:ud {I@1}
+        add (8|M0)               r5.1<2>:ud        -r7.0<1;1,0>:d    r1.5<0;1,0>:d {I@1}              // wei_address
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r7:8  [r5:2]             {A@1,$5}               // wei load
         mad (8|M0)               r3.0<1>:d         r3.0<1;0>:d       r1.1<0;0>:d       128:uw
-        addc (8|M0)              r3.0<1>:ud        r1.2<0;1,0>:ud    r3.0<1;1,0>:ud {AccWrEn,I@1}
-        add (8|M0)               r4.0<1>:ud        r1.3<0;1,0>:ud    acc0.0<1;1,0>:ud
-        mov (8|M0)               r16.0<2>:ud       r3.0<1;1,0>:ud              {I@2}
-        mov (8|M0)               r16.1<2>:ud       r4.0<1;1,0>:ud              {I@2}                  // src_address
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r18:8  [r16:2]           {A@1,$6}               // src load
+        add (8|M0)               r15.0<2>:ud       r1.2<0;1,0>:ud    r3.0<1;1,0>:ud {I@1}
+        cmp (8|M0) (lt)f0.0      r4.0<1>:d         r15.0<2;1,0>:ud   r3.0<1;1,0>:ud {I@1}
+        add (8|M0)               r15.1<2>:ud       -r4.0<1;1,0>:d    r1.3<0;1,0>:d {I@1}              // src_address
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r17:8  [r15:2]           {A@1,$6}               // src load
         shl (8|M0)               r3.0<1>:d         r2.0<1;1,0>:d     5:d
 (W)     mov (16|M0)              r28.0<1>:ud       0:ud
 (W)     mov (16|M0)              r30.0<1>:ud       0:ud
@@ -59,29 +57,27 @@
 (W)     mov (16|M0)              r34.0<1>:ud       0:ud
 (W)     mov (1|M0)               r1.2<1>:ud        0:ud                                               // kb = 0
 (W)     mov (1|M0)               r4.0<1>:ud        0:ud
-(W)     mov (1|M0)               r5.0<1>:ud        0:ud
-        add (8|M0)               r40.0<1>:ud       r3.0<1;1,0>:ud    256:ud    {I@7}
-(W)     mov (1|M0)               r41.0<1>:ud       256:ud
+(W)     mov (1|M0)               r25.0<1>:ud       0:ud
+        add (8|M0)               r55.0<1>:ud       r3.0<1;1,0>:ud    256:ud    {I@7}
+(W)     mov (1|M0)               r56.0<1>:ud       256:ud
 k_loop:  // for kb in [0, 3)
 (W)     sync.allwr               0xf0
-(W)     store.slm.d32x64t.a32 (1|M0)                  [r4:1]  r8:8             {A@4,$8}               // wei store
-        store.slm.d32x8.a32 (8|M0)                    [r40:1]  r18:8           {A@2,$9}               // src store
-(W)     mad (1|M0)               r1.3<1>:d         32:w              r1.2<0;0>:d       32:uw
-        addc (8|M0)              r26.0<1>:ud       r6.0<2;1,0>:ud    r1.3<0;1,0>:ud {AccWrEn,I@1}
-        add (8|M0)               r27.0<1>:ud       r6.1<2;1,0>:ud    acc0.0<1;1,0>:ud {$8.src}
-        mov (8|M0)               r36.0<2>:ud       r26.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r36.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r8:8  [r36:2]            {A@1,$7}               // wei load
-        addc (8|M0)              r26.0<1>:ud       r16.0<2;1,0>:ud   r1.3<0;1,0>:ud {AccWrEn}
-        add (8|M0)               r27.0<1>:ud       r16.1<2;1,0>:ud   acc0.0<1;1,0>:ud {$9.src}
-        mov (8|M0)               r38.0<2>:ud       r26.0<1;1,0>:ud             {I@2}
-        mov (8|M0)               r38.1<2>:ud       r27.0<1;1,0>:ud             {I@2}
-        load.ugm.d32x8.a64.ca.ca (8|M0)               r18:8  [r38:2]           {A@1,$4}               // src load
+(W)     store.slm.d32x64t.a32 (1|M0)                  [r4:1]  r7:8             {A@4,$8}               // wei store
+        store.slm.d32x8.a32 (8|M0)                    [r55:1]  r17:8           {A@2,$9}               // src store
+(W)     mad (1|M0)               r1.3<1>:d         32:w              r1.2<0;0>:d       32:uw {$8.src}
+        add (8|M0)               r26.0<2>:ud       r5.0<2;1,0>:ud    r1.3<0;1,0>:ud {I@1}
+        cmp (8|M0) (lt)f0.0      r36.0<1>:d        r26.0<2;1,0>:ud   r1.3<0;1,0>:ud {I@1}
+        add (8|M0)               r26.1<2>:ud       -r36.0<1;1,0>:d   r5.1<2;1,0>:ud {I@1}
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r7:8  [r26:2]            {A@1,$7}               // wei load
+        add (8|M0)               r36.0<2>:ud       r15.0<2;1,0>:ud   r1.3<0;1,0>:ud {$9.src}
+        cmp (8|M0) (lt)f0.0      r38.0<1>:d        r36.0<2;1,0>:ud   r1.3<0;1,0>:ud {I@1}
+        add (8|M0)               r36.1<2>:ud       -r38.0<1;1,0>:d   r15.1<2;1,0>:ud {I@1}
+        load.ugm.d32x8.a64.ca.ca (8|M0)               r17:8  [r36:2]           {A@1,$4}               // src load
 (W)     sync.nop                 null                                          {$0.src}
-(W)     load.slm.d32x64t.a32 (1|M0)                   r43:8  [r5:1]            {$10}                  // wei fragment
-(W)     load.slm.d32x64t.a32 (1|M0)                   r51:8  [r41:1]           {$11}                  // src fragment
+(W)     load.slm.d32x64t.a32 (1|M0)                   r39:8  [r25:1]           {$10}                  // wei fragment
+(W)     load.slm.d32x64t.a32 (1|M0)                   r47:8  [r56:1]           {$11}                  // src fragment
 (W)     sync.allwr               0xc00
-        dpas.8x8 (8|M0)          r28:f             r28:f             r43:bf            r51.0:bf {$0}  // 1 steps of 1 x 1 tiles
+        dpas.8x8 (8|M0)          r28:f             r28:f             r39:bf            r47.0:bf {$0}  // 1 steps of 1 x 1 tiles
 (W)     add (1|M0)               r1.2<1>:d         r1.2<0;1,0>:d     1:d
 (W)     cmp (1|M0) (lt)f0.0      null<1>:d         r1.2<0;1,0>:d     3:d       {I@1}
 (W&f0.0)jmpi                     k_loop                                                               // next kb

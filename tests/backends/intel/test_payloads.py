@@ -51,7 +51,7 @@ class Code:
         self.blocks[2].instructions.append(XeInstruction(OPCODES["eot"], (), (self.sum,)))
         function = Function("f", self.blocks)
         banks = {"v": Bank(registers, {1: 1}), "s": Bank(16, {1: 1})}
-        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"], HOLDS)
+        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks, HOLDS)
         verify(found, banks, Allocation(places, {"v": registers, "s": 16}))
         assert max(at for v, at in places.items() if v.bank == "v") < registers
         return {block.label: block.instructions for block in found.blocks}
@@ -124,7 +124,7 @@ def test_what_runs_in_some_lanes_stays() -> None:
     c.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target="loop"))
     function = Function("f", c.blocks)
     banks = {"v": Bank(32, {1: 1}), "s": Bank(16, {1: 1}), "f": Bank(4, {1: 1})}
-    found, _ = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks["v"], HOLDS)
+    found, _ = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks, HOLDS)
     assert found is function
 
 
@@ -174,3 +174,40 @@ def test_a_part_within_a_wider_one_is_set_again() -> None:
     c.load(c.p)
     c.add("add", region(c.p, "q"), region(c.p, "q"), Literal(8, "q"), partial=True)
     assert sum(i.op.name == "mov" for i in c.kept()["loop"]) == 1
+
+
+def constant(c: Code) -> Reg:
+    """A scalar that the loop gives a number, and adds to `sum`."""
+    made = c.new("s")
+    c.add("mov", region(made, "ud"), Literal(1 << 31, "ud"))
+    c.add("add", region(c.sum, "ud"), region(c.sum, "ud"), region(made, "ud", 0, 0), lanes=LANES)
+    return made
+
+
+def numbers(instructions: list[Instruction]) -> int:
+    """How many scalars get a number there."""
+    return sum(i.op.name == "mov" and i.defs()[0].bank == "s" for i in instructions)
+
+
+def test_constants_are_put_into_scalars_before_the_loop() -> None:
+    c = Code()
+    constant(c)
+    c.load(c.address(c.s, 64))
+    c.load(c.address(c.t, 64))
+    found = c.kept()
+    assert (numbers(found["entry"]), numbers(found["loop"])) == (3, 0)
+
+
+def test_not_those_that_are_read_behind_the_loop() -> None:
+    c = Code()
+    made = constant(c)
+    c.add("add", region(c.sum, "ud"), region(c.sum, "ud"), region(made, "ud", 0, 0), lanes=LANES, block=2)
+    assert numbers(c.kept()["loop"]) == 1
+
+
+def test_only_as_many_as_scalars_are_left() -> None:
+    c = Code()
+    for _ in range(20):
+        constant(c)
+    left = numbers(c.kept()["loop"])
+    assert 0 < left < 20

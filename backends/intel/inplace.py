@@ -1,0 +1,159 @@
+"""Tuples put together of others' words are made in one of these, where some words stand in their places already.
+
+So a little matrix of halves turns in three moves for two registers: the second row is made in what the first has read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from convgen.backends.intel.isa import TYPE_BYTES, Region, XeInstruction
+from convgen.backends.machine.allocate import Liveness
+from convgen.backends.machine.instruction import Function, Instruction, Operand, Reg, VirtualRegister
+from convgen.backends.machine.vectors import WORD_BYTES
+from convgen.ir.record import evolve, frozen
+
+_Place = tuple[int, int]  #: a register of a tuple, and a byte of each of its dwords
+
+
+@frozen
+class _Home:
+    """Where a tuple is made: in another, from one of its registers on."""
+
+    vreg: VirtualRegister
+    first: int
+
+    def of(self, r: Reg) -> Reg:
+        """A view of the tuple as one of its home."""
+        return evolve(r, vreg=self.vreg, first=self.first + r.first)
+
+    def holds(self, made: VirtualRegister) -> bool:
+        """Whether the tuple has room there, and neither is pinned."""
+        v = self.vreg
+        fits = 0 <= self.first <= v.size - made.size
+        return fits and v is not made and v.fixed is None and made.fixed is None
+
+
+def make_in_place(function: Function, lanes: int) -> Function:
+    """The function without moves of words to where they stand; `lanes` of a register.
+
+    A tuple takes part in one such change at most.
+    """
+    found = _Finder(function, lanes)
+    homes: dict[VirtualRegister, _Home] = {}
+    taken = set[VirtualRegister]()
+    for n, block in enumerate(function.blocks):
+        for made, home in found.homes(n, block.instructions):
+            if not taken & {made, home.vreg}:
+                homes[made] = home
+                taken |= {made, home.vreg}
+    if not homes:
+        return function
+    return function.rewritten(lambda _, block: [new for i in block.instructions for new in _rewritten(i, homes)])
+
+
+def _rewritten(i: Instruction, homes: Mapping[VirtualRegister, _Home]) -> Iterator[Instruction]:
+    """An instruction on tuples where they are made; none for a move of words to where they stand."""
+
+    def at(o: Operand) -> Operand:
+        return homes[o.vreg].of(o) if isinstance(o, Reg) and o.vreg in homes else o
+
+    assert isinstance(i, XeInstruction)
+    dst, src = tuple(map(at, i.dst)), tuple(map(at, i.src))
+    if dst == i.dst:
+        yield i if src == i.src else evolve(i, src=src)
+    elif not _is_same(dst[0], src[0]):
+        yield evolve(i, dst=dst, src=src, partial=True)
+
+
+def _is_same(a: Operand, b: Operand) -> bool:
+    """Whether two operands are the same words."""
+    return isinstance(a, Reg) and isinstance(b, Reg) and a.vreg is b.vreg and _bytes(a) == _bytes(b)
+
+
+def _bytes(r: Reg) -> set[_Place]:
+    """The places that an operand has: some bytes of each dword of a register, or all bytes of all its registers."""
+    if isinstance(r, Region) and r.count == 1 and r.stride * TYPE_BYTES[r.type] == WORD_BYTES:
+        begin = r.sub * TYPE_BYTES[r.type]
+        return {(r.first, byte) for byte in range(begin, begin + TYPE_BYTES[r.type])}
+    return {(n, byte) for n in range(r.first, r.first + r.count) for byte in range(WORD_BYTES)}
+
+
+class _Finder:
+    """Finds in which others tuples can be made."""
+
+    def __init__(self, function: Function, lanes: int) -> None:
+        self.function, self.lanes = function, lanes
+        instructions = list(function.instructions())
+        self.reads = Counter(r.vreg for i in instructions for r in i.touched())
+        self.writes = Counter(r.vreg for i in instructions for r in i.defs())
+        self.starts = [0, *accumulate(len(block.instructions) for block in function.blocks)]
+
+    @cached_property
+    def live(self) -> Mapping[VirtualRegister, int]:
+        """The positions at which tuples hold what is needed, two for each instruction, as bits."""
+        return Liveness(self.function).ranges()
+
+    def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:
+        """The tuples of block `n` that can be made in others, each with that where most of its words stay."""
+        for made, moves in self._put_together(code).items():
+            readers = [at for at, i in enumerate(code) for r in i.touched() if r.vreg is made]
+            if len(moves) != self.writes[made] or len(readers) != self.reads[made]:
+                continue  # other blocks have a part in it
+            staying = Counter(home for at in moves if (home := _home_of(code[at])) and home.holds(made))
+            for home, _ in staying.most_common():
+                if readers and moves[0] < readers[0] and self._is_free(home, made, moves[0], readers[-1], n, code):
+                    yield made, home
+                    break
+
+    def _put_together(self, code: Sequence[Instruction]) -> Mapping[VirtualRegister, list[int]]:
+        """The tuples that are written by moves of words alone, and the places of these."""
+        moves: dict[VirtualRegister, list[int]] = {}
+        others = set[VirtualRegister]()
+        for at, i in enumerate(code):
+            for r in i.defs():
+                if self._moves_words(i):
+                    moves.setdefault(r.vreg, []).append(at)
+                else:
+                    others.add(r.vreg)
+        return {made: at for made, at in moves.items() if made not in others}
+
+    def _moves_words(self, i: Instruction) -> bool:
+        """Whether all that an instruction does is to move words of one register to one, those of all lanes."""
+        assert isinstance(i, XeInstruction)
+        if i.op.name != "mov" or i.op.fence or i.predicate or i.condition or i.lanes != self.lanes:
+            return False
+        to, of = i.dst[0], i.src[0]
+        if not isinstance(to, Region) or not isinstance(of, Region) or to.type != of.type or to.saturated or of.signs:
+            return False
+        apart = WORD_BYTES // TYPE_BYTES[to.type]
+        return to.bank == of.bank == "v" and to.count == of.count == 1 and to.stride == of.stride == apart
+
+    def _is_free(
+        self, home: _Home, made: VirtualRegister, first: int, last: int, n: int, code: Sequence[Instruction]
+    ) -> bool:
+        """Whether nobody needs what a tuple overwrites in its home, from its first word to its last reader."""
+        written, needed = set[_Place](), first
+        for at in range(first, last + 1):
+            i = code[at]
+            read = set[_Place]().union(*(_bytes(r) for r in i.touched() if r.vreg is home.vreg))
+            if read & written or any(r.vreg is home.vreg for r in i.defs()):
+                return False
+            if read:
+                needed = at
+            for r in i.defs():
+                if r.vreg is made and _home_of(i) != home:
+                    written |= _bytes(home.of(r))
+        begin, end = (2 * (self.starts[n] + at) + 1 for at in (needed, last))
+        return not self.live[home.vreg] >> begin & (1 << end - begin) - 1
+
+
+def _home_of(i: Instruction) -> _Home | None:
+    """Where a tuple must be made for a move of words to have nothing to do; None if it goes to another place."""
+    to, of = i.dst[0], i.src[0]
+    assert isinstance(to, Region)
+    assert isinstance(of, Region)
+    return _Home(of.vreg, of.first - to.first) if to.sub == of.sub else None
