@@ -45,6 +45,8 @@ class Core:
     #: bytes; rows of shared memory of which what is turned on its way is written without conflicts of banks; shorter
     #: ones take as many times longer. 0 where that is not reckoned
     turned_row: int = 0
+    #: times that writes take where slots leave no room for gaps between their blocks, which keep them free of conflicts
+    crowded: float = 1.0
     reorders: bool = True  #: whether instructions move among matrix instructions, or stay in the order of statements
     #: sets of a block's fragments; that a lane holds on average where they are read when they are needed, and where a
     #: loop reads the next ones meanwhile

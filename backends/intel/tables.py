@@ -291,6 +291,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
             global_rate=64,  # assumed
             grids=_GRIDS,
             subtiles=g.subtiles,
+            crowded=5.0,  # of the simulator's banks, which are assumed: two to eight
             reorders=False,
             fragment_sets=(1, 1),  # all are read before the products
             mask_registers=0,  # masks are flags

@@ -31,6 +31,7 @@ _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or e
 _OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
@@ -348,11 +349,13 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     ]
     messages = sum(number * decode for number, decode in zip(each, decodes))
     conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
+    slots = configs.of_ways("slots")
+    crowds = np.where((1 + _GAPS) * copied * slots > facts.shared_bytes, facts.core.crowded, 1.0)
     written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
     accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
     meets = subgroups_k > 1
     sums = m * n * atom.acc.bytes * subgroups_k
-    room = np.maximum(m * k, n * k) * elem * configs.of_ways("slots")
+    room = np.maximum(m * k, n * k) * elem * slots
     pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
     met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * costs.shared_latency
     subtiles = _along(_SUBTILES, configs.subtiles)
@@ -365,7 +368,7 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     )
     # By all subgroups, from shared memory or the nearest cache.
     read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
-    is_shared = configs.of_ways("slots") > 0
+    is_shared = slots > 0
     read_bytes = facts.block_bytes or facts.chunk_bytes * lanes
     reads = subtiles * np.ceil(m // (subgroups_m * spans * subtiles) * k * elem / read_bytes)
     reads = reads + np.ceil(n // subgroups_n * k * elem / read_bytes)
@@ -376,7 +379,7 @@ def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _
     messages = messages + np.where(is_shared, 0, nearer)
     return _Work(
         matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=read / facts.core.shared_read_rate + np.where(is_shared, written / facts.core.shared_rate, 0),
+        shared=read / facts.core.shared_read_rate + np.where(is_shared, crowds * written / facts.core.shared_rate, 0),
         moved=copied / facts.core.global_rate,
         issue=(messages * costs.message + np.where(is_shared, around, costs.block)) * count / simds,
         slot_bytes=copied + gaps,
@@ -536,7 +539,7 @@ def _clocks(configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: T
     serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
     hides = shape.runs or costs.others_hide
-    exposed = costs.exposed * (np.minimum(1.0, core.simds / work.subgroups) if hides else 1.0)
+    exposed = costs.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
