@@ -7,7 +7,7 @@ change a meaning through it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
@@ -58,7 +58,7 @@ def is_uniform(e: Expr, varying: Collection[Var]) -> bool:
     return Uniformity(varying)(e)
 
 
-#: A variable and all that it may get its value from.
+#: A variable and what it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
 
 
@@ -81,29 +81,37 @@ def _analysed(root: Stmt) -> Uniformity:
     origins: list[_Origin] = []
     _collect(root, None, found, origins)
     uniform = Uniformity(found)
-    while True:
+    while not _pass_over(origins, uniform, found):
         uniform.begin_again()
-        before, uncertain = len(found), []
-        for var, values in origins:
-            if all(map(uniform, values)):
-                uncertain.append((var, values))
-            else:
-                found.add(var)
-        origins = uncertain
-        if len(found) == before:  # else a loop may carry divergence back to its start
-            return uniform
+    return uniform
+
+
+def _pass_over(origins: Iterable[_Origin], uniform: Uniformity, found: set[Var]) -> bool:
+    """Add to `found` the variables that vary by their origins; whether none was taken for uniform before that.
+
+    Others may have been by it: a loop carries divergence back to its start.
+    """
+    taken: set[Var] = set()
+    for var, values in origins:
+        if var not in found:
+            (taken if all(map(uniform, values)) else found).add(var)
+    return taken.isdisjoint(found)
 
 
 def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin]) -> None:
-    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds."""
+    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds.
+
+    These stand in the order in which values get there: that of a loop's body behind what it begins with.
+    """
     if isinstance(s, Let):
         origins.append((s.var, (s.value,)))
     elif isinstance(s, Load):
         if not s.is_uniform:
             found.add(s.var)
     elif isinstance(s, For):
-        origins += zip(s.carried, zip(s.inits, s.yields))
+        origins += zip(s.carried, zip(s.inits))
         _collect(s.body, s, found, origins)
+        origins += zip(s.carried, zip(s.yields))
         origins += zip(s.results, zip(s.inits, s.yields))
     else:
         if isinstance(s, ExitIf) and loop:
