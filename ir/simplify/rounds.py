@@ -52,7 +52,10 @@ class Rounds:
 
     def bit(self, v: Var) -> int:
         """The bit of a variable, in all rounds."""
-        return self._bits.setdefault(v, 2 * USES << len(self._bits))
+        found = self._bits.get(v)
+        if found is None:
+            found = self._bits[v] = 2 * USES << len(self._bits)
+        return found
 
     def rests_on(self, e: Expr) -> int:
         """The bits of what `e` is made of; `USES` is among them if others use some of it than before."""
