@@ -92,9 +92,9 @@ class _Counter:
         deeds = [(o.deed, n) for o, n in self.outstanding.items() if o.deed is not None]
         return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
 
-    def required(self, number: int) -> int | None:
-        """The count that tells that an operation is done; None for 0."""
-        return max(self.issued - number, 0) if number else None
+    def required(self, number: int) -> int:
+        """The count that tells that an operation is done."""
+        return max(self.issued - number, 0)
 
     def wait(self, count: int) -> None:
         done = self.issued - count if count else _LAST
@@ -177,7 +177,7 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
             awaited = counter.meeting(ahead[i])
         elif operation.deed is not None and operation.counter != name:
             awaited = max(awaited, counter.meeting((operation.deed,)))
-        count = counter.required(awaited)
+        count = counter.required(awaited) if awaited else None
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:
