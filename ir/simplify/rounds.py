@@ -79,17 +79,17 @@ def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
     """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
     uses: dict[Expr, int] = {root: 0}  # type: ignore[dict-item]
     addends: list[Expr] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
+    inner = [root]
+    for node in inner:  # which grows
         children: tuple[Expr, ...] = node.children()  # type: ignore[assignment]
         for c in children:
-            if c in uses:
-                uses[c] += 1
-            else:
+            count = uses.get(c)
+            if count is None:
                 uses[c] = 1
                 if c.child_fields:
-                    stack.append(c)
+                    inner.append(c)
+            else:
+                uses[c] = count + 1
         if type(node) in SUMS:
             addends += [c for c in children if type(c) in SUMS]
     return uses, frozenset(e for e in addends if uses[e] == 1)

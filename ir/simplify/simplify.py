@@ -17,7 +17,7 @@ from typing import TypeVar
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr, Splat, Var
-from convgen.ir.mutate import Mutator, substitute
+from convgen.ir.mutate import Handler, Mutator, substitute
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
@@ -70,11 +70,15 @@ class _Simplifier(Mutator):
         self.homes = Homes(self.home_of)
         notes.uses = rounds.uses
         self.group = Grouping(self.homes, notes.uses)
+
+    def handlers(self) -> dict[type[Node], Handler]:
+        every: dict[type[Node], Handler] = {}
         for cls in CLASSES.values():
             if issubclass(cls, Expr):
-                self._table.setdefault(cls, self.expression)
+                every[cls] = self.expression
             elif issubclass(cls, s.Load):
-                self._table[cls] = self.flat_load if cls is s.FlatLoad else self.load
+                every[cls] = self.flat_load if cls is s.FlatLoad else self.load
+        return every | super().handlers()
 
     # ------------------------------------------------------------ expressions
 
