@@ -45,7 +45,7 @@ from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
-from convgen.ir.uniform import Uniformity, uniformity
+from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
@@ -59,7 +59,8 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
-    return replace(kernel, body=_Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed())
+    body = _Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed()
+    return with_lets(replace(kernel, body=body), kernel)
 
 
 def _loop_words(body: Stmt, *, in_order: bool) -> int:
@@ -211,6 +212,7 @@ class _Placer:
         if n in self.wanted and n not in self.names and self.home(n) == depth:
             value = self._named(n)
             self.names[n] = name = _variable(n, user)
+            self.uniform.let(name, n)
             out.append(Let(name, value))
 
     def _voted(self, s: If, depth: int) -> Stmt:
