@@ -179,8 +179,9 @@ class Checker:
 
     def expressions(self, node: Stmt, es: Iterable[Expr]) -> None:
         """Every variable is visible and every operation takes its operands."""
+        right = self.right
         for e in es:
-            if e not in self.right:
+            if e not in right:
                 if operands := e.children():
                     self.expressions(node, operands)
                 elif isinstance(e, Var) and e not in self.visible:
@@ -188,7 +189,7 @@ class Checker:
                 for rule in EXPRESSIONS.get(type(e), ()):
                     if complaint := rule(self, e):
                         self.refuse(node, complaint)
-                self.right[e] = None
+                right[e] = None
 
     def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
         """How the elements of a fragment are spread, as far as its origin shows; `known` are those of its parts."""

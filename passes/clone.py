@@ -31,9 +31,13 @@ class Cloner:
         sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
         self._renewing = dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
 
-    def site(self, like: Site) -> Site:
-        """A site with a number of its own."""
-        return Site(next(self._numbers), like.stage, like.comment, like.slot, like.private)
+    def site(self, like: Site, stage: str = "") -> Site:
+        """A site with a number of its own, of the same stage if none is given."""
+        return Site(next(self._numbers), stage or like.stage, like.comment, like.slot, like.private)
+
+    def slot_site(self, like: Site, slot: int, *, private: bool) -> Site:
+        """Such a site that touches a slot."""
+        return Site(next(self._numbers), like.stage, like.comment, slot, private)
 
     def copy(self, stmts: Iterable[Stmt], values: Mapping[Var, Expr]) -> tuple[list[Stmt], dict[Var, Expr]]:
         """The statements with `values` put in and every binder renamed; also returns all substitutions made."""

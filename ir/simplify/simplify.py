@@ -219,8 +219,9 @@ class _Simplifier(Mutator):
         return s.Let(n.var, value)
 
     def load(self, n: s.Load) -> Stmt:
+        """Nothing is known of what is loaded, and at one place it is at one depth in all rounds."""
         self.home_of[n.var] = Home(self.depth, True)
-        self.learnt(n.var)
+        self.bound |= self.rounds.bit(n.var)
         return self.descend(n)
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:
