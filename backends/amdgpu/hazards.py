@@ -193,23 +193,17 @@ class _Conduct:
     marks: Sequence[_Mark]
 
 
-class _Conducts:
+class _Conducts(dict[Instruction, _Conduct]):
     """The conduct of each instruction of a function on a target, found once."""
 
     def __init__(self, function: Function, physical: Physical, target: str) -> None:
+        super().__init__()
         self.physical, self.target = physical, target
         self.curves = any(i.op.hazard == TRANS for i in function.instructions())
-        self._known: dict[Instruction, _Conduct] = {}
         self._before_f64: dict[_Mark, _Mark] = {}
         self._asks: dict[tuple[Event, int], _Asks] = {}
 
-    def __call__(self, i: Instruction) -> _Conduct:
-        known = self._known.get(i)
-        if known is None:
-            known = self._known[i] = self._find(i)
-        return known
-
-    def _find(self, i: Instruction) -> _Conduct:
+    def __missing__(self, i: Instruction) -> _Conduct:
         written = self.physical.written(i)
         marks = []
         for event, words, passes in _events(i, self.physical, written):
@@ -217,7 +211,8 @@ class _Conducts:
             if words and asks.lasts:
                 marks.append(_Mark(asks, words))
         touched = self.physical.read(i) | written if i.op.unit in _USERS else 0
-        return _Conduct(i, touched | _M0 if M0 in i.op.reads else touched, marks)
+        self[i] = found = _Conduct(i, touched | _M0 if M0 in i.op.reads else touched, marks)
+        return found
 
     def uses(self, i: Instruction) -> Sequence[tuple[Use, Words]]:
         """What an instruction uses registers for."""
@@ -256,7 +251,7 @@ class _Clock:
 
     def step(self, i: Instruction) -> int:
         """Pass one instruction; returns the states of padding it needs before it."""
-        conduct = self.conducts(i)
+        conduct = self.conducts[i]
         missing = self._missing(conduct) if self.marked & conduct.touched else 0
         self.now += missing + 1
         if i.op.hazard == DGEMM:
