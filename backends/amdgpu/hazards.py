@@ -269,7 +269,7 @@ class _Clock:
         if not met:
             return 0
         uses, own = self.conducts.uses(conduct.instruction), _result_of(conduct.instruction)
-        return max(0, *(mark.states(use, words, own) - self.now + made for mark, made in met for use, words in uses))
+        return max([0, *(mark.states(use, words, own) - self.now + made for mark, made in met for use, words in uses)])
 
     def _lasting(self) -> History:
         """The marks that still ask for something."""

@@ -22,9 +22,9 @@ def accesses_ahead(function: Function) -> Ahead:
         for index in reversed(range(len(concerned))):
             now = {a: None for s in successors[index] for a in upcoming[s]}
             for i in reversed(concerned[index]):
-                if i.access is None:
+                if i.op.barrier:
                     ahead[i], now = now, {}
-                else:
+                elif i.access is not None:
                     now[i.access] = None
             if now.keys() != upcoming[index].keys():
                 upcoming[index], changed = now, True

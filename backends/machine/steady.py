@@ -63,6 +63,7 @@ class _Node:
         self.gaps, self.later_gaps = self._ahead_of(self.after), self._ahead_of(self.later)
 
     def _ahead_of(self, users: Mapping[int, int]) -> list[tuple[int, int]]:
+        """By how many slots it goes ahead of each of those that depend on it."""
         if self.unit not in _PIPES:
             return list(users.items())
         return [(n, latency + self.busy if latency > 1 else latency) for n, latency in users.items()]
