@@ -143,24 +143,25 @@ class _Scheduler:
             while waiting and waiting[0][0] <= slot:
                 n = heappop(waiting)[1]
                 heappush(ready[self.nodes[n].unit], (self._urgency(n), n))
-            best: tuple[tuple[bool, tuple[int, int]], Unit] | None = None
+            best: Unit | None = None
             for unit, queue in ready.items():
                 if queue and free[unit] <= slot:
-                    choice = unit is not _MATRIX, queue[0]
-                    if best is None or choice < best[0]:
-                        best = choice, unit
+                    if unit is _MATRIX:
+                        best = unit
+                        break
+                    if best is None or queue[0] < ready[best][0]:
+                        best = unit
             if best is None:
                 later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
                 slot = min(later)
                 continue
-            (_, (_, n)), unit = best
-            heappop(ready[unit])
-            node = self.nodes[n]
+            node = self.nodes[heappop(ready[best])[1]]
             out.append(node.instruction)
-            free[unit] = slot + node.instruction.op.busy
+            free[best] = slot + node.instruction.op.busy
             for s, latency in node.successors.items():
                 after = self.nodes[s]
-                after.ready = max(after.ready, slot + latency)
+                if after.ready < slot + latency:
+                    after.ready = slot + latency
                 after.waiting -= 1
                 if not after.waiting:
                     heappush(waiting, (after.ready, s))

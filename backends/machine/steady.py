@@ -186,13 +186,13 @@ class _Turn:
                 for b in node.all_awaited if turn else node.awaited:
                     if clock < done[b]:
                         clock = done[b]
-                leaves = clock
-                if node.unit is _MATRIX:
-                    leaves = clock = max(clock, free[_MATRIX])
-                    free[_MATRIX] = clock + node.busy
-                elif node.unit in _PIPES:
-                    clock = max(clock, free[node.unit] - _QUEUE)
-                    leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
+                unit, leaves = node.unit, clock
+                if unit in free:
+                    queue = 0 if unit is _MATRIX else _QUEUE
+                    if clock < free[unit] - queue:
+                        clock = free[unit] - queue
+                    free[unit] = max(free[unit], clock) + node.busy
+                    leaves = clock if unit is _MATRIX else free[unit]
                 done[n] = leaves + node.latency
         return clock - begun
 
