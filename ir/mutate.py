@@ -30,14 +30,20 @@ class Mutator:
     mutate: Callable[[Any], Any]
 
     def __init__(self) -> None:
-        self._table: dict[type[Node], Handler] = {
-            cls: getattr(self, name) for name, cls in CLASSES.items() if hasattr(self, name)
-        }
+        self._table: dict[type[Node], Handler] = {}
         self._go, self.mutate, self._memo = self._closures()
 
     def __call__(self, root: N) -> N:
-        with self.scope():
-            return self.mutate(root)  # type: ignore[no-any-return]
+        self._table.update(self.handlers())
+        try:
+            with self.scope():
+                return self.mutate(root)  # type: ignore[no-any-return]
+        finally:
+            self._table.clear()  # methods refer to what they are of: all that is known would wait for the collector
+
+    def handlers(self) -> dict[type[Node], Handler]:
+        """What handles the nodes of each class."""
+        return {cls: getattr(self, name) for name, cls in CLASSES.items() if hasattr(self, name)}
 
     def descend(self, node: N) -> N:
         """`node` with its children mutated."""

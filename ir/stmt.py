@@ -641,7 +641,10 @@ def block(*stmts: Stmt) -> Stmt:
     """The statements as one, nested blocks flattened."""
     flat: list[Stmt] = []
     for s in stmts:
-        flat.extend(s.stmts if isinstance(s, Block) else (s,))
+        if isinstance(s, Block):
+            flat += s.stmts
+        else:
+            flat.append(s)
     return flat[0] if len(flat) == 1 else Block(tuple(flat))
 
 

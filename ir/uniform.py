@@ -7,8 +7,7 @@ change a meaning through it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.node import Node
@@ -21,8 +20,8 @@ from convgen.ir.votes import AllLanes
 class Uniformity:
     """Whether expressions are uniform, given which variables are not; looks at each node once."""
 
-    def __init__(self, varying: Collection[Var]) -> None:
-        self.varying = varying
+    def __init__(self, varying: Iterable[Var]) -> None:
+        self.varying = set(varying)
         self._memo: dict[Node, bool] = {}
 
     def __call__(self, e: Expr) -> bool:
@@ -30,6 +29,11 @@ class Uniformity:
         if known is None:
             known = self._memo[e] = self._decide(e)
         return known
+
+    def let(self, v: Var, value: Expr) -> None:
+        """A new variable has that value."""
+        if not self(value):
+            self.varying.add(v)
 
     def begin_again(self) -> None:
         """Look again at what was found uniform: more variables vary than did; what varies stays so."""
@@ -53,19 +57,32 @@ class Uniformity:
 _ALWAYS: dict[type[Node], bool] = {Uniform: True, AllLanes: True, Lane: False, Mma: False, BlockMma: False}
 
 
-def is_uniform(e: Expr, varying: Collection[Var]) -> bool:
+def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
     """Whether all lanes of a subgroup have the same value of `e`."""
     return Uniformity(varying)(e)
 
 
-#: A variable and all that it may get its value from.
+#: A variable and what it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
 
 
-@lru_cache(maxsize=1)
+_latest: dict[Kernel, Uniformity] = {}  #: of the kernel that somebody asked about last
+
+
 def uniformity(kernel: Kernel) -> Uniformity:
     """Which expressions of a kernel are uniform: for all who ask for it before it changes."""
-    return _analysed(kernel.body)
+    if kernel not in _latest:
+        _latest.clear()
+        _latest[kernel] = _analysed(kernel.body)
+    return _latest[kernel]
+
+
+def with_lets(new: Kernel, old: Kernel) -> Kernel:
+    """`new`, which is `old` but for lets of which its uniformity was told: it need not be looked at again."""
+    uniform = uniformity(old)
+    _latest.clear()
+    _latest[new] = uniform
+    return new
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
@@ -77,33 +94,40 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
 
 
 def _analysed(root: Stmt) -> Uniformity:
-    found: set[Var] = set()
+    uniform = Uniformity(())
     origins: list[_Origin] = []
-    _collect(root, None, found, origins)
-    uniform = Uniformity(found)
-    while True:
+    _collect(root, None, uniform.varying, origins)
+    while not _pass_over(origins, uniform):
         uniform.begin_again()
-        before, uncertain = len(found), []
-        for var, values in origins:
-            if all(map(uniform, values)):
-                uncertain.append((var, values))
-            else:
-                found.add(var)
-        origins = uncertain
-        if len(found) == before:  # else a loop may carry divergence back to its start
-            return uniform
+    return uniform
+
+
+def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
+    """Tell the analysis which variables vary by their origins; whether none was taken for uniform before that.
+
+    Others may have been by it: a loop carries divergence back to its start.
+    """
+    taken, varying = set[Var](), uniform.varying
+    for var, values in origins:
+        if var not in varying:
+            (taken if all(map(uniform, values)) else varying).add(var)
+    return taken.isdisjoint(varying)
 
 
 def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin]) -> None:
-    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds."""
+    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds.
+
+    These stand in the order in which values get there: that of a loop's body behind what it begins with.
+    """
     if isinstance(s, Let):
         origins.append((s.var, (s.value,)))
     elif isinstance(s, Load):
         if not s.is_uniform:
             found.add(s.var)
     elif isinstance(s, For):
-        origins += zip(s.carried, zip(s.inits, s.yields))
+        origins += zip(s.carried, zip(s.inits))
         _collect(s.body, s, found, origins)
+        origins += zip(s.carried, zip(s.yields))
         origins += zip(s.results, zip(s.inits, s.yields))
     else:
         if isinstance(s, ExitIf) and loop:

@@ -28,6 +28,7 @@ from convgen.ir.verify_rules import (
     EXPRESSIONS,
     STATEMENTS,
     Distribution,
+    Rule,
     agreed,
     belongs,
     declared,
@@ -37,7 +38,6 @@ from convgen.ir.verify_rules import (
 
 Level = Literal["tile", "message"]
 _MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
-_ALL = (belongs, declared, site, halves)  #: rules on statements of all classes
 MOST_LANES = 1024  #: of a workgroup, on every target
 
 
@@ -78,6 +78,18 @@ def _kernel(k: Kernel) -> str | None:
     return None
 
 
+class _Rules(dict[type[Stmt], tuple[Rule, ...]]):
+    """The rules on statements of a class: of those on all classes the ones that it can break."""
+
+    def __missing__(self, kind: type[Stmt]) -> tuple[Rule, ...]:
+        general = (kind.level, belongs), (kind.roles, declared), ("site" in kind.fields, site), (True, halves)
+        self[kind] = (*(rule for concerns, rule in general if concerns), *STATEMENTS.get(kind, ()))
+        return self[kind]
+
+
+_RULES = _Rules()
+
+
 class Checker:
     """Walks a kernel in order; `visible` holds the variables in scope and their distributions."""
 
@@ -89,7 +101,7 @@ class Checker:
         self.right: dict[Expr, None] = {}  # the expressions found right in the present scope
         self.sites: dict[int, None] = {}
         self.loops: list[s.For] = []
-        self.met: Counter[Stmt] = Counter()
+        self.met: dict[Stmt, int] = {}  # how often so far
         self.arrived = False  # at a barrier, and has not waited
 
     def refuse(self, node: Stmt, complaint: str) -> NoReturn:
@@ -119,12 +131,11 @@ class Checker:
         if isinstance(node, s.Block):
             with self.suite():
                 return self.sequence(node)
-        self.met[node] += 1
+        self.met[node] = self.met.get(node, 0) + 1
         self.expressions(node, node.operands)
-        for rules in (_ALL, STATEMENTS.get(type(node), ())):
-            for rule in rules:
-                if complaint := rule(self, node):
-                    self.refuse(node, complaint)
+        for rule in _RULES[type(node)]:
+            if complaint := rule(self, node):
+                self.refuse(node, complaint)
         match node:
             case s.For():
                 self.loop(node)
@@ -168,8 +179,9 @@ class Checker:
 
     def expressions(self, node: Stmt, es: Iterable[Expr]) -> None:
         """Every variable is visible and every operation takes its operands."""
+        right = self.right
         for e in es:
-            if e not in self.right:
+            if e not in right:
                 if operands := e.children():
                     self.expressions(node, operands)
                 elif isinstance(e, Var) and e not in self.visible:
@@ -177,7 +189,7 @@ class Checker:
                 for rule in EXPRESSIONS.get(type(e), ()):
                     if complaint := rule(self, e):
                         self.refuse(node, complaint)
-                self.right[e] = None
+                right[e] = None
 
     def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
         """How the elements of a fragment are spread, as far as its origin shows; `known` are those of its parts."""

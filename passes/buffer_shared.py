@@ -35,7 +35,7 @@ from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import evolve, frozen
+from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
@@ -48,7 +48,6 @@ from convgen.ir.stmt import (
     LoadRuns,
     LoadShared,
     LoadView,
-    Site,
     Stmt,
     StoreShared,
     Trim,
@@ -384,7 +383,7 @@ class _Pipeline:
 
     def _load(self, copy: Copy, index: Expr, to: Var) -> Stmt:
         load = LoadRuns if isinstance(copy.view, RunView) else LoadView
-        return load(to, copy.view, self._coords(copy, index), copy.loaded, self._site(copy, "load"))
+        return load(to, copy.view, self._coords(copy, index), copy.loaded, self.cloner.site(copy.site, "load"))
 
     def _store(self, copy: Copy, slot: int, index: Expr, value: Expr) -> list[Stmt]:
         """Behind the loads' latency what runs have brought of what does not exist is left out."""
@@ -394,17 +393,16 @@ class _Pipeline:
             trims = [Trim(whole, copy.view, self._coords(copy, index), value, copy.loaded)]
             value = whole
         stored = _as_stored(copy, value)
-        return [*trims, StoreShared(copy.tile, const(slot), stored, copy.layout, self._site(copy, "store"))]
+        return [*trims, StoreShared(copy.tile, const(slot), stored, copy.layout, self.cloner.site(copy.site, "store"))]
 
     def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
         """Of the tile that an iteration multiplies."""
         return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 
     def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
-        return replace(copy, slot=const(slot), coords=self._coords(copy, index), site=self._site(copy, "copy"))
-
-    def _site(self, copy: Copy | DirectCopy, stage: str) -> Site:
-        return evolve(self.cloner.site(copy.site), stage=stage)
+        return replace(
+            copy, slot=const(slot), coords=self._coords(copy, index), site=self.cloner.site(copy.site, "copy")
+        )
 
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, statements, substitute
@@ -28,12 +30,20 @@ class Cloner:
 
     def __init__(self, kernel: Kernel) -> None:
         self._numbers = itertools.count(1 + max((s.number for s in sites(kernel.body)), default=0))
-        sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
-        self._renewing = dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
 
-    def site(self, like: Site) -> Site:
-        """A site with a number of its own."""
-        return Site(next(self._numbers), like.stage, like.comment, like.slot, like.private)
+    @cached_property
+    def _renewing(self) -> Mapping[type[Stmt], Callable[[Any], Stmt]]:
+        """What gives statements with a site one of their own."""
+        sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
+        return dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
+
+    def site(self, like: Site, stage: str = "") -> Site:
+        """A site with a number of its own, of the same stage if none is given."""
+        return Site(next(self._numbers), stage or like.stage, like.comment, like.slot, like.private)
+
+    def slot_site(self, like: Site, slot: int, *, private: bool) -> Site:
+        """Such a site that touches a slot."""
+        return Site(next(self._numbers), like.stage, like.comment, slot, private)
 
     def copy(self, stmts: Iterable[Stmt], values: Mapping[Var, Expr]) -> tuple[list[Stmt], dict[Var, Expr]]:
         """The statements with `values` put in and every binder renamed; also returns all substitutions made."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -196,10 +196,13 @@ class _Window:
         return base + offset.to(u64), mask
 
 
-def _pieces(type: AnyType, widths: Iterable[int]) -> list[tuple[int, int]]:
+def _pieces(type: AnyType, widths: Collection[int]) -> list[tuple[int, int]]:
     """(first byte, bytes) of the messages that move a value: each as wide as may be."""
+    size = type.bits // 8
+    if size in widths:
+        return [(0, size)]
     out: list[tuple[int, int]] = []
-    at, size, widths = 0, type.bits // 8, sorted(widths, reverse=True)
+    at, widths = 0, sorted(widths, reverse=True)
     while at < size:
         width = next((w for w in widths if at + w <= size), None)
         if width is None:

@@ -309,8 +309,7 @@ class _Lowering(Mutator):
 
     def _slot_site(self, s: Any) -> st.Site:
         slot = s.slot.bits if isinstance(s.slot, Const) and s.tile.region == s.tile.name else -1
-        fresh = self.cloner.site(s.site)
-        return st.Site(fresh.number, fresh.stage, fresh.comment, slot, s.tile in self.private)
+        return self.cloner.slot_site(s.site, slot, private=s.tile in self.private)
 
     def LoadShared(self, s: st.LoadShared) -> st.Stmt:
         out: list[st.Stmt] = []

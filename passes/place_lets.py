@@ -45,7 +45,7 @@ from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, block
 from convgen.ir.types import Type, VectorType
-from convgen.ir.uniform import Uniformity, uniformity
+from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
@@ -59,7 +59,8 @@ _TEMPORARIES = 24
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
-    return replace(kernel, body=_Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed())
+    body = _Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed()
+    return with_lets(replace(kernel, body=body), kernel)
 
 
 def _loop_words(body: Stmt, *, in_order: bool) -> int:
@@ -105,7 +106,6 @@ class _Placer:
         self.body, self.uniform, self.budget = body, uniform, budget
         self.seldom = seldom  # so that registers matter more than time
         self.flat = flat  # so 64-bit integers are addresses
-        self.depth_of: dict[Var, int] = {}  # how deep the block that binds a variable is nested
         self.homes: dict[Expr, int] = {}
         self.names: dict[Node, Var] = {}  # expressions that are bound by now
         self.settled: dict[int, set[Node]] = {}  # depth -> nodes of which all parts with their home there are bound
@@ -120,8 +120,10 @@ class _Placer:
     # ------------------------------------------------------------ what to bind
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
-        self.depth_of.update(dict.fromkeys(s.binds, depth))
-        self.depth_of.update(dict.fromkeys(s.binds_within, depth + 1))
+        for v in s.binds:
+            self.homes[v] = depth
+        for v in s.binds_within:
+            self.homes[v] = depth + 1
         for inner in s.bodies:
             self._note_binders(inner, _inside(s, depth))
 
@@ -129,8 +131,7 @@ class _Placer:
         """The depth of the innermost block that binds a variable of `e`."""
         known = self.homes.get(e)
         if known is None:
-            inner = max(map(self.home, e.children()), default=0)
-            known = self.homes[e] = self.depth_of.get(e, 0) if isinstance(e, Var) else inner
+            known = self.homes[e] = max(map(self.home, e.children()), default=0)
         return known
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
@@ -156,7 +157,7 @@ class _Placer:
 
     def _hoists_alone(self, e: Expr, depths: Sequence[int]) -> bool:
         """Whether an expression is worth a variable only because it is used below its home."""
-        deeper = any(d > self.home(e) for d in depths)
+        deeper = max(depths, default=0) > self.home(e)
         return deeper and isinstance(e.type, Type) and (not self.seldom or self.uniform(e))
 
     def _may_bind(self, e: Expr) -> bool:
@@ -211,6 +212,7 @@ class _Placer:
         if n in self.wanted and n not in self.names and self.home(n) == depth:
             value = self._named(n)
             self.names[n] = name = _variable(n, user)
+            self.uniform.let(name, n)
             out.append(Let(name, value))
 
     def _voted(self, s: If, depth: int) -> Stmt:

@@ -186,43 +186,37 @@ class _Mark:
 
 @define(eq=False)
 class _Conduct:
-    """What an instruction does to registers: which uses it makes of them, and what it leaves for later ones."""
+    """What an instruction does to registers: which it uses, and what it leaves for later ones."""
 
-    uses: Sequence[tuple[Use, Words]]
+    instruction: Instruction
     touched: Words  #: those of all uses
     marks: Sequence[_Mark]
-    own: Event | None  #: of a matrix instruction, what the result of one of its class is
 
 
-class _Conducts:
+class _Conducts(dict[Instruction, _Conduct]):
     """The conduct of each instruction of a function on a target, found once."""
 
     def __init__(self, function: Function, physical: Physical, target: str) -> None:
+        super().__init__()
         self.physical, self.target = physical, target
         self.curves = any(i.op.hazard == TRANS for i in function.instructions())
-        self._known: dict[Instruction, _Conduct] = {}
         self._before_f64: dict[_Mark, _Mark] = {}
         self._asks: dict[tuple[Event, int], _Asks] = {}
 
-    def __call__(self, i: Instruction) -> _Conduct:
-        known = self._known.get(i)
-        if known is None:
-            known = self._known[i] = self._find(i)
-        return known
-
-    def _find(self, i: Instruction) -> _Conduct:
-        uses, touched, written = [], 0, self.physical.written(i)
-        for use, words in _uses(i, self.physical, written, self.curves):
-            if words:
-                uses.append((use, words))
-                touched |= words
+    def __missing__(self, i: Instruction) -> _Conduct:
+        written = self.physical.written(i)
         marks = []
         for event, words, passes in _events(i, self.physical, written):
             asks = self._asks.get((event, passes)) or self._ask(event, passes)
             if words and asks.lasts:
                 marks.append(_Mark(asks, words))
-        own = _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
-        return _Conduct(uses, touched, marks, own)
+        touched = self.physical.read(i) | written if i.op.unit in _USERS else 0
+        self[i] = found = _Conduct(i, touched | _M0 if M0 in i.op.reads else touched, marks)
+        return found
+
+    def uses(self, i: Instruction) -> Sequence[tuple[Use, Words]]:
+        """What an instruction uses registers for."""
+        return _uses(i, self.physical, self.curves)
 
     def _ask(self, event: Event, passes: int) -> _Asks:
         found = self._asks[event, passes] = _asks(self.target, event, passes)
@@ -257,7 +251,7 @@ class _Clock:
 
     def step(self, i: Instruction) -> int:
         """Pass one instruction; returns the states of padding it needs before it."""
-        conduct = self.conducts(i)
+        conduct = self.conducts[i]
         missing = self._missing(conduct) if self.marked & conduct.touched else 0
         self.now += missing + 1
         if i.op.hazard == DGEMM:
@@ -271,12 +265,11 @@ class _Clock:
 
     def _missing(self, conduct: _Conduct) -> int:
         self._remember(self._lasting())
-        need = 0
-        for mark, made in self.history.items():
-            if mark.words & conduct.touched:
-                for use, words in conduct.uses:
-                    need = max(need, mark.states(use, words, conduct.own) - self.now + made)
-        return need
+        met = [(mark, made) for mark, made in self.history.items() if mark.words & conduct.touched]
+        if not met:
+            return 0
+        uses, own = self.conducts.uses(conduct.instruction), _result_of(conduct.instruction)
+        return max([0, *(mark.states(use, words, own) - self.now + made for mark, made in met for use, words in uses)])
 
     def _lasting(self) -> History:
         """The marks that still ask for something."""
@@ -321,13 +314,19 @@ _USES = {
     Unit.GLOBAL: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
     Unit.SHARED: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
 }
+_USERS = {Unit.MATRIX, *_USES}
 _FACTORS, _ADDEND = Use.MFMA_AB, Use.MFMA_C
 _OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: by hazard class, beside those
 _WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}  #: by unit: scalar registers written, others
 
 
-def _uses(i: Instruction, physical: Physical, written: Words, curves: bool) -> list[tuple[Use, Words]]:
-    """What an instruction, whose results are `written`, does to which registers, maybe to none."""
+def _result_of(i: Instruction) -> Event | None:
+    """Of a matrix instruction, what the result of one of its class is."""
+    return _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
+
+
+def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
+    """What an instruction does to which registers, maybe to none."""
     hazard = i.op.hazard
     if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
@@ -338,7 +337,7 @@ def _uses(i: Instruction, physical: Physical, written: Words, curves: bool) -> l
         return []
     scalar, vector, overwrites = kinds
     read = physical.read(i)
-    uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (overwrites, written)]
+    uses = [(scalar, read & SCALARS), (vector, read & ~SCALARS), (overwrites, physical.written(i))]
     if hazard in _OTHER_READS:
         uses.append((_OTHER_READS[hazard], read))
     if curves and hazard != TRANS and i.op.unit is Unit.VALU:

@@ -44,8 +44,8 @@ class Physical:
     def text(self, o: Operand) -> str:
         """An operand as the assembler reads it."""
         if isinstance(o, Reg):
-            first = self.base[o.vreg] + o.first
-            return f"{o.bank}{first}" if o.count == 1 else f"{o.bank}[{first}:{first + o.count - 1}]"
+            bank, first = o.vreg.bank, self.base[o.vreg] + o.first
+            return f"{bank}{first}" if o.count == 1 else f"{bank}[{first}:{first + o.count - 1}]"
         if isinstance(o, Imm):
             return str(o.value) if -64 <= o.value <= 0xFFFF else f"{o.value & 0xFFFFFFFF:#x}"
         assert isinstance(o, Flag)

@@ -23,6 +23,7 @@ from convgen.ir.record import define
 #: nothing is waited for (CDNA3 ISA 4.4). A wait for more is clamped, which only waits longer.
 LARGEST = {"vmcnt": 62, "lgkmcnt": 14}
 
+_SCALAR_MEMORY = Unit.SCALAR_MEMORY  # of an Enum, an attribute takes as long as ten names
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
 
@@ -43,30 +44,25 @@ class _Operation:
         return bool(self.results) or self.deed is not None or self.is_out_of_order
 
 
-class _Operations:
+class _Operations(dict[Instruction, _Operation]):
     """The instructions of a function as operations, each made once."""
 
     def __init__(self, physical: Physical) -> None:
+        super().__init__()
         self.physical = physical
-        self._known: dict[Instruction, _Operation] = {}
 
-    def __call__(self, i: Instruction) -> _Operation:
-        known = self._known.get(i)
-        if known is None:
-            known = self._known[i] = self._find(i)
-        return known
-
-    def _find(self, i: Instruction) -> _Operation:
+    def __missing__(self, i: Instruction) -> _Operation:
         results = self.physical.written(i)
         deed = i.access if i.access is not None and i.access.space == "shared" else None
-        return _Operation(
+        self[i] = found = _Operation(
             i,
             _COUNTER_OF.get(i.op.unit, ""),
             self.physical.read(i) | results,
             results,
             deed,
-            i.op.unit is Unit.SCALAR_MEMORY,
+            i.op.unit is _SCALAR_MEMORY,
         )
+        return found
 
 
 #: outstanding operation -> how many in its counter's order were issued behind it; 0 of a scalar load
@@ -92,9 +88,9 @@ class _Counter:
         deeds = [(o.deed, n) for o, n in self.outstanding.items() if o.deed is not None]
         return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
 
-    def required(self, number: int) -> int | None:
-        """The count that tells that an operation is done; None for 0."""
-        return max(self.issued - number, 0) if number else None
+    def required(self, number: int) -> int:
+        """The count that tells that an operation is done."""
+        return max(self.issued - number, 0)
 
     def wait(self, count: int) -> None:
         done = self.issued - count if count else _LAST
@@ -139,7 +135,7 @@ def insert_waits(function: Function, physical: Physical) -> Function:
 
     def walk(index: int, state: State) -> tuple[State, list[Instruction]]:
         counters = {name: _Counter.of(ages) for name, ages in state.items()}
-        body = list(_with_waits(map(operations, function.blocks[index].instructions), counters, ahead))
+        body = list(_with_waits(map(operations.__getitem__, function.blocks[index].instructions), counters, ahead))
         return {name: counter.ages() for name, counter in counters.items()}, body
 
     nothing: State = {name: {} for name in LARGEST}
@@ -177,7 +173,7 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
             awaited = counter.meeting(ahead[i])
         elif operation.deed is not None and operation.counter != name:
             awaited = max(awaited, counter.meeting((operation.deed,)))
-        count = counter.required(awaited)
+        count = counter.required(awaited) if awaited else None
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way
         if count is not None:

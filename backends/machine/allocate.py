@@ -27,7 +27,10 @@ class Bank:
     is_strict: bool = True  #: whether they take no others
 
     def align(self, size: int) -> int:
-        return next((a for s, a in self._by_size if size >= s), 1)
+        for least, alignment in self._by_size:
+            if size >= least:
+                return alignment
+        return 1
 
     @cached_property
     def _by_size(self) -> Sequence[tuple[int, int]]:
@@ -58,8 +61,9 @@ def allocate(
     def put(v: VirtualRegister, at: int) -> None:
         base[v] = at
         used[v.bank] = max(used[v.bank], at + v.size)
+        words, mask = occupied[v.bank], live[v]
         for word in range(at, at + v.size):
-            occupied[v.bank][word] |= live[v]
+            words[word] |= mask
 
     # Pinned registers first; then by first position, larger tuples before smaller.
     def key(v: VirtualRegister) -> tuple[bool, int, int, int]:
@@ -90,13 +94,13 @@ def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> i
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
     """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
     begin = first  # of the free words up to the next
-    for w in range(first, len(words)):
-        if words[w] & mask:
-            begin = w + 1
-            continue
-        at = first - (first - begin) // step * step
-        if w + 1 - at == size:
-            return at
+    for end, taken in enumerate(words[first:], first + 1):
+        if taken & mask:
+            begin = end
+        elif end - begin >= size:
+            at = first - (first - begin) // step * step
+            if end - at == size:
+                return at
     return None
 
 
@@ -148,7 +152,7 @@ class Liveness:
                 for v in step.begun:
                     begin = at if i.early_clobber else at + 1
                     ranges[v] = ranges.get(v, 0) | _span(begin, opened.pop(v))
-                last = min(end, at + 1 + 2 * min(i.op.holds, hold))
+                last = min(end, at + 1 + 2 * min(i.op.holds, hold)) if hold else at + 1
                 for v in step.read:
                     opened.setdefault(v, last)
             for v, until in opened.items():
@@ -185,10 +189,15 @@ def _steps(function: Function) -> list[list[_Step]]:
 def _step(i: Instruction, seen: set[VirtualRegister]) -> _Step:
     """The registers of an instruction behind those that have defined what was `seen`."""
     read = [r.vreg for r in i.uses()]
-    written = [r.vreg for r in i.defs()]
-    begun = [r.vreg for r in i.defs() if (r.whole or r.vreg not in seen) and r.vreg not in read]
+    written: list[VirtualRegister] = []
+    begun: list[VirtualRegister] = []
+    for r in i.defs():
+        v = r.vreg
+        written.append(v)
+        if (r.count == v.size or v not in seen) and v not in read and v not in begun:
+            begun.append(v)
     seen.update(written)
-    return _Step(read, written, begun if len(begun) < 2 else list(dict.fromkeys(begun)))
+    return _Step(read, written, begun)
 
 
 def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None:

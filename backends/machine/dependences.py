@@ -8,13 +8,9 @@ from typing import NamedTuple
 from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
-
-class Dependences(NamedTuple):
-    """What one instruction must not stand before; issued so many slots later it need not wait."""
-
-    after: int  #: place in the block
-    carried: bool  #: the instruction is of the next turn of the block, which is a loop
-    before: dict[int, int]  #: places in the block -> latency
+#: The place of an instruction in the block, whether it is of the next turn of the block, which is a loop, and what it
+#: must not stand before: places in the block, each with a latency; issued so many slots later it need not wait.
+Dependences = tuple[int, bool, dict[int, int]]
 
 
 def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Dependences]:
@@ -36,16 +32,20 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
                 if before < len(body):  # of what follows only this turn matters
                     found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
             if found:
-                yield Dependences(n, turn > 0, found)
-            if turn:
-                for flag in named[n]:
+                yield n, turn > 0, found
+            for flag in named[n]:
+                if turn:
                     flags.pop(flag, None)
-            else:
-                flags.update(dict.fromkeys(named[n], n))
+                else:
+                    flags[flag] = n
+
+
+#: What kinds are told apart by: whether it is a fence, the barrier that it is, the memory that it touches and reads.
+_Signs = tuple[bool, Instruction | None, Access | None, Access | None]
 
 
 class _Kind(NamedTuple):
-    """What memory operations and barriers are told apart by; each barrier is a kind of its own."""
+    """What memory operations and barriers of one kind have in common; each barrier is a kind of its own."""
 
     is_fence: bool
     barrier: Instruction | None
@@ -55,12 +55,16 @@ class _Kind(NamedTuple):
     is_shared: bool  #: whether that is in shared memory, some of it
 
     @classmethod
-    def of(cls, i: Instruction) -> _Kind | None:
-        if i.access is None and not i.op.barrier and not i.op.fence:
-            return None
-        accesses = i.accesses
-        is_shared = any(a.space == "shared" for a in accesses)
-        return cls(i.op.fence, i if i.op.barrier else None, i.access, i.origin, accesses, is_shared)
+    def of(cls, is_fence: bool, barrier: Instruction | None, access: Access | None, origin: Access | None) -> _Kind:
+        accesses = tuple(a for a in (access, origin) if a is not None)
+        return cls(is_fence, barrier, access, origin, accesses, any(a.space == "shared" for a in accesses))
+
+
+def _signs(i: Instruction) -> _Signs | None:
+    """Those of an instruction; None of one that neither touches memory nor keeps others in order."""
+    if i.access is None and not i.op.barrier and not i.op.fence:
+        return None
+    return i.op.fence, i if i.op.barrier else None, i.access, i.origin
 
 
 class _Memory:
@@ -70,11 +74,12 @@ class _Memory:
     """
 
     def __init__(self, body: Sequence[Instruction], published: Ahead) -> None:
-        kinds = [_Kind.of(i) for i in body]
-        number = {kind: n for n, kind in enumerate(dict.fromkeys(kind for kind in kinds if kind is not None))}
-        self._kinds = [-1 if kind is None else number[kind] for kind in kinds]  # by number
-        self._before = [[n for other, n in number.items() if _ordered(other, kind, published)] for kind in number]
-        self._members = [0] * len(number)
+        signs = list(map(_signs, body))
+        number = {each: n for n, each in enumerate(dict.fromkeys(each for each in signs if each is not None))}
+        kinds = [_Kind.of(*each) for each in number]
+        self._kinds = [-1 if each is None else number[each] for each in signs]  # by number
+        self._before = [[n for n, other in enumerate(kinds) if _ordered(other, kind, published)] for kind in kinds]
+        self._members = [0] * len(kinds)
         self._behind: dict[int, int] = {}  #: what each follows, and itself
         self._awaited: dict[int, int] = {}  #: what each barrier waits for
 
@@ -149,16 +154,16 @@ class _Registers:
         for r in i.defs():
             v, first, end = r.vreg, r.first, r.first + r.count
             for history, latency in ((writes, 1), (reads, 0)):
-                left = []
-                for run in history.get(v, ()):
-                    m, lo, hi = run
-                    if lo < end and first < hi and found.get(m, -1) < latency:
-                        found[m] = latency
-                    if lo < first or end < hi:
-                        left.append(run)
-                history[v] = left
+                if runs := history.get(v):
+                    history[v] = left = []
+                    for run in runs:
+                        m, lo, hi = run
+                        if lo < end and first < hi and found.get(m, -1) < latency:
+                            found[m] = latency
+                        if lo < first or end < hi:
+                            left.append(run)
             if not last:
-                writes[v].append((n, first, end))
+                writes.setdefault(v, []).append((n, first, end))
         for r in used if not last else ():
             reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))
         return found

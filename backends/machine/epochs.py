@@ -12,19 +12,25 @@ Ahead = Mapping[Instruction, Mapping[Access, None]]
 
 def accesses_ahead(function: Function) -> Ahead:
     """A barrier publishes what other subgroups touch next: later accesses are the business of later barriers."""
-    blocks = function.blocks
-    upcoming: list[dict[Access, None]] = [{} for _ in blocks]
+    concerned = [[i for i in block.instructions if i.op.barrier or _is_seen(i.access)] for block in function.blocks]
+    successors = [function.successors(index) for index in range(len(concerned))]
+    upcoming: list[dict[Access, None]] = [{} for _ in concerned]
     ahead: dict[Instruction, dict[Access, None]] = {}
     changed = True
     while changed:
         changed = False
-        for index in reversed(range(len(blocks))):
-            now = {a: None for s in function.successors(index) for a in upcoming[s]}
-            for i in reversed(blocks[index].instructions):
-                if i.barrier:
+        for index in reversed(range(len(concerned))):
+            now = {a: None for s in successors[index] for a in upcoming[s]}
+            for i in reversed(concerned[index]):
+                if i.op.barrier:
                     ahead[i], now = now, {}
-                elif i.access is not None and i.access.space == "shared" and not i.access.private:
+                elif i.access is not None:
                     now[i.access] = None
             if now.keys() != upcoming[index].keys():
                 upcoming[index], changed = now, True
     return ahead
+
+
+def _is_seen(access: Access | None) -> bool:
+    """Whether other subgroups may see it, or it what they do."""
+    return access is not None and access.space == "shared" and not access.private

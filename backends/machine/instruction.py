@@ -264,10 +264,18 @@ class Instruction:
         self._registers = _Registers(
             tuple(self._written()),
             tuple(self._read()),
-            (*self.op.writes, *[f.name for f in self.dst if isinstance(f, Flag)]),
-            (*self.op.reads, *[f.name for f in self.src if isinstance(f, Flag)]),
+            _flags(self.op.writes, self.dst),
+            _flags(self.op.reads, self.src),
         )
         return self._registers
+
+
+def _flags(named: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[str, ...]:
+    """The flags that a row names, and those among the operands."""
+    for o in operands:
+        if isinstance(o, Flag):
+            named = *named, o.name
+    return named
 
 
 @define(eq=False)

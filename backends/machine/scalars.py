@@ -27,14 +27,13 @@ class Scalars(ABC):
     def value(self, e: Expr) -> Operand:
         """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
         e = strip(e)
-        match e:
-            case Var():
-                if e not in self.env:
-                    raise VerifyError(f"selection: {e.name} is not bound")
-                return self.env[e]
-            case Lane():
-                assert self.lane is not None
-                return self.lane
+        if isinstance(e, Var):
+            if e not in self.env:
+                raise VerifyError(f"selection: {e.name} is not bound")
+            return self.env[e]
+        if isinstance(e, Lane):
+            assert self.lane is not None
+            return self.lane
         return self._computed(e)
 
     def named(self, e: Expr) -> Operand:

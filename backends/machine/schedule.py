@@ -55,6 +55,7 @@ def _multiplies(block: BasicBlock) -> bool:
 @define(eq=False)
 class _Node:
     instruction: Instruction
+    unit: Unit
     successors: dict[int, int] = attrs.Factory(dict)  # node -> latency
     waiting: int = 0
     ready: int = 0  # first slot in which all operands are there
@@ -63,7 +64,7 @@ class _Node:
 
 class _Scheduler:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, is_last: bool) -> None:
-        self.nodes = [_Node(i) for i in body]
+        self.nodes = [_Node(i, i.op.unit) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
         for n, _, found in dependences(body, published):
             self.nodes[n].waiting = len(found)
@@ -81,8 +82,11 @@ class _Scheduler:
         queue = 0
         for node in reversed(self.nodes):
             i = node.instruction
-            rest = (latency + self.nodes[s].height for s, latency in node.successors.items())
-            node.height = max(rest, default=0) or i.op.busy
+            height = 0
+            for s, latency in node.successors.items():
+                if height < latency + self.nodes[s].height:
+                    height = latency + self.nodes[s].height
+            node.height = height or i.op.busy
             if i.loads:
                 queue = node.height = max(node.height, i.op.latency, queue + busy(i))
 
@@ -94,14 +98,14 @@ class _Scheduler:
         Were all of them ready at the same time, none of that work would go on beside matrix instructions. Behind a loop
         whatever is done with them counts.
         """
-        products = [n for n, node in enumerate(self.nodes) if node.instruction.op.unit is _MATRIX]
+        products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
         number = {sums: n for n, sums in enumerate(places)}
         turns = {n: max(number[r.vreg] for r in self.nodes[n].instruction.defs()) for n in products}
         for n, node in enumerate(self.nodes):  # what follows from sums has the turn of the last of them
             for s in node.successors if n in turns else ():
                 turns.setdefault(s, turns[n])
-                turns[s] = turns[s] if self.nodes[s].instruction.op.unit is _MATRIX else max(turns[s], turns[n])
+                turns[s] = turns[s] if self.nodes[s].unit is _MATRIX else max(turns[s], turns[n])
         behind = [op for op in (self.nodes[n].instruction.op for n in turns) if op.unit is _VALU]
         covered = 0 if is_last else self.matrix_slots
         if sum(op.busy for op in behind) <= covered or len(products) < _MANY * len(number):
@@ -109,11 +113,11 @@ class _Scheduler:
         for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
             if n not in turns:
                 turn = min((turns[s] for s in self.nodes[n].successors), default=len(number))
-                turns[n] = turn - (_AHEAD if self.nodes[n].instruction.op.unit is _SHARED else 0)
+                turns[n] = turn - (_AHEAD if self.nodes[n].unit is _SHARED else 0)
         self._chain(products)
         highest = max(node.height for node in self.nodes)
         for n, node in enumerate(self.nodes):  # global memory has a queue of its own
-            node.height += (len(number) - (turns[n] if node.instruction.op.unit is not _GLOBAL else 0)) * highest
+            node.height += (len(number) - (turns[n] if node.unit is not _GLOBAL else 0)) * highest
 
     def _chain(self, products: Sequence[int]) -> None:
         """Let products that are added to the same sums follow one another as soon as the unit is free."""
@@ -130,33 +134,34 @@ class _Scheduler:
     def run(self) -> list[Instruction]:
         """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent."""
         out: list[Instruction] = []
-        free = dict.fromkeys(Unit, 0)
-        ready: dict[Unit, list[tuple[int, int]]] = {unit: [] for unit in Unit}  # (urgency, node), most urgent first
+        ready: dict[Unit, list[tuple[int, int]]] = {node.unit: [] for node in self.nodes}  # (urgency, node), by urgency
+        free = dict.fromkeys(ready, 0)
         waiting = [(node.ready, n) for n, node in enumerate(self.nodes) if not node.waiting]  # by time
         heapify(waiting)
         slot = 0
         while len(out) < len(self.nodes):
             while waiting and waiting[0][0] <= slot:
                 n = heappop(waiting)[1]
-                heappush(ready[self.nodes[n].instruction.op.unit], (self._urgency(n), n))
-            best: tuple[tuple[bool, tuple[int, int]], Unit] | None = None
+                heappush(ready[self.nodes[n].unit], (self._urgency(n), n))
+            best: Unit | None = None
             for unit, queue in ready.items():
                 if queue and free[unit] <= slot:
-                    choice = unit is not _MATRIX, queue[0]
-                    if best is None or choice < best[0]:
-                        best = choice, unit
+                    if unit is _MATRIX:
+                        best = unit
+                        break
+                    if best is None or queue[0] < ready[best][0]:
+                        best = unit
             if best is None:
                 later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
                 slot = min(later)
                 continue
-            (_, (_, n)), unit = best
-            heappop(ready[unit])
-            node = self.nodes[n]
+            node = self.nodes[heappop(ready[best])[1]]
             out.append(node.instruction)
-            free[unit] = slot + node.instruction.op.busy
+            free[best] = slot + node.instruction.op.busy
             for s, latency in node.successors.items():
                 after = self.nodes[s]
-                after.ready = max(after.ready, slot + latency)
+                if after.ready < slot + latency:
+                    after.ready = slot + latency
                 after.waiting -= 1
                 if not after.waiting:
                     heappush(waiting, (after.ready, s))
@@ -166,7 +171,7 @@ class _Scheduler:
     def _urgency(self, n: int) -> int:
         """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
         node = self.nodes[n]
-        return -node.height - (self.matrix_slots if node.instruction.op.unit is _GLOBAL else 0)
+        return -node.height - (self.matrix_slots if node.unit is _GLOBAL else 0)
 
 
 def _terminators(body: list[Instruction]) -> list[Instruction]:

@@ -8,7 +8,7 @@ made of them under the dependences, so that it is right whatever they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 import attrs
@@ -50,7 +50,7 @@ class _Node:
     gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `after`, with the slots that it goes ahead of them
     later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `later` likewise
     awaited: list[int] = attrs.Factory(list)  #: `before`, as far as it is waited for
-    earlier_awaited: list[int] = attrs.Factory(list)  #: `earlier` likewise
+    all_awaited: list[int] = attrs.Factory(list)  #: with `earlier` likewise
 
     @classmethod
     def of(cls, i: Instruction, busy: Busy) -> _Node:
@@ -58,14 +58,15 @@ class _Node:
 
     def find_waits(self) -> None:
         """Set what is waited for, and the gaps: latencies, of what is waited for with the slots of the pipe's work."""
-        self.awaited, self.earlier_awaited = (
-            [n for n, latency in found.items() if latency > 1] for found in (self.before, self.earlier)
-        )
-        queue = self.busy if self.unit in _PIPES else 0
-        self.gaps, self.later_gaps = (
-            [(n, latency + queue if latency > 1 else latency) for n, latency in users.items()]
-            for users in (self.after, self.later)
-        )
+        self.awaited = [n for n, latency in self.before.items() if latency > 1]
+        self.all_awaited = self.awaited + [n for n, latency in self.earlier.items() if latency > 1]
+        self.gaps, self.later_gaps = self._ahead_of(self.after), self._ahead_of(self.later)
+
+    def _ahead_of(self, users: Mapping[int, int]) -> list[tuple[int, int]]:
+        """By how many slots it goes ahead of each of those that depend on it."""
+        if self.unit not in _PIPES:
+            return list(users.items())
+        return [(n, latency + self.busy if latency > 1 else latency) for n, latency in users.items()]
 
 
 class _Table:
@@ -182,17 +183,16 @@ class _Turn:
             for n in order:
                 node = self.nodes[n]
                 clock += 1
-                for awaited in (node.awaited, node.earlier_awaited) if turn else (node.awaited,):
-                    for b in awaited:
-                        if clock < done[b]:
-                            clock = done[b]
-                leaves = clock
-                if node.unit is _MATRIX:
-                    leaves = clock = max(clock, free[_MATRIX])
-                    free[_MATRIX] = clock + node.busy
-                elif node.unit in _PIPES:
-                    clock = max(clock, free[node.unit] - _QUEUE)
-                    leaves = free[node.unit] = max(free[node.unit], clock) + node.busy
+                for b in node.all_awaited if turn else node.awaited:
+                    if clock < done[b]:
+                        clock = done[b]
+                unit, leaves = node.unit, clock
+                if unit in free:
+                    queue = 0 if unit is _MATRIX else _QUEUE
+                    if clock < free[unit] - queue:
+                        clock = free[unit] - queue
+                    free[unit] = max(free[unit], clock) + node.busy
+                    leaves = clock if unit is _MATRIX else free[unit]
                 done[n] = leaves + node.latency
         return clock - begun
 

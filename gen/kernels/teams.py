@@ -26,34 +26,37 @@ _NAME = "met_tile"
 
 @frozen
 class TeamsMeet:
-    """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time."""
+    """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time.
+
+    Each such piece is stored and loaded alike.
+    """
 
     tile: Shared
     most: int
+    stored: Fragment
+    loaded: Fragment
 
     @classmethod
     def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
         """In the largest of some tiles if there are any, in as large pieces as it has room for; None if it has none."""
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
         for most in mma.met.lengths:
-            share = mma.met.parts(most)[0]
-            tile = scratch_tile(_NAME, mma.atom.acc, *_ways(mma, share), facts.chunk_bytes)
+            ways = _ways(mma, mma.met.parts(most)[0])
+            tile = scratch_tile(_NAME, mma.atom.acc, *ways, facts.chunk_bytes)
             if tile.bytes <= (over.bytes if over else facts.shared_bytes):
                 fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
-                return cls(Overlay(**fields, over=over.name) if over else tile, most)
+                return cls(Overlay(**fields, over=over.name) if over else tile, most, *ways)
         return None
 
     def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
         """All sums of each team's share, distributed as `mma.met`."""
         found = []
         for share in mma.met.parts(self.most):
-            of = _apart(mma, share)
-            stored, loaded = _ways(mma, share)
-            order = mma.d.registers_of(of)
+            order = mma.d.registers_of(_apart(mma, share))
             k.barrier("meet")
-            k.store_shared(self.tile, Shuffle(total, order), stored, 0, "meet")
+            k.store_shared(self.tile, Shuffle(total, order), self.stored, 0, "meet")
             k.barrier("meet")
-            left = k.load_shared("left", self.tile, loaded, 0, "meet")
+            left = k.load_shared("left", self.tile, self.loaded, 0, "meet")
             parts = [Slice(left, n * share.registers, share.registers) for n in range(mma.teams_k)]
             added: Expr = parts[0]
             for part in parts[1:]:

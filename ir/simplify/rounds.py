@@ -52,7 +52,10 @@ class Rounds:
 
     def bit(self, v: Var) -> int:
         """The bit of a variable, in all rounds."""
-        return self._bits.setdefault(v, 2 * USES << len(self._bits))
+        found = self._bits.get(v)
+        if found is None:
+            found = self._bits[v] = 2 * USES << len(self._bits)
+        return found
 
     def rests_on(self, e: Expr) -> int:
         """The bits of what `e` is made of; `USES` is among them if others use some of it than before."""
@@ -76,17 +79,17 @@ def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
     """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
     uses: dict[Expr, int] = {root: 0}  # type: ignore[dict-item]
     addends: list[Expr] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
+    inner = [root]
+    for node in inner:  # which grows
         children: tuple[Expr, ...] = node.children()  # type: ignore[assignment]
         for c in children:
-            if c in uses:
-                uses[c] += 1
-            else:
+            count = uses.get(c)
+            if count is None:
                 uses[c] = 1
                 if c.child_fields:
-                    stack.append(c)
+                    inner.append(c)
+            else:
+                uses[c] = count + 1
         if type(node) in SUMS:
             addends += [c for c in children if type(c) in SUMS]
     return uses, frozenset(e for e in addends if uses[e] == 1)

@@ -17,7 +17,7 @@ from typing import TypeVar
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr, Splat, Var
-from convgen.ir.mutate import Mutator, substitute
+from convgen.ir.mutate import Handler, Mutator, substitute
 from convgen.ir.node import CLASSES, Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
@@ -66,15 +66,19 @@ class _Simplifier(Mutator):
         self.algebra = Algebra(facts, notes, self.place.left)
         self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
         self.depth = 0
-        self.home_of: dict[Var, Home] = {}
+        self.home_of: dict[Var, Home | Expr] = {}  # or what it stands for
         self.homes = Homes(self.home_of)
         notes.uses = rounds.uses
         self.group = Grouping(self.homes, notes.uses)
+
+    def handlers(self) -> dict[type[Node], Handler]:
+        every: dict[type[Node], Handler] = {}
         for cls in CLASSES.values():
             if issubclass(cls, Expr):
-                self._table.setdefault(cls, self.expression)
+                every[cls] = self.expression
             elif issubclass(cls, s.Load):
-                self._table[cls] = self.flat_load if cls is s.FlatLoad else self.load
+                every[cls] = self.flat_load if cls is s.FlatLoad else self.load
+        return every | super().handlers()
 
     # ------------------------------------------------------------ expressions
 
@@ -82,8 +86,9 @@ class _Simplifier(Mutator):
         if (found := self.around.get(e)) is not None and not self.rounds.rests_on(e) & self.bound:
             return found  # type: ignore[return-value]
         kept, own = self.place.kept, self.place.left.get(e)
-        changes = self.rounds.rests_on(e) & self.changed if own is not None or e in kept else -1
-        if e in kept and not changes:
+        was_kept = e in kept
+        changes = self.rounds.rests_on(e) & self.changed if was_kept or own is not None else -1
+        if was_kept and not changes:
             return e
         given = e.map(*self._go)
         is_left = given is e and own is not None and type(e) not in SUMS and not changes & (own | ~USES)
@@ -92,7 +97,7 @@ class _Simplifier(Mutator):
             new = self.group(self.algebra, new)
         if new is e:
             kept.add(e)
-        else:
+        elif was_kept:
             kept.discard(e)
         return new
 
@@ -139,10 +144,13 @@ class _Simplifier(Mutator):
     def learnt(self, var: x.Var, *values: Expr) -> None:
         """All that is to be known of a variable is known, as far as it has them by its values."""
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
-        before, self.place.facts[var] = self.place.facts.get(var), facts
-        self.bound |= self.rounds.bit(var)
-        if facts != before or reduce(or_, map(self.rounds.rests_on, values), 0) & self.changed & ~USES:
-            self.changed |= self.rounds.bit(var)
+        known, bit = self.place.facts, self.rounds.bit(var)
+        self.bound |= bit
+        if facts != known.get(var):
+            known[var] = facts
+            self.changed |= bit
+        elif values and reduce(or_, map(self.rounds.rests_on, values)) & self.changed & ~USES:
+            self.changed |= bit
 
     def Kernel(self, k: Kernel) -> Kernel:
         self.facts.kernel(k)
@@ -151,13 +159,14 @@ class _Simplifier(Mutator):
 
     def Block(self, b: s.Block) -> Stmt:
         """What follows an exit runs only where its condition does not hold."""
-        new: list[Stmt] = []
+        stmts: list[Stmt] = []
         with ExitStack() as stack:
             for inner in b.stmts:
-                new.append(self.mutate(inner))
-                if isinstance(new[-1], s.ExitIf):
-                    stack.enter_context(self.assuming(new[-1].cond, False))
-        return b if all(n is o for n, o in zip(new, b.stmts)) else s.block(*new)
+                new = self.mutate(inner)
+                stmts.append(new)
+                if isinstance(new, s.ExitIf):
+                    stack.enter_context(self.assuming(new.cond, False))
+        return b if tuple(stmts) == b.stmts else s.block(*stmts)
 
     def If(self, n: s.If) -> Stmt:
         cond = self.mutate(n.cond)
@@ -202,16 +211,17 @@ class _Simplifier(Mutator):
         value = self.mutate(n.value)
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)
-        self.home_of[n.var] = self.homes(value)
+        self.home_of[n.var] = value
         self.learnt(n.var, value)
         if isinstance(value, Var) or _is_constant(value):
             self.values[n.var] = value
             return s.empty
-        return replace(n, value=value)
+        return s.Let(n.var, value)
 
     def load(self, n: s.Load) -> Stmt:
+        """Nothing is known of what is loaded, and at one place it is at one depth in all rounds."""
         self.home_of[n.var] = Home(self.depth, True)
-        self.learnt(n.var)
+        self.bound |= self.rounds.bit(n.var)
         return self.descend(n)
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:

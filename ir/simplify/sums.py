@@ -230,9 +230,12 @@ _OUTSIDE = Home()
 
 
 class Homes:
-    """The homes of expressions, given those of variables (uniform and outside all loops unless `of_var` says more)."""
+    """The homes of expressions, given those of variables, or what these stand for.
 
-    def __init__(self, of_var: Mapping[Var, Home] | None = None) -> None:
+    Others are uniform and outside all loops.
+    """
+
+    def __init__(self, of_var: Mapping[Var, Home | Expr] | None = None) -> None:
         self.of_var = {} if of_var is None else of_var
         self._memo: dict[Expr, Home] = {}
 
@@ -244,7 +247,8 @@ class Homes:
 
     def _decide(self, e: Expr) -> Home:
         if isinstance(e, Var):
-            return self.of_var.get(e, _OUTSIDE)
+            found = self.of_var.get(e, _OUTSIDE)
+            return found if isinstance(found, Home) else self(found)
         depth, varying = 0, isinstance(e, (Lane, Mma))
         for inner in map(self, e.children()):
             depth, varying = max(depth, inner.depth), varying or inner.varying

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from operator import and_, or_
 
@@ -27,6 +27,11 @@ ONES = const(0xFFFFFFFF, u32)
 TRUE = const(True, bool_)
 
 
+#: Dims that may leave their range, and whether their offsets show it: of these the whole position belongs into the
+#: varying offset, which alone is checked.
+Leaving = Sequence[tuple[LinearDim, bool]]
+
+
 class Masks:
     """The tests of one access. `is_moved`: its surface does not begin with the view.
 
@@ -38,7 +43,7 @@ class Masks:
         self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
-    def tests(self, positions: Mapping[str, Position]) -> tuple[list[Expr], list[Expr]]:
+    def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> tuple[list[Expr], list[Expr]]:
         """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
         words: list[Expr] = []
         conditions: list[Expr] = [*self.outside]
@@ -52,7 +57,7 @@ class Masks:
             else:
                 tested.append(tap[0].name)
                 words.append(self._halo_word(halo, *tap, positions))
-        for dim, value in self._overruns(positions):
+        for dim, value in ((d, positions[d.name].value) for d, shows in leaving if not shows):
             if dim.exact is None and self._fits_word(value) and not self.access.is_steady_or_lane(value):
                 words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
             elif self.bounds(value)[0] < 0:
@@ -91,20 +96,10 @@ class Masks:
             offset = (select(_all(moving), const(0), 1) << 31) | offset
         return offset
 
-    def _overruns(self, positions: Mapping[str, Position]) -> Iterator[tuple[LinearDim, Expr]]:
-        """The dims that may leave their range and whose offsets would not show it, with their positions."""
-        for dims in self.view.axes:
-            for n, d in enumerate(dims):
-                at = positions[d.name]
-                if self._may_leave(d, n, at) and not self._shows(d, positions):
-                    yield d, at.value
-
-    def shown(self, positions: Mapping[str, Position]) -> frozenset[str]:
-        """The dims whose whole position belongs into the varying offset, which alone is checked: it shows that they
-        leave their range.
-        """
-        dims = ((d, n, positions[d.name]) for dims in self.view.axes for n, d in enumerate(dims))
-        return frozenset(d.name for d, n, at in dims if self._may_leave(d, n, at) and self._shows(d, positions))
+    def leaving(self, positions: Mapping[str, Position]) -> Leaving:
+        """The dims that may leave their range, and whether their offsets show it."""
+        dims = ((n, d) for dims in self.view.axes for n, d in enumerate(dims))
+        return [(d, self._shows(d, positions)) for n, d in dims if self._may_leave(d, n, positions[d.name])]
 
     def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
         """Whether a dim, so many behind the first of its axis, may leave its range."""

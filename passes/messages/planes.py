@@ -179,7 +179,8 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     of_taps = len({tap for _, tap in found.values()}) > 1
     out = []
     for start, at in places.items():
-        exists, shift = (TRUE, ZERO) if planes.stays else (masks.mask(*masks.tests(at)), planes.shift(at))
+        exists = TRUE if planes.stays else masks.mask(*masks.tests(at, masks.leaving(at)))
+        shift = ZERO if planes.stays else planes.shift(at)
         x, (row, tap) = at[planes.cols.name].value, found[start]
         y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))

@@ -7,7 +7,7 @@ stands in the varying part, and a lane that must not access gets an offset beyon
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
@@ -15,7 +15,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
-from convgen.passes.messages.masks import TRUE, Masks
+from convgen.passes.messages.masks import TRUE, Leaving, Masks
 from convgen.passes.messages.positions import Positions
 from convgen.passes.messages.runs import Run, Runs
 from convgen.passes.messages.windows import Window
@@ -32,20 +32,15 @@ class GlobalMessage:
     uniform: Expr
     imm: int
     mask: Expr  #: where the element exists; always true where the offset of the others is out of range
-    may_be_negative: bool  #: whether the sum of the varying and the immediate offset may be
 
     @property
     def address(self) -> Expr:
         """The flat address; parts that stay the same all through a loop come first, for they can leave it together.
 
-        So does where the surface begins, in front of the buffer perhaps: what is left cannot be negative, and is added
-        without a sign, which takes fewer instructions.
+        So does where the surface begins, in front of the buffer perhaps.
         """
         base = Uniform(AddressOf(self.surface.buffer) + self.surface.shift.to(u64))
-        varying = self.varying + self.imm
-        if not self.may_be_negative:
-            varying = varying.to(u32)
-        return base + varying.to(u64) + self.uniform.to(u32).to(u64)
+        return base + self.varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
 def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[GlobalMessage]:
@@ -64,10 +59,10 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
     run = _run(access, positions, widest or access.facts.global_widths[0])
     for start in range(0, access.layout.registers, run):
         at = positions.of(start)
-        varying, uniform, imm = _offset(access, window, at, masks.shown(at))
-        varying, imm, mask = assemble(access, masks, at, varying, imm)
-        signed = _may_be_negative(access, varying, imm)
-        yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask, signed)
+        leaving = masks.leaving(at)
+        varying, uniform, imm = _offset(access, window, at, leaving)
+        varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
+        yield GlobalMessage(start, run, window.surface, varying, uniform, imm, mask)
 
 
 def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterator[GlobalMessage]:
@@ -78,12 +73,12 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
     begin = 0
     for start in range(0, access.layout.registers, runs.count):
         at, run = runs.at(start), runs.of(start)
-        varying, uniform, imm = _displaced(*_offset(access, window, at, masks.shown(at)), run, access)
+        leaving = masks.leaving(at)
+        varying, uniform, imm = _displaced(*_offset(access, window, at, leaving), run, access)
         masks.outside = run.outside
         if not runs.is_skewed:
-            varying, imm, mask = assemble(access, masks, at, varying, imm)
-            signed = _may_be_negative(access, varying, imm)
-            yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask, signed)
+            varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
+            yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
         # Some of the words may be past the end of the buffer, which only the varying part may tell.
         place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
@@ -91,9 +86,8 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             count = next(w for w in access.facts.global_widths if w <= left * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
-            varying, imm, mask = assemble(access, masks, at, place, offset)
-            signed = _may_be_negative(access, varying, imm)
-            yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask, signed)
+            varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), place, offset)
+            yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
             begin, first, left = begin + count, first + count, left - count
 
 
@@ -120,30 +114,26 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
     return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
-def _may_be_negative(access: TileAccess, varying: Expr, imm: int) -> bool:
-    """Whether the sum of two offsets may be negative."""
-    return access.bounds(varying)[0] + imm < 0
-
-
-_At = Mapping[str, Position]
+_Tests = tuple[list[Expr], list[Expr]]  #: words whose sign bit says that an element does not exist, and conditions
 _Checked = tuple[Expr, int, Expr]  #: a varying offset and an immediate, and where what is there exists
 
 
-def _flat(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
-    """The offsets as they are, with a mask."""
-    return varying, imm, masks.mask(*masks.tests(at))
+def _flat(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
+    """One offset, with a mask; without a sign where it is never negative: it is added in fewer instructions then."""
+    offset, is_signed = varying + imm if imm else varying, access.bounds(varying)[0] + imm < 0
+    return offset if is_signed else offset.to(u32), 0, masks.mask(*tests)
 
 
-def _on_surface(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
+def _on_surface(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
     """The mask in the varying offset, and an immediate that fits."""
-    varying = masks.masked(varying, *masks.tests(at))
+    varying = masks.masked(varying, *tests)
     extra = imm - imm % (access.facts.global_imm_max + 1)
     return varying + extra if extra else varying, imm - extra, TRUE
 
 
-def _by_offset(access: TileAccess, masks: Masks, at: _At, varying: Expr, imm: int) -> _Checked:
+def _by_offset(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
     """The same without an immediate, which would count in shared memory as well."""
-    return masks.masked(varying + imm if imm else varying, *masks.tests(at)), 0, TRUE
+    return masks.masked(varying + imm if imm else varying, *tests), 0, TRUE
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:
@@ -161,9 +151,12 @@ def _run(access: TileAccess, positions: Positions, widest: int) -> int:
 
 
 def _offset(
-    access: TileAccess, window: Window, positions: Mapping[str, Position], shown: Collection[str] = ()
+    access: TileAccess, window: Window, positions: Mapping[str, Position], leaving: Leaving = ()
 ) -> tuple[Expr, Expr, int]:
-    """(varying, uniform, immediate) in bytes from the window's start; of dims that are `shown` nothing is uniform."""
+    """(varying, uniform, immediate) in bytes from the window's start; where offsets show what is `leaving`, nothing of
+    these dims is uniform.
+    """
+    shown = {d.name for d, shows in leaving if shows}
     varying: Expr = ZERO
     uniform: Expr = ZERO
     imm = access.view.skew

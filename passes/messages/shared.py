@@ -73,7 +73,7 @@ def shared_messages(
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
-    fixed += tile.address(0, *start)
+    fixed += tile.address(0, *start) if any(start) else 0
     addresses: dict[int, Expr] = {}  # by leader
     for piece in _plan(tile, layout, subgroups, facts, reads):
         if piece.leader not in addresses:

@@ -209,7 +209,7 @@ def test_behind_a_loop_sums_are_finished_one_after_the_other() -> None:
 
 def told(*body: Instruction, turns: int = 1) -> list[tuple[int, bool, dict[int, int]]]:
     function = Function("f", [BasicBlock("b", list(body))])
-    return [(d.after, d.carried, d.before) for d in dependences(body, accesses_ahead(function), turns)]
+    return list(dependences(body, accesses_ahead(function), turns))
 
 
 def test_what_follows_from_other_dependences_goes_without_saying() -> None:

@@ -15,7 +15,7 @@ from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
 from convgen.ir.types import VectorType, f16, f32, vector
-from convgen.ir.uniform import Uniformity, varying
+from convgen.ir.uniform import Uniformity, uniformity, varying
 from convgen.ir.votes import AllLanes
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
@@ -175,6 +175,12 @@ WORK = {"3x3": 5, "1x1, strided": 0}
 def test_address_arithmetic_leaves_the_loop(case: str) -> None:
     assert vector_work(lowered(case)) <= WORK[case]
     assert vector_work(lowered(case, "place_lets")) > 100
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_it_binds_varies_as_another_look_finds(case: str) -> None:
+    placed = place_lets(lowered(case, "place_lets"), FACTS)
+    assert uniformity(placed).varying == varying(placed)
 
 
 @pytest.mark.parametrize("case", CASES)
