@@ -2,14 +2,12 @@
 
 Per K block the matrix pipe, shared memory and the global path each take their time and the slowest sets the pace; tiles
 go to compute units in rounds. It ranks, it does not predict.
-
-Arrays have the axes (tile, parts of M, order of K, way); those that do not differ along one are 1 long there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, lru_cache, partial
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
@@ -18,27 +16,22 @@ import numpy as np
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import busiest
 from convgen.ir.layout.mma import MmaAtom, shares
-from convgen.ir.layout.turns import Persist, Turns
+from convgen.ir.layout.turns import Turns
 from convgen.ir.record import frozen
 from convgen.ir.types import Type
-from convgen.plan.config import CHUNK, RESIDENT, SPLIT, Config, Way, levels
-from convgen.plan.copies import comes_out_even, copied_at_once, even_rows, pitch_of
+from convgen.plan.block_work import BlockWork, Kind
+from convgen.plan.combinations import ORDER, SUBTILES, TILE, WAY, Configs, along, by_tile
+from convgen.plan.config import Config, levels
+from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import k_block
-from convgen.plan.registers import Counts, Held, Numbers, Pipeline, masks_of
-from convgen.plan.shapes import Choices, OperandLoad, Shape, choices
+from convgen.plan.registers import Counts, Numbers, Pipeline
+from convgen.plan.shapes import Choices, Shape, choices
 
-_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
-_OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
-_RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
-_GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
 _BESIDE = 0.44  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
-
-_AXES = 4
-_TILE, _SUBTILES, _ORDER, _WAY = range(_AXES)
 
 
 @frozen
@@ -79,44 +72,6 @@ class Clocks:
 
 
 @frozen(eq=False)
-class Configs:
-    """All combinations of tiles, each with a grid of subgroups, and of parts of M, orders of K and ways."""
-
-    tiles: Sequence[tuple[int, int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along each
-    subtiles: tuple[int, ...]
-    k_orders: tuple[str, ...]
-    ways: tuple[Way, ...]
-    slices: int | None = None  #: of K; where none are given those that fill the chip
-    sum: str = ""  #: how they meet
-    at_a_time: int = 0  #: slices; that meet at most where the last to arrive adds them up, 0: all
-    meetings: tuple[int, ...] = ()  #: such numbers that are worth a try
-    persist: Persist | None = None  #: how many workgroups take the tiles, if not one takes each
-
-    @classmethod
-    def of(cls, config: Config) -> Configs:
-        """One that is given."""
-        tile = (*config.tile, *config.waves, config.waves_k)
-        given = config.slices, config.sum, config.at_a_time
-        return cls([tile], (config.subtiles,), (config.taps,), (config.way,), *given, persist=config.map.persist)
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        return len(self.tiles), len(self.subtiles), len(self.k_orders), len(self.ways)
-
-    @cached_property
-    def sizes(self) -> Sequence[Numbers]:
-        """M, N and K of the tiles, and subgroups along each."""
-        return [_along(_TILE, sizes) for sizes in zip(*self.tiles)]
-
-    def of_ways(self, name: str) -> Numbers:
-        return _along(_WAY, [getattr(way, name) for way in self.ways])
-
-
-def _along(axis: int, values: Iterable[float]) -> Numbers:
-    return np.array([*values]).reshape([-1 if n == axis else 1 for n in range(_AXES)])
-
-
-@frozen(eq=False)
 class Table:
     """The configs of a shape that may fit, in the order of their combinations, with what they cost."""
 
@@ -133,20 +88,20 @@ class Table:
 
     def config(self, row: int) -> Config:
         at, given, shape = self._place(row), self.configs, self.shape
-        (m, n, k, waves_m, waves_n, waves_k), way = given.tiles[at[_TILE]], given.ways[at[_WAY]]
+        (m, n, k, waves_m, waves_n, waves_k), way = given.tiles[at[TILE]], given.ways[at[WAY]]
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
             slots=way.slots,
-            taps=given.k_orders[at[_ORDER]],
+            taps=given.k_orders[at[ORDER]],
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.slices, at),
             reorder=self.moved,
             sum="last" if (at_a_time := self._at(self.at_a_time, at)) else "",
             at_a_time=at_a_time,
-            subtiles=given.subtiles[at[_SUBTILES]],
+            subtiles=given.subtiles[at[SUBTILES]],
             prefetch=way.prefetch,
             types=shape.types(self.atom),
             grids=shape.grids,
@@ -178,7 +133,7 @@ def ranked(
     configs = _even_configs(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts, meetings)
     if not all(configs.dims):
         return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
-    offer = _offer(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
+    offer = _offer(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
     counted = _clocks(configs, offer.work, shape, atom, facts)
     in_vectors, fits = _place_of_sums(offer.work.held.sums, counted.registers, facts)
     rows = np.flatnonzero(np.broadcast_to(offer.fits & fits, configs.dims))
@@ -204,44 +159,25 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
 def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """What the clocks of one config consist of."""
     configs = Configs.of(config)
-    work = _work(configs, _Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
+    work = BlockWork.of(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
     counted = _clocks(configs, work, shape, atom, facts)
     return Clocks(**{name: column.item() for name, column in counted.columns.items()})
-
-
-@frozen(cache_hash=True)
-class _Kind:
-    """What decides, beside the types, what a block of K takes: the same for problems of many sizes."""
-
-    taps: int  #: of windows that are resident; 0 where none are
-    reach: int  #: rows around a tile that they reach
-    loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
-    masks: tuple[int, int]  #: of each such load, as `Held` counts them
-    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by order of K: how often its loads take the issue
-
-    @classmethod
-    def of(cls, shape: Shape, k_orders: Sequence[str], atom: MmaAtom, facts: TargetFacts) -> _Kind:
-        taps, reach = (len(shape.windows.taps), shape.windows.reach) if shape.windows else (0, 0)
-        loads = shape.loads(atom, facts)
-        decodes = tuple(tuple(_decode(order, shape, load, atom, facts) for order in k_orders) for load in loads)
-        masks = masks_of(shape.of_m, shape.runs), masks_of(shape.of_n, shape.runs)
-        return cls(taps, reach, loads, masks, decodes)
 
 
 @frozen(eq=False)
 class _Offer:
     """Of the configs among which all products of a kind choose, what they need and which fit, registers apart."""
 
-    work: _Work
+    work: BlockWork
     fits: Numbers
 
 
 @lru_cache(maxsize=256)
-def _offer(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Offer:
-    work = _work(configs, kind, atom, facts)
+def _offer(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Offer:
+    work = BlockWork.of(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
     fits = work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes
-    subtiles = _along(_SUBTILES, configs.subtiles)
+    subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
@@ -284,111 +220,6 @@ def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
     return row_bytes >= (facts.planes.row if facts.planes else np.inf)
 
 
-# ---------------------------------------------------------------- one block of K
-
-
-@frozen(eq=False)
-class _Work:
-    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
-
-    matrix: Numbers  #: clocks; matrix pipe
-    shared: Numbers  #: clocks; shared memory
-    moved: Numbers  #: clocks; from global memory
-    issue: Numbers  #: clocks; loads and the search for their places, and what a block of K takes besides
-    slot_bytes: Numbers  #: bytes; shared memory of one slot
-    met: Numbers  #: clocks; of a tile, in which they do
-    held: Held
-    subgroups: Numbers
-
-
-def _messages(load: OperandLoad, rows: int, cols: int, count: int, elem_bytes: int, facts: TargetFacts) -> float:
-    """Loads of each lane of so many subgroups for rows x cols elements of an operand."""
-    at_once = load.upto(copied_at_once(rows, cols, elem_bytes, facts, count))
-    return at_once.messages(rows, cols, facts.subgroup_size * count, elem_bytes)
-
-
-def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> float:
-    """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
-    if shape.runs:
-        return _RUN_DECODE
-    if load.as_rectangles:
-        return _OF_RECTANGLES
-    if order in (SPLIT, RESIDENT):
-        return 1.0
-    even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
-
-
-def _by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
-    """What a function of integers makes of each tile's; many tiles have the same."""
-    given = list(zip(*(column.ravel().tolist() for column in columns)))
-    made = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
-    return _along(_TILE, map(made.__getitem__, given))
-
-
-def _work(configs: Configs, kind: _Kind, atom: MmaAtom, facts: TargetFacts) -> _Work:
-    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    elem, spans, lanes, loads, costs = atom.elem_bytes, atom.spans, facts.subgroup_size, kind.loads, facts.costs
-    count = subgroups_m * subgroups_n * subgroups_k
-    simds = np.minimum(count, facts.core.simds)
-    depth = k // max(1, kind.taps)
-    sides = (m + kind.reach, depth), (n, k)
-    gaps = (m + n) * (_by_tile(lambda cols: pitch_of(cols, elem, facts)[0], k) - k) * elem
-    if kind.taps:
-        even = partial(even_rows, elem_bytes=elem, facts=facts)
-        even_sides = [(_by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, count), side[1]) for side in sides]
-        sides = even_sides[0], even_sides[1]
-        # Two chunks where a read has as many of a row as lanes go along it, more than two.
-        several = (lanes // atom.m > 2) & (depth * elem > 2 * facts.chunk_bytes)
-        gaps = sum(rows for rows, _ in sides) * facts.chunk_bytes * (1 + several)
-    copied = sum(rows * cols for rows, cols in sides) * elem
-    decodes = [_along(_ORDER, decode) for decode in kind.decodes]
-    each = [
-        _by_tile(partial(_messages, load, elem_bytes=elem, facts=facts), *side, count)
-        for load, side in zip(loads, sides)
-    ]
-    messages = sum(number * decode for number, decode in zip(each, decodes))
-    conflicts = np.maximum(1.0, facts.core.turned_row / (k * elem))
-    slots = configs.of_ways("slots")
-    crowds = np.where((1 + _GAPS) * copied * slots > facts.shared_bytes, facts.core.crowded, 1.0)
-    written = sum(rows * cols * elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in zip(loads, sides))
-    accumulators = m * n * atom.acc.bytes * subgroups_k // (4 * count * lanes)
-    meets = subgroups_k > 1
-    sums = m * n * atom.acc.bytes * subgroups_k
-    room = np.maximum(m * k, n * k) * elem * slots
-    pieces = np.ceil(sums / np.where(room > 0, room, facts.shared_bytes))
-    met = sums / facts.core.shared_rate + sums / facts.core.shared_read_rate + pieces * 2 * costs.shared_latency
-    subtiles = _along(_SUBTILES, configs.subtiles)
-    rows = m // (subgroups_m * subtiles * spans) + n // subgroups_n
-    held = Held(
-        sums=accumulators,
-        fragments=rows * depth * elem // (4 * lanes * subgroups_k),
-        copied=(configs.of_ways("held") > 0) * copied // (4 * lanes * count),
-        masks=sum(number * masks for number, masks in zip(each, kind.masks)),
-    )
-    # By all subgroups, from shared memory or the nearest cache.
-    read = (n * subgroups_m + m * subgroups_n // spans) * k * elem
-    is_shared = slots > 0
-    read_bytes = facts.block_bytes or facts.chunk_bytes * lanes
-    reads = subtiles * np.ceil(m // (subgroups_m * spans * subtiles) * k * elem / read_bytes)
-    reads = reads + np.ceil(n // subgroups_n * k * elem / read_bytes)
-    turned = sum(rows * cols for load, (rows, cols) in zip(loads, sides) if not load.along_k) * elem
-    around = costs.read * reads + costs.turn * turned / (4 * lanes * count) + costs.block
-    # Without shared memory those of whole tiles only bring nearer.
-    nearer = read / (facts.chunk_bytes * lanes * count) * np.maximum(*decodes)
-    messages = messages + np.where(is_shared, 0, nearer)
-    return _Work(
-        matrix=(m // atom.m) * (n // atom.n) * (k // atom.k) * atom.clocks * spans / simds,
-        shared=read / facts.core.shared_read_rate + np.where(is_shared, crowds * written / facts.core.shared_rate, 0),
-        moved=copied / facts.core.global_rate,
-        issue=(messages * costs.message + np.where(is_shared, around, costs.block)) * count / simds,
-        slot_bytes=copied + gaps,
-        met=np.where(meets, met, 0.0),
-        held=held,
-        subgroups=count,
-    )
-
-
 # ---------------------------------------------------------------- a launch
 
 
@@ -396,9 +227,9 @@ def _blocks(configs: Configs, shape: Shape, elem_bytes: int, facts: TargetFacts)
     """K blocks, padding included."""
     tile_k = configs.sizes[2]
     of_orders = [
-        _by_tile(lambda k, o=order: k_block(o, k, elem_bytes, facts.chunk_bytes), tile_k) for order in configs.k_orders
+        by_tile(lambda k, o=order: k_block(o, k, elem_bytes, facts.chunk_bytes), tile_k) for order in configs.k_orders
     ]
-    block = np.concatenate(of_orders, _ORDER)
+    block = np.concatenate(of_orders, ORDER)
     blocks: Numbers = -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
     return blocks
 
@@ -511,7 +342,7 @@ class _Counted:
     registers: Numbers  #: registers; of a lane
 
 
-def _clocks(configs: Configs, work: _Work, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Counted:
+def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Counted:
     """One product, whose workgroups run in rounds of as many as a unit holds."""
     slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
     grid = _Grid(shape, *configs.sizes[:2])
