@@ -8,9 +8,9 @@ brings them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd, prod
 
 from convgen.ir.error import DoesNotFit
@@ -24,6 +24,7 @@ from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of
 from convgen.passes.messages.shared import TURNED_BITS, can_turn
+from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 
 _WORD_BYTES = 4
 
@@ -151,10 +152,12 @@ def _split_in_chunks(
     facts: TargetFacts,
     subgroups: int,
     elem: Type,
+    suits: Callable[[Fragment], bool] = lambda loaded: True,
 ) -> CopyLayout:
     """A lane takes whole chunks along a dim, K mostly; neighbouring lanes go on along it, across it for block messages.
 
-    Each dim is given with how many positions it has.
+    Each dim is given with how many positions it has. Of layouts that suit, the one with which lanes write in the least
+    time. DoesNotFit where none does.
     """
     lanes = facts.subgroup_size
     (line, rows), (k, cols) = across_lines, along
@@ -165,20 +168,34 @@ def _split_in_chunks(
     subgroups_across = subgroups // subgroups_down
     rounds_across = divide("chunks copied a round", chunks, subgroups_across)
     rounds_down = divide("rows copied a round", rows, down * subgroups_down)
-    side, apart = _lanes_of(memory, elem, lanes)
-    lines = (
-        Digit(_PLACE, down, Space.LANE, across),
-        Digit(_PLACE, subgroups_down, Space.SUBGROUP, 1),
-        Digit(_PLACE, rounds_down, Space.REGISTER, chunk * rounds_across),
+    places = Digits(
+        (_PLACE,),
+        (
+            Digit(_PLACE, down, Space.LANE, across),
+            Digit(_PLACE, subgroups_down, Space.SUBGROUP, 1),
+            Digit(_PLACE, rounds_down, Space.REGISTER, chunk * rounds_across),
+        ),
     )
-    loaded = _share(
+    along_k = (
         Digit(k, chunk, Space.REGISTER, 1),
         Digit(k, across, Space.LANE, 1),
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
-        *_dealt(line, rows, apart if facts.block_bytes and side == line else 1, lines, lanes),
     )
-    return CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk))
+    found = []
+    for dealt in _deals(line, rows, memory, elem, facts):
+        with suppress(Straddles):
+            loaded = _share(*along_k, *Digits((line,), dealt).then(places).digits)
+            if suits(loaded):
+                found.append(CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk)))
+    if not found:
+        raise DoesNotFit("no such layout suits")
+    return min(found, key=lambda each: _conflicts(each.stored, memory, elem, facts)) if found[1:] else found[0]
+
+
+def _conflicts(stored: Fragment, memory: Digits, elem: Type, facts: TargetFacts) -> int:
+    """Extra cycles where lanes write to a tile in blocks, kept apart as may be."""
+    return write_conflicts(find_gaps(memory, elem, stored, facts), elem, stored, facts)
 
 
 def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
@@ -187,26 +204,45 @@ def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
     return next(((d.dim, step) for step, d in memory.stepped() if (d.stride, d.size) == (word, lanes)), (ROW, 1))
 
 
-def _dealt(line: str, rows: int, apart: int, places: Sequence[Digit], lanes: int) -> tuple[Digit, ...]:
-    """Lines dealt to places: `lanes` that are `apart` stand on end, if they come out even."""
-    near: tuple[Digit, ...] = (Digit(line, rows, _PLACE, 1),)
-    if apart > 1 and rows % (apart * lanes) == 0:
-        count = rows // (apart * lanes)
-        near = (
+def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts) -> Iterator[tuple[Digit, ...]]:
+    """Ways to deal lines to places, of which the first go to the lanes of a message.
+
+    In order, or in a tile in blocks those on end that stand `apart` where neighbouring lanes do along lines. Else some
+    lanes take neighbours there and others those of further blocks: neighbours in a block begin in few banks, which no
+    gaps behind it change.
+    """
+    in_order = (Digit(line, rows, _PLACE, 1),)
+    if not facts.block_bytes:
+        yield in_order
+        return
+    lanes = facts.subgroup_size
+    side, apart = _lanes_of(memory, elem, lanes)
+    if side == line and apart > 1 and rows % (apart * lanes) == 0:
+        yield (
             Digit(line, apart, _PLACE, lanes),
             Digit(line, lanes, _PLACE, 1),
-            Digit(line, count, _PLACE, apart * lanes),
+            Digit(line, rows // (apart * lanes), _PLACE, apart * lanes),
         )
-    return Digits((line,), near).then(Digits((_PLACE,), tuple(places))).digits
+        return
+    yield in_order
+    near = lanes // 2
+    while near and rows % (lanes * lanes // near) == 0:
+        yield (
+            Digit(line, near, _PLACE, 1),
+            Digit(line, lanes // near, _PLACE, lanes),
+            Digit(line, lanes // near, _PLACE, near),
+            Digit(line, rows * near // (lanes * lanes), _PLACE, lanes * lanes // near),
+        )
+        near //= 2
 
 
 def _split_in_rectangles(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
 ) -> CopyLayout | None:
     """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
+    elem, suits = view.memory.elem, partial(comes_as_rectangles, view, facts=facts)
     with suppress(DoesNotFit):
-        chunks = _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, view.memory.elem)
-        return chunks if comes_as_rectangles(view, chunks.loaded, facts) else None
+        return _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, elem, suits)
     return None
 
 

@@ -131,15 +131,16 @@ def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -
     A gap is behind each of some runs of whole blocks, so that block messages move what they did. The least conflicts
     decide, then the shortest runs and the least gap.
     """
-
-    def conflicts(digits: Digits) -> int:
-        row, col = (write.coords(0, np.arange(facts.subgroup_size), 0)[dim] for dim in write.dims)
-        place = digits.place({ROW: row, COL: col}, elem.bytes)[Space.MEMORY]
-        return conflict_cycles((place // DWORD).tolist(), facts.shared_write, DWORD)
-
     runs = sorted({d.stride for d in digits.digits if d.stride * elem.bytes % facts.block_bytes == 0})
     spread = (_spread(digits, run, gap // elem.bytes) for run in runs for gap in _GAPS)
-    return min((digits, *spread), key=conflicts)
+    return min((digits, *spread), key=lambda each: write_conflicts(each, elem, write, facts))
+
+
+def write_conflicts(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> int:
+    """The extra cycles of the first dwords that lanes write by themselves to a tile in blocks."""
+    row, col = (write.coords(0, np.arange(facts.subgroup_size), 0)[dim] for dim in write.dims)
+    place = digits.place({ROW: row, COL: col}, elem.bytes)[Space.MEMORY]
+    return conflict_cycles((place // DWORD).tolist(), facts.shared_write, DWORD)
 
 
 def _spread(digits: Digits, run: int, gap: int) -> Digits:

@@ -20,6 +20,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import Way, shared_messages
+from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
@@ -75,6 +76,19 @@ def test_lanes_go_down_the_rows_and_write_blocks(name: str) -> None:
         messages = list(shared_messages(tile, const(0), split.stored, const(0), waves, facts))
         assert all(m.way is Way.BLOCK for m in messages)
         assert sum(m.count for m in messages) == split.stored.registers
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+@pytest.mark.parametrize("name", XE)
+def test_lanes_write_without_conflicts(name: str, operand: str) -> None:
+    """With gaps behind blocks, and where lanes are as many as rows of one, with only some of them in it."""
+    facts = XE[name]
+    for rows, cols, waves in product((64, 128, 256), (32, 64), (4, 8)):
+        memory = images(facts, rows, cols, operand == "b")
+        assert memory is not None
+        split = copy_layout(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves, f16)
+        apart = find_gaps(memory, f16, split.stored, facts)
+        assert write_conflicts(apart, f16, split.stored, facts) == 0
 
 
 #: (operand, axis along which memory runs) -> how its rectangles stand in registers, and how these are stored.
