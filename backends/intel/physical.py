@@ -14,7 +14,11 @@ from convgen.backends.machine.instruction import Operand, Reg
 
 _DWORD = 4
 
-Cells = int  #: a set of registers, and of what else dependences are between and has a name, one bit each
+#: A set of what dependences are between, one bit each: quarters of tuples' registers, scalars, flags, and what has a
+#: name. A quarter is every fourth pair of bytes: what lanes have of a dword's half, or of a qword's.
+Cells = int
+
+_QUARTERS, _PAIR = 4, 2
 
 
 class Physical:
@@ -29,20 +33,20 @@ class Physical:
 
     @cached_property
     def _runs(self) -> tuple[Mapping[str, int], int]:
-        """The first bit of each bank, whose registers have one each, and the first one behind all."""
+        """The first bit of each bank, and the first one behind all."""
         first, end = dict[str, int](), 0
         for bank in dict.fromkeys(v.bank for v in self.base):
             first[bank] = end
-            end += max(at + v.size for v, at in self.base.items() if v.bank == bank)
+            end += _bits_of(bank) * max(at + v.size for v, at in self.base.items() if v.bank == bank)
         return first, end
 
     def read(self, i: XeInstruction) -> Cells:
         """What an instruction reads; what it keeps of its destination, it does not touch."""
-        return self._registers(i.touched()) | self.named(i.flag_uses())
+        return self._registers(i.touched(), i.lanes) | self.named(i.flag_uses())
 
     def written(self, i: XeInstruction) -> Cells:
         """What an instruction writes."""
-        return self._registers(i.defs()) | self.named(i.flag_defs())
+        return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
 
     @property
     def one_by_one(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
@@ -52,10 +56,15 @@ class Physical:
     def _apart(self, registers: Iterable[Reg]) -> list[Cells]:
         return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
 
-    def _registers(self, registers: Iterable[Reg]) -> Cells:
+    def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
+        """What operands have; those of all lanes may leave quarters of their registers alone."""
         first, found = self._runs[0], 0
         for r in registers:
-            found |= ((1 << r.count) - 1) << first[r.bank] + self.base[r.vreg] + r.first
+            bits = _bits_of(r.bank)
+            cells = (1 << bits * r.count) - 1
+            if bits > 1 and lanes == self.lanes and isinstance(r, Region):
+                cells = cells // ((1 << bits) - 1) * _quarters(r)
+            found |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
         return found
 
     def named(self, names: Iterable[str]) -> Cells:
@@ -129,6 +138,21 @@ class Physical:
             return f"null:{o.type}"
         assert isinstance(o, Region)
         return f"{self.grf(o)}{'.0' if last else ''}:{o.type}"
+
+
+def _bits_of(bank: str) -> int:
+    """How many bits a register of a bank has."""
+    return _QUARTERS if bank == "v" else 1
+
+
+def _quarters(r: Region) -> Cells:
+    """Those that an operand of all lanes has of each of its registers."""
+    size, apart = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
+    begin = r.sub * size
+    if apart not in (_DWORD, 2 * _DWORD) or begin + size > apart:
+        return (1 << _QUARTERS) - 1
+    pairs = range(begin // _PAIR, -(-(begin + size) // _PAIR))
+    return sum(1 << at + pair for pair in pairs for at in range(0, _QUARTERS, apart // _PAIR))
 
 
 def literal(o: Literal) -> str:

@@ -140,6 +140,21 @@ def test_what_has_been_waited_for_is_done(target: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("seen", [("ud", 0, 2), ("ud", 1, 2), ("uw", 0, 2), ("uw", 1, 2), ("ud", 0, 1)], ids=str)
+@pytest.mark.parametrize("written", [("ud", 0, 2), ("ud", 1, 2), ("uw", 0, 2), ("uw", 1, 2)], ids=str)
+def test_what_has_other_halves_of_dwords_or_qwords_is_not_waited_for(
+    target: str, written: tuple[str, int, int], seen: tuple[str, int, int]
+) -> None:
+    """Words of a dword, and dwords of a qword, meet in half of each: only words of both places, or dwords, do not."""
+    c, lanes = Code(), GENERATIONS[target].lanes
+    pair = c.r(10, 2)
+    for dst, src in (region(pair, *written), region(c.r(5), "ud")), (region(c.r(6), seen[0]), region(pair, *seen)):
+        c.add(XeInstruction(OPCODES["mov"], (dst,), (src,), lanes=lanes))
+    apart = written[0] == seen[0] and written[2] == seen[2] and written[1] != seen[1]
+    assert bool(c.waits(target)[1]) != apart
+
+
+@BOTH
 def test_distances_end_at_seven_and_old_results_are_done(target: str) -> None:
     for between, wanted in ((5, "I@6"), (6, "I@7"), (8, "I@7"), (10, "")):
         c = Code()
