@@ -19,7 +19,7 @@ from convgen.ir.types import Type, f32, s32, u32
 #: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
 BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 
-TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "uq": 8, "q": 8}
+TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "tf32": 4, "uq": 8, "q": 8}
 FLOATS = frozenset(("f", "hf", "bf"))
 LONGS = frozenset(("q", "uq"))
 FLAG_BITS = 16  #: lanes of a flag register
