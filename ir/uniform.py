@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
+from convgen.ir.latest import Latest
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
@@ -66,23 +67,14 @@ def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
 _Origin = tuple[Var, Sequence[Expr]]
 
 
-_latest: dict[Kernel, Uniformity] = {}  #: of the kernel that somebody asked about last
-
-
 def uniformity(kernel: Kernel) -> Uniformity:
     """Which expressions of a kernel are uniform: for all who ask for it before it changes."""
-    if kernel not in _latest:
-        _latest.clear()
-        _latest[kernel] = _analysed(kernel.body)
-    return _latest[kernel]
+    return _latest(kernel)
 
 
 def with_lets(new: Kernel, old: Kernel) -> Kernel:
     """`new`, which is `old` but for lets of which its uniformity was told: it need not be looked at again."""
-    uniform = uniformity(old)
-    _latest.clear()
-    _latest[new] = uniform
-    return new
+    return _latest.handed_on(new, old)
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
@@ -100,6 +92,9 @@ def _analysed(root: Stmt) -> Uniformity:
     while not _pass_over(origins, uniform):
         uniform.begin_again()
     return uniform
+
+
+_latest = Latest(lambda kernel: _analysed(kernel.body))
 
 
 def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:

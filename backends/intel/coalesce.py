@@ -77,7 +77,7 @@ class _Block:
 
     def _moved_to(self, i: XeInstruction) -> Region | None:
         """Where an instruction moves a scalar or a register, if that is all it does."""
-        if i.op.name != "mov" or i.op.fence or i.predicate or i.condition or len(i.dst) != 1:
+        if not i.moves or len(i.dst) != 1:
             return None
         to, value = i.dst[0], i.src[0]
         if not isinstance(to, Region) or not isinstance(value, Region) or value.vreg not in self.writers:

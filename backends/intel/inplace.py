@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
 
 from convgen.backends.intel.isa import TYPE_BYTES, Region, XeInstruction
 from convgen.backends.machine.allocate import Liveness
@@ -90,12 +89,11 @@ class _Finder:
         instructions = list(function.instructions())
         self.reads = Counter(r.vreg for i in instructions for r in i.touched())
         self.writes = Counter(r.vreg for i in instructions for r in i.defs())
-        self.starts = [0, *accumulate(len(block.instructions) for block in function.blocks)]
 
     @cached_property
-    def live(self) -> Mapping[VirtualRegister, int]:
-        """The positions at which tuples hold what is needed, two for each instruction, as bits."""
-        return Liveness(self.function).ranges()
+    def liveness(self) -> Liveness:
+        """Where tuples hold what is needed, which only those ask for that may have a home."""
+        return Liveness(self.function)
 
     def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:
         """The tuples of block `n` that can be made in others, each with that where most of its words stay."""
@@ -124,7 +122,7 @@ class _Finder:
     def _moves_words(self, i: Instruction) -> bool:
         """Whether all that an instruction does is to move words of one register to one, those of all lanes."""
         assert isinstance(i, XeInstruction)
-        if i.op.name != "mov" or i.op.fence or i.predicate or i.condition or i.lanes != self.lanes:
+        if not i.moves or i.lanes != self.lanes:
             return False
         to, of = i.dst[0], i.src[0]
         if not isinstance(to, Region) or not isinstance(of, Region) or to.type != of.type or to.saturated or of.signs:
@@ -147,8 +145,8 @@ class _Finder:
             for r in i.defs():
                 if r.vreg is made and _home_of(i) != home:
                     written |= _bytes(home.of(r))
-        begin, end = (2 * (self.starts[n] + at) + 1 for at in (needed, last))
-        return not self.live[home.vreg] >> begin & (1 << end - begin) - 1
+        begin, end = (self.liveness.starts[n] + 2 * at + 1 for at in (needed, last))
+        return not self.liveness.ranges()[home.vreg] >> begin & (1 << end - begin) - 1
 
 
 def _home_of(i: Instruction) -> _Home | None:

@@ -137,6 +137,11 @@ class XeInstruction(Instruction):
         return f"{predicate}{self.op.name} ({self.lanes})" + (condition if self.condition else "")
 
     @property
+    def moves(self) -> bool:
+        """Whether to move what it reads, in all its lanes, is all it does."""
+        return self.op.name == "mov" and not (self.op.fence or self.predicate or self.condition)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         return (*self.modifiers, *self.annotations)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 
 from convgen.backends.intel.isa import TYPE_BYTES, Literal, Message, Region, XeInstruction, recipe
 from convgen.backends.machine.allocate import Bank, Liveness
@@ -35,7 +34,6 @@ def keep_payloads(
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
-    starts = [0, *accumulate(2 * len(block.instructions) for block in function.blocks)]
     gone: set[Instruction] = set()
     ahead: dict[int, Sequence[Instruction]] = {}
     for header, nodes in innermost(natural_loops(graph)).items():
@@ -43,13 +41,16 @@ def keep_payloads(
         if entries != [header - 1] or graph[header - 1] != [header]:
             continue
         loop = _Uses([function.blocks[n] for n in nodes])
-        span = sum((1 << starts[n + 1]) - (1 << starts[n]) for n in nodes)  # positions, as bits
-        made = {i.defs()[0].vreg: i for i in loop.addresses(everywhere)}
-        kept, places = _Room(places, liveness, banks).shared_out(list(made), span, holds)
-        constants = {i.defs()[0].vreg: i for i in loop.constants(everywhere)}
-        staying = _Room(places, liveness, banks).kept(list(constants), span)
+        span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)  # positions, as bits
+        room, addresses, constants = (
+            _Room(places, liveness, banks),
+            loop.addresses(everywhere),
+            loop.constants(everywhere),
+        )
+        kept, places = room.shared_out(list(addresses), span, holds)
+        staying = room.kept(list(constants), span)
         places = {**places, **staying}
-        moved, parts = [*(constants[v] for v in staying), *(made[v] for v in kept)], loop.same_parts()
+        moved, parts = [*(constants[v] for v in staying), *(addresses[v] for v in kept)], loop.same_parts()
         gone.update(moved, *parts)
         ahead[header - 1] = [*(same[0] for same in parts), *moved]
     if not gone:
@@ -135,30 +136,24 @@ class _Uses:
         plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
         return plain and all(isinstance(o, Inert) or (isinstance(o, Reg) and o.vreg not in self.written) for o in i.src)
 
-    def constants(self, everywhere: _Uses) -> list[Instruction]:
+    def constants(self, everywhere: _Uses) -> Mapping[VirtualRegister, Instruction]:
         """What puts a constant into a scalar that only this code reads."""
-        found = []
-        for i in self.code:
-            to = i.dst[0] if len(i.dst) == 1 else None
-            if not isinstance(to, Reg) or to.bank != "s" or to.vreg.size > 1 or not self._is_steady(i):
-                continue
-            readers = len(self.readers.get(to.vreg, [])), len(everywhere.readers.get(to.vreg, []))
-            if isinstance(i.src[0], Literal) and everywhere.written[to.vreg] == 1 and readers[0] == readers[1]:
-                found.append(i)
-        return found
+        return {v: i for v, i in self._own("s", everywhere) if isinstance(i.src[0], Literal)}
 
-    def addresses(self, everywhere: _Uses) -> list[Instruction]:
+    def addresses(self, everywhere: _Uses) -> Mapping[VirtualRegister, Instruction]:
         """What makes an address that stays the same, which only messages of this code read."""
-        found = []
+        own = self._own("v", everywhere)
+        return {v: i for v, i in own if all(isinstance(reader.op, Message) for reader in self.readers.get(v, []))}
+
+    def _own(self, bank: str, everywhere: _Uses) -> Iterator[tuple[VirtualRegister, Instruction]]:
+        """The registers of a bank that only this code reads, and what alone writes each, always the same."""
         for i in self.code:
             to = i.dst[0] if len(i.dst) == 1 else None
-            if not isinstance(to, Reg) or to.bank != "v" or not to.whole or to.count != 1 or not self._is_steady(i):
+            if not isinstance(to, Reg) or to.bank != bank or to.vreg.size > 1 or not self._is_steady(i):
                 continue
-            readers = self.readers.get(to.vreg, [])
-            alone = everywhere.written[to.vreg] == 1 and len(readers) == len(everywhere.readers.get(to.vreg, []))
-            if alone and all(isinstance(reader.op, Message) for reader in readers):
-                found.append(i)
-        return found
+            readers = (len(uses.readers.get(to.vreg, [])) for uses in (self, everywhere))
+            if everywhere.written[to.vreg] == 1 and len(set(readers)) == 1:
+                yield to.vreg, i
 
     def same_parts(self) -> list[list[Instruction]]:
         """What sets a dword of a register that nothing else here writes, always to the same value, ahead of readers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from convgen.backends.machine.instruction import Function, Instruction, VirtualRegister
@@ -128,6 +129,11 @@ class Liveness:
                 if now.keys() != live_in[index].keys():
                     live_in[index], changed = now, True
         return [{v: None for s in then for v in live_in[s]} for then in successors]
+
+    @cached_property
+    def starts(self) -> Sequence[int]:
+        """The first position of each block, and the end of all."""
+        return [0, *accumulate(2 * len(block.instructions) for block in self.function.blocks)]
 
     def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:
         """The positions at which each register is needed, as bits.

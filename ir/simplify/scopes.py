@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from convgen.ir import expr as x
+from convgen.ir.latest import Latest
 from convgen.ir.mutate import free_vars, statements
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import WIDTH, Bounds, Range, hull, turned_over, type_range, within
@@ -221,7 +222,7 @@ class VarRanges(Mapping[Any, Range]):
             self._is_whole = True
 
 
-_latest: dict[Kernel, VarRanges] = {}  #: the ranges of the kernel that somebody asked about last
+_latest = Latest(VarRanges)
 
 
 def var_ranges(k: Kernel) -> VarRanges:
@@ -229,15 +230,9 @@ def var_ranges(k: Kernel) -> VarRanges:
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.
     """
-    if k not in _latest:
-        _latest.clear()
-        _latest[k] = VarRanges(k)
-    return _latest[k]
+    return _latest(k)
 
 
 def of_same_ranges(new: Kernel, old: Kernel) -> Kernel:
     """`new`, whose variables are those of `old` and hold the same, so that they need not be looked at again."""
-    ranges = var_ranges(old)
-    _latest.clear()
-    _latest[new] = ranges
-    return new
+    return _latest.handed_on(new, old)

@@ -40,12 +40,17 @@ class Code:
             self.add("mov", region(self.r[to].words(n, 1), "uw", place, 2), read, partial=place > 0)
 
     def turned(self) -> Code:
-        """Two by two halves turned: the lower ones in `x`, the upper ones in `y`."""
+        """Two tuples loaded, turned and stored."""
         self.load("a", "b")
+        return self.turn("xy")
+
+    def turn(self, stored: str) -> Code:
+        """Two by two halves turned: the lower ones in `x`, the upper ones in `y`; some are stored at once."""
         for to, part in (("x", 0), ("y", 1)):
             self.half(to, 0, "a", part)
             self.half(to, 1, "b", part)
-            self.store(to)
+            if to in stored:
+                self.store(to)
         return self
 
     def made(self) -> list[str]:
@@ -94,9 +99,7 @@ def test_not_where_what_it_overwrites_is_read_before_it_is_done() -> None:
     """Made in `a`, the lower halves would take the place of upper ones that are moved next."""
     c = Code()
     c.load("a", "b")
-    for to, part in (("x", 0), ("y", 1)):
-        c.half(to, 0, "a", part)
-        c.half(to, 1, "b", part)
+    c.turn("")
     for name in "xy":
         c.store(name)
     assert c.made()[-2:] == ["store x", "store b"]
@@ -125,10 +128,7 @@ def test_in_a_loop_it_is_read_at_the_next_turn_what_was_loaded_behind() -> None:
     c = Code()
     c.load("a", "b")
     c.blocks.append(BasicBlock("loop"))
-    for to, part in (("x", 0), ("y", 1)):
-        c.half(to, 0, "a", part)
-        c.half(to, 1, "b", part)
-        c.store(to)
+    c.turn("xy")
     c.load("a", "b")
     c.blocks[-1].instructions.append(XeInstruction(OPCODES["jump"], target="loop"))
     c.blocks.append(BasicBlock("end"))
