@@ -11,7 +11,17 @@ from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
 from convgen.ir.layout.digits import Space, times
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import MOST_BYTES, Global, Plane, RunView, Shared, SizedView, View, column_major
+from convgen.ir.layout.memory import (
+    MOST_BYTES,
+    Global,
+    Plane,
+    RectangleOrder,
+    RunView,
+    Shared,
+    SizedView,
+    View,
+    column_major,
+)
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
 from convgen.ir.stmt import Stmt
@@ -313,6 +323,8 @@ def _rectangle(c: Checker, n: s.PlaneLoad | s.PlaneStore) -> str | None:
     width, elem = c.kernel.width, type.elem.bytes
     if type.elem.is_bool or type.bits % 32:
         return f"a rectangle of {type}, {type.bits} bits a lane; wanted whole dwords"
+    if isinstance(n, s.PlaneLoad) and shape.order is RectangleOrder.COLUMN_A_LANE and shape.cols > width:
+        return f"a rectangle of {shape.cols} columns, loaded; wanted {width} where each is a lane's"
     if shape.size != width * type.lanes or shape.layout(width, elem).registers != type.lanes:
         what = f"{shape.rows} x {shape.cols}, {shape.order.value}"
         return f"a rectangle of {what}, for {type}; wanted the elements of {width} lanes"

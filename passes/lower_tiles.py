@@ -46,7 +46,7 @@ from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
 from convgen.passes.messages.ownership import private_tiles
 from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
-from convgen.passes.messages.planes import PlaneMessage, plane_messages
+from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
 
@@ -203,6 +203,7 @@ class _Lowering(Mutator):
         return st.GlobalLoad(v, m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
+        s = self._in_wide_rows(s)
         rectangles = self._rectangles(s, stores=True)
         if not rectangles:
             s = self._along_memory(s)
@@ -214,6 +215,11 @@ class _Lowering(Mutator):
                 for m, value in values
             )
         )
+
+    def _in_wide_rows(self, s: st.StoreView) -> st.StoreView:
+        """The same store, in larger rectangles if there are such of more columns."""
+        layout = wide_rows(linearize(s.view), s.layout, self.facts)
+        return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
     def _along_memory(self, s: st.StoreView) -> st.StoreView:
         """The same store, whose messages take what of a lane's elements stands together in memory."""

@@ -30,6 +30,8 @@ from convgen.passes.place_lets import place_lets
 from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
+from convgen.passes.share_addresses import share_addresses
+from convgen.passes.share_loads import share_loads
 from convgen.passes.split_barriers import split_barriers
 from convgen.passes.unroll import unroll
 
@@ -71,7 +73,9 @@ PASSES: tuple[Pass, ...] = (
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     Pass("expand_conversions", "message", LOWERING, expand_conversions),
     _pass("simplify", "message", OPTIMISING, simplify),
+    _pass("share_loads", "message", OPTIMISING, share_loads),
     _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
+    Pass("share_addresses", "message", OPTIMISING, share_addresses),
     _pass("expand_division", "message", LOWERING, expand_division),
     Pass("fill_stores", "message", OPTIMISING, fill_stores),
     Pass("order_sums", "message", OPTIMISING, order_sums),

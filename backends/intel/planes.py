@@ -19,7 +19,8 @@ from convgen.ir.layout.memory import Plane, Rectangle
 from convgen.ir.sizes import Extent
 
 _BASE, _X, _Y, _SHAPE = 0, 5, 6, 7  #: dwords
-_MOST = 8  #: payloads of a kind that loads take in turn
+_MOST_LOADS = 8  #: payloads of a kind that loads take in turn
+_MOST_STORES = 2  #: likewise stores, whose values are made in between
 _Message = st.PlaneLoad | st.PlanePrefetch | st.PlaneStore
 #: The rest is the size of the plane's elements in bytes, and bytes from its base to where it begins, None if it moves.
 _Kind = tuple[Plane, Rectangle, int, int | None]
@@ -28,8 +29,8 @@ _Kind = tuple[Plane, Rectangle, int, int | None]
 class _Pool:
     """Payloads that stay, taken in turn."""
 
-    def __init__(self, make: Callable[[_Kind], Reg]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[_Kind], Reg], most: int) -> None:
+        self.make, self.most = make, most
         self.free: dict[_Kind, list[Reg]] = {}  # that no message holds, the longest unused first
         self.busy: list[tuple[_Kind, Reg]] = []
 
@@ -39,7 +40,7 @@ class _Pool:
         if free:
             payload = max(free, key=fitness)
             free.remove(payload)
-        elif len(busy) < _MOST:
+        elif len(busy) < self.most:
             payload = self.make(kind)
         else:
             payload = busy[0]
@@ -55,14 +56,15 @@ class _Pool:
 
 
 class Payloads:
-    """Makes payloads. Those of loads stay for the whole kernel, those of stores are copies of one made on the spot."""
+    """Makes payloads. Those of loads stay for the whole kernel, those of stores are made in the block of these."""
 
     def __init__(self, out: XeEmitter, scalars: XeScalars) -> None:
         self.out, self.scalars = out, scalars
         self.entered = 0  #: instructions of the entry that have to stand first
-        self.loads, self.prefetches = _Pool(self._lasting), _Pool(self._lasting)
+        self.loads, self.prefetches = (_Pool(self._lasting, _MOST_LOADS) for _ in range(2))
         self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}  # the first of each plane, and its rectangle
-        self.originals: dict[tuple[str, _Kind], Reg] = {}  # of stores, by the block that they are made in
+        self.stores: dict[str, _Pool] = {}  # by the block that they are in
+        self.made: dict[tuple[str, _Kind], Reg] = {}  # the first one of stores in a block
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
@@ -74,11 +76,9 @@ class Payloads:
         return self._placed(self._taken(self.prefetches, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
-        """One of its own for each store: many are under way at once, and only at the end."""
-        key = self.out.block.label, _kind(s, elem_bytes)
-        if key not in self.originals:
-            self.originals[key] = self._described(*key[1])
-        return self._placed(self._copied(self.originals[key], s.plane), s)
+        """One of a few that the stores of a block take in turn."""
+        pool = self.stores.setdefault(self.out.block.label, _Pool(self._passing, _MOST_STORES))
+        return self._placed(self._taken(pool, s, elem_bytes), s)
 
     def release(self) -> None:
         """All payloads before a barrier have been read."""
@@ -130,6 +130,14 @@ class Payloads:
         self.entered = len(entry.instructions)
         entry.instructions += behind
         self.out.block = here
+        return payload
+
+    def _passing(self, kind: _Kind) -> Reg:
+        """A payload made where it is needed: a copy, where the block has one like it."""
+        key = self.out.block.label, kind
+        if key in self.made:
+            return self._copied(self.made[key], kind[0])
+        self.made[key] = payload = self._described(*kind)
         return payload
 
     def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int, shift: int | None) -> Reg:

@@ -293,11 +293,16 @@ class XeScalars(Scalars):
         out, signed = self.out, _signed(e.bits) if isinstance(e, x.Const) else 1 << 63
         if -(1 << 31) <= signed < 1 << 31:
             return Literal(signed, "d")
-        if not isinstance(e, x.Cast) or e.a.type.bits != 32 or out.is_uniform(value := self.value(e.a)):
+        if not isinstance(e, x.Cast) or e.a.type.bits != 32:
             return self.value(e)
+        kind, value = "d" if e.a.type.elem.kind is Kind.SIGNED else "ud", self.value(e.a)
+        if not isinstance(value, Reg):
+            return self._joined(value, self._sign(e.a, value))
+        if out.is_uniform(value):
+            return out.source(value, kind)
         spread = out.new("v", 2)  # elements of each lane stand at the same place of a qword (Mesa, brw_eu_validate.c)
         out.emit("mov", (region(spread, "ud", 0, 2),), (out.source(value, "ud"),), lanes=out.lanes)
-        return region(spread, "d" if e.a.type.elem.kind is Kind.SIGNED else "ud", 0, 2)
+        return region(spread, kind, 0, 2)
 
     def _halves(self, e: x.Expr) -> tuple[Operand, Operand]:
         """The lower and upper 32 bits of a 64-bit value."""

@@ -106,16 +106,21 @@ def divide(what: str, total: int, part: int) -> int:
 
 
 def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> CopyLayout | None:
-    """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory."""
+    """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory.
+
+    They are dealt so that messages bring most of them at a time.
+    """
     elem, total = view.memory.elem.bytes, prod(memory.shape)
     if plane_of(view, facts.planes) is None:
         return None
     block = facts.block_bytes // elem
     while block * elem >= facts.subgroup_size * _WORD_BYTES:
-        for near in (n for n in range(subgroups, 0, -1) if subgroups % n == 0 and total % (block * subgroups) == 0):
-            layout = _blocks(memory, block, elem, facts, (near, subgroups // near))
-            if layout and comes_as_rectangles(view, layout, facts, block):
-                return CopyLayout(layout, layout, block // facts.subgroup_size)
+        near = (n for n in range(subgroups, 0, -1) if subgroups % n == 0 and total % (block * subgroups) == 0)
+        dealt = (_blocks(memory, block, elem, facts, (n, subgroups // n)) for n in near)
+        layouts = [layout for layout in dealt if layout and comes_as_rectangles(view, layout, facts, block)]
+        if layouts:
+            layout = max(layouts, key=partial(_rectangle_size, view, facts=facts))
+            return CopyLayout(layout, layout, block // facts.subgroup_size)
         block //= 2
     return None
 
@@ -251,11 +256,17 @@ def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, 
 
     That takes about four instructions, lanes' own messages one or two a register, and two more to turn it.
     """
-    shape = rectangle_of(view, layout, facts)
-    if shape is None or shape.size < least:
+    size = _rectangle_size(view, layout, facts)
+    if size < least or not size:
         return False
-    registers = shape.size * view.memory.elem.bytes // (facts.subgroup_size * _WORD_BYTES)
+    registers = size * view.memory.elem.bytes // (facts.subgroup_size * _WORD_BYTES)
     return is_plane(view, facts.planes) or registers >= (4 if view.unit_axis == K else 2)
+
+
+def _rectangle_size(view: LinearView, layout: Fragment, facts: TargetFacts) -> int:
+    """Elements that each message brings, 0 where they are no rectangles."""
+    shape = rectangle_of(view, layout, facts)
+    return shape.size if shape else 0
 
 
 @lru_cache(maxsize=4096)

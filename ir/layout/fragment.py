@@ -165,6 +165,14 @@ class Fragment(Digits):
 
         return fine.renumbered(Space.REGISTER, place).merged(Space.REGISTER)
 
+    def near(self, dim: str, reach: int) -> Fragment:
+        """The same elements; those registers come first that go on along `dim` within so many positions."""
+
+        def place(step: int, d: Digit) -> tuple[bool, int]:
+            return (False, step) if d.dim == dim and step * d.size <= reach else (True, d.stride)
+
+        return self.factored(Space.REGISTER).renumbered(Space.REGISTER, place).merged(Space.REGISTER)
+
     def contiguous(self, dim: str) -> int:
         """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
         run = 1

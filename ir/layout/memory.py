@@ -224,7 +224,7 @@ class RectangleOrder(Enum):
 
     ROWS = "rows"  #: as in memory: dwords of a row side by side over the lanes, rows behind one another
     ROW_A_LANE = "a row a lane"
-    COLUMN_A_LANE = "a column a lane"
+    COLUMN_A_LANE = "a column a lane"  #: or more columns, as far apart as there are lanes: its part of a row together
 
 
 @frozen(cache_hash=True)
@@ -256,7 +256,9 @@ class Rectangle:
         if self.order is RectangleOrder.ROW_A_LANE:
             digits = (Digit("row", rows, Space.LANE, 1), Digit("col", cols, Space.REGISTER, 1))
         elif self.order is RectangleOrder.COLUMN_A_LANE:
-            digits = (Digit("row", rows, Space.REGISTER, 1), Digit("col", cols, Space.LANE, 1))
+            wide = cols // lanes
+            across = Digit("col", lanes, Space.LANE, 1), Digit("col", wide, Space.REGISTER, 1)
+            digits = (Digit("row", rows, Space.REGISTER, wide), *across)
         else:
             each = DWORD // elem_bytes
             wide = cols // each

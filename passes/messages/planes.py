@@ -159,6 +159,17 @@ def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stor
     return whole_rectangles(layout, view.unit_axis, elem, facts, stores=stores, within=planes.within(view))
 
 
+def wide_rows(view: LinearView, layout: Fragment, facts: TargetFacts) -> Fragment:
+    """The layout with a lane's elements of a row of a rectangle together where what is stored in one is more then."""
+    narrow = rectangle_of(view, layout, facts, stores=True)
+    if narrow is None or facts.planes is None or view.unit_axis is None:
+        return layout
+    dim, reach = layout.dims[view.unit_axis], facts.planes.row // view.memory.elem.bytes
+    near = layout.near(dim, reach)
+    wide = rectangle_of(view, near, facts, stores=True)
+    return near if wide and wide.size > narrow.size else layout
+
+
 def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMessage]:
     """The messages of an access, in register order; none where it is not all rectangles."""
     view, layout, facts = access.view, access.layout, access.facts
@@ -247,7 +258,7 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
     if run * elem_bytes // DWORD > limits.registers:
         return
     while count <= (1 if stores else limits.count) and run * elem_bytes % (count * DWORD) == 0:
-        for rows, cols, order in _single(run // count, lanes, elem_bytes):
+        for rows, cols, order in _single(run // count, lanes, elem_bytes, stores=stores):
             turned = order is RectangleOrder.ROW_A_LANE
             short = cols * count * elem_bytes <= (limits.turned if turned else limits.row)
             few = rows <= (limits.stored_rows if stores else limits.loaded_rows)
@@ -256,12 +267,13 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
         count *= 2
 
 
-def _single(run: int, lanes: int, elem_bytes: int) -> Iterator[tuple[int, int, RectangleOrder]]:
-    """(rows, columns, order) of a single rectangle that fills `run` registers."""
+def _single(run: int, lanes: int, elem_bytes: int, *, stores: bool) -> Iterator[tuple[int, int, RectangleOrder]]:
+    """(rows, columns, order) of a single rectangle that fills `run` registers; a load has no two columns of a lane."""
     dwords = 1
     while dwords <= lanes:
         yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, RectangleOrder.ROWS
         dwords *= 2
-    yield run, lanes, RectangleOrder.COLUMN_A_LANE
+    for wide in (n for n in (1, 2, 4) if run % n == 0) if stores else (1,):
+        yield run // wide, wide * lanes, RectangleOrder.COLUMN_A_LANE
     if not run & run - 1:
         yield lanes, run, RectangleOrder.ROW_A_LANE

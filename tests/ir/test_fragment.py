@@ -87,6 +87,21 @@ def test_registers_along_a_dim_come_first(f: Fragment) -> None:
         assert sorted(f.order_of(along)) == list(range(f.registers))
 
 
+@settings(max_examples=100)
+@given(fragments(), st.integers(1, 64))
+def test_registers_near_by_come_first(f: Fragment, reach: int) -> None:
+    """All of a lane's positions that it reaches by steps within so many, from its first one on."""
+    for dim in f.dims:
+        near = f.near(dim, reach)
+        assert sorted(f.order_of(near)) == list(range(f.registers))
+        fine = f.factored(R).stepped()
+        count = prod(d.size for step, d in fine if (d.space, d.dim) == (R, dim) and step * d.size <= reach)
+        at = near.coords(0, 0, np.arange(count))
+        first = {d: np.broadcast_to(at[d], (count,)) for d in f.dims}
+        assert all((first[d] == first[d][0]).all() for d in f.dims if d != dim)
+        assert (np.diff(first[dim]) > 0).all()
+
+
 @st.composite
 def reordered(draw: Any) -> tuple[Fragment, Fragment]:
     """Two layouts of a tile that differ in the order of each lane's registers, if at all."""

@@ -68,7 +68,7 @@ def standing(shape: Rectangle, elem_bytes: int, registers: int) -> Iterator[tupl
         if shape.order is RectangleOrder.ROW_A_LANE:
             lane, register = row, col
         elif shape.order is RectangleOrder.COLUMN_A_LANE:
-            lane, register = col, row
+            lane, register = col % WIDTH, row * (shape.cols // WIDTH) + col // WIDTH
         else:
             dword, part = divmod(row * shape.cols + col, each)
             lane, register = dword % WIDTH, dword // WIDTH * each + part
@@ -116,9 +116,35 @@ def test_orders_of_loads_and_stores(elem: Type, shape: Rectangle, x: int, y: int
     assert np.array_equal(memory["sink"].view(data.dtype), wanted)
 
 
+@pytest.mark.parametrize(("elem", "wide", "rows"), [(f16, 2, 4), (f16, 4, 4), (u32, 2, 4)])
+def test_several_columns_a_lane_are_stored(elem: Type, wide: int, rows: int) -> None:
+    k = KernelBuilder("k", width=WIDTH)
+    size, registers = elem.bytes, rows * wide
+    source, sink = (k.buffer(name, elem, 1024) for name in ("source", "sink"))
+    v = k.var("v", vector(elem, registers))
+    address = AddressOf(source) + (Lane() * (registers * size)).to(u64)
+    k.add(s.FlatLoad(v, source, address, Lane() < WIDTH, k.site()))
+    shape = Rectangle(rows, wide * WIDTH, RectangleOrder.COLUMN_A_LANE)
+    there = Plane(sink, 64, 30 * size, 10, 32 * size)
+    k.add(s.PlaneStore(there, const(0), shape, const(2), const(1), v, k.site()))
+    data = np.random.default_rng(3).integers(1, 1 << 8 * size, 1024).astype(f"u{size}")
+    memory = {"source": data.view(np.uint8), "sink": np.zeros(1024 * size, np.uint8)}
+    interpret(verify(k.done(), "message"), memory)
+    wanted = np.zeros(1024, data.dtype)
+    for lane, register, row, col in standing(shape, size, registers):
+        if 2 + col < 30:
+            wanted[64 // size + 32 * (1 + row) + 2 + col] = data[lane * registers + register]
+    assert np.array_equal(memory["sink"].view(data.dtype), wanted)
+
+
 def typed(k: Room, type: object, rows: int = WIDTH, cols: int = 2) -> None:
     shape = Rectangle(rows, cols, RectangleOrder.ROW_A_LANE)
     k.add(s.PlaneLoad(k.var("v", type), k.plane(), const(0), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
+
+
+def wide(k: Room) -> None:
+    shape, v = Rectangle(2, 2 * WIDTH, RectangleOrder.COLUMN_A_LANE), k.var("v", vector(u32, 4))
+    k.add(s.PlaneLoad(v, k.plane(), const(0), shape, const(0), const(0), k.site()))
 
 
 FOREIGN = Plane(Global("z", u32, 4096), 0, 48, 10, 64)
@@ -134,6 +160,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: typed(k, vector(u32, 4)), "a rectangle of 8 x 2, a row a lane, for u32x4; wanted the elements of 8"),
     (lambda k: typed(k, vector(u32, 2), 4, 4), "a rectangle of 4 x 4, a row a lane, for u32x2"),  # as many, elsewhere
     (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # too many rows
+    (lambda k: wide(k), "a rectangle of 16 columns, loaded; wanted 8 where each is a lane's"),
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.messages.linear import Halo, LinearDim, LinearView, linearize
-from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of, whole_rectangles
+from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of, whole_rectangles, wide_rows
 
 XEHPC = FACTS["xehpc"]
 LANES = 16
@@ -42,6 +42,7 @@ def fragment(*digits: tuple[str, int, Space, int]) -> Fragment:
 COLUMNS = fragment(("i", LANES, LANE, 1), ("k", 16, REG, 1))
 ROWS = fragment(("k", 2, REG, 1), ("k", 8, LANE, 1), ("i", 2, LANE, 8), ("i", 4, REG, 2))
 RESULT = fragment(("i", 8, REG, 1), ("k", LANES, LANE, 1))
+RESULTS = fragment(("i", 8, REG, 1), ("k", LANES, LANE, 1), ("k", 4, REG, 8), ("i", 2, REG, 32))  # of 8 instructions
 TWO_STEPS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("k", 2, REG, 8)))
 FOUR_THREADS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("i", 4, SUB, 1)))
 ODD = fragment(("k", 4, REG, 1), ("k", 4, LANE, 1), ("i", 4, LANE, 4), ("i", 2, REG, 4))
@@ -74,6 +75,18 @@ def test_stores_are_not_rearranged() -> None:
     assert whole_rectangles(high, 1, 4, XEHPC) == Rectangle(16, LANES, RectangleOrder.ROWS)
 
 
+def test_what_is_stored_lies_in_whole_lines() -> None:
+    """Of 16 rows of 64 columns 8 x 32 are stored at a time if these are f16, else 8 x 16."""
+    for elem, cols in ((f16, 32), (f32, 16)):
+        view = linearize(matrix(Global("a", elem, 64 * 64 * 2), 64, 64))
+        layout = wide_rows(view, RESULTS, XEHPC)
+        shape = rectangle_of(view, layout, XEHPC, stores=True)
+        assert shape
+        assert (shape.rows, shape.cols) == (8, cols)
+        assert (layout is RESULTS) == (elem is f32)
+        assert sorted(RESULTS.order_of(layout)) == list(range(RESULTS.registers))
+
+
 def test_a_tile_that_is_one_row_is_no_rectangle() -> None:
     view = linearize(matrix(Global("a", f16, 64 * 64 * 2), 64, 64))
     assert plane_of(view, XEHPC.planes) is not None
@@ -101,8 +114,16 @@ def copied(elem: Type, rows: int, cols: int, layout: Fragment, at: tuple[int, in
 @pytest.mark.parametrize("at", [(0, 0), (24, 32), (8, 48), (40, 0)], ids=str)
 @pytest.mark.parametrize(
     ("layout", "elem", "to"),
-    [(ROWS, f16, f16), (TWO_STEPS, f16, f16), (RESULT, f32, f32), (RESULT, f32, f16), (RESULT, f16, f16)],
-    ids=["rows", "two steps", "result", "result as f16", "narrow result"],
+    [
+        (ROWS, f16, f16),
+        (TWO_STEPS, f16, f16),
+        (RESULT, f32, f32),
+        (RESULT, f32, f16),
+        (RESULT, f16, f16),
+        (RESULTS, f32, f16),
+        (RESULTS, f16, f16),
+    ],
+    ids=["rows", "two steps", "result", "result as f16", "narrow result", "results as f16", "narrow results"],
 )
 def test_what_they_move_is_what_views_say(layout: Fragment, elem: Type, to: Type, at: tuple[int, int]) -> None:
     """Inside, across the edges of a 28 x 44 matrix, outside of it."""

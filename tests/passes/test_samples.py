@@ -52,6 +52,7 @@ SMALL = {
     "simplify": ("gfx942", "reordered", 1),
     "reduce_strength": ("gfx942", "halo_unbuffered", 0),
     "expand_division": ("gfx942", "reordered", 1),
+    "share_addresses": ("xehpc", "reordered", 1),
     "fill_stores": ("xehpc", "halo_unbuffered", 0),
     "order_sums": ("xehpc", "halo", 0),
     "place_lets": ("gfx942", "one_subgroup", 0),
@@ -89,7 +90,23 @@ def narrow() -> Kernel:
     return k.done()
 
 
-BY_HAND = {"legalize_messages": wide, "exchange": exchanging, "expand_conversions": narrow}
+def repeating() -> Kernel:
+    """A loop that stores what it has loaded twice an iteration before."""
+    k = KernelBuilder("repeating")
+    source, result = (k.surface(k.buffer(name, f32, 512)) for name in ("source", "result"))
+    one, other = (k.global_load("v", f32, source, Lane() * 4) for _ in range(2))
+    with k.loop("i", 0, 3, one=one, other=other) as loop:
+        k.global_store(result, loop["one"] + loop["other"], loop.var * 256 + Lane() * 4)
+        loop.yields(*(k.global_load("v", f32, source, loop.var * 256 + Lane() * 4) for _ in range(2)))
+    return k.done()
+
+
+BY_HAND = {
+    "legalize_messages": wide,
+    "exchange": exchanging,
+    "expand_conversions": narrow,
+    "share_loads": repeating,
+}
 
 
 @pytest.mark.parametrize("name", [p.name for p in pipeline.PASSES])

@@ -1,0 +1,109 @@
+"""Which messages take their addresses from another one's: those a constant apart, in offsets that do not wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.backends.target import get
+from convgen.ir import stmt as s
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, const
+from convgen.ir.interp import interpret
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
+from convgen.ir.types import bool_, u32, u64
+from convgen.ir.verify import verify
+from convgen.passes.share_addresses import share_addresses
+from tests.strategies import FIXED
+
+FACTS = get("xehpc").facts
+LANES, TRIPS = FACTS.subgroup_size, 3
+ROOM = 1 << 14  #: bytes of the buffer that is read
+EVERYWHERE = const(True, bool_)
+
+Make = Callable[[Expr], Expr]  #: the offset, in s32, of what a lane loads in a trip
+
+
+def offset(trips: int, lanes: int, constant: int) -> Make:
+    return lambda trip: trip * trips + Lane() * lanes + constant
+
+
+def loads(*offsets: Make, loops: bool = True) -> Kernel:
+    """Loads at those offsets in a loop, or all but the last before it, and a store of each."""
+    k = KernelBuilder("k", width=LANES)
+    of, to = k.buffer("of", u32, ROOM // 4), k.buffer("to", u32, TRIPS * LANES * len(offsets))
+
+    def load(n: int, trip: Expr) -> None:
+        v = k.var("v", u32)
+        k.add(s.FlatLoad(v, of, AddressOf(of) + offsets[n](trip).to(u32).to(u64), EVERYWHERE, k.site()))
+        at = (trip * len(offsets) + n) * LANES * 4 + Lane() * 4  # none of the others' buffer
+        k.add(s.FlatStore(to, AddressOf(to) + at.to(u32).to(u64), EVERYWHERE, v, k.site()))
+
+    early = 0 if loops else len(offsets) - 1
+    for n in range(early):
+        load(n, const(0))
+    with k.loop("i", 0, TRIPS) as loop:
+        for n in range(early, len(offsets)):
+            load(n, loop.var)
+    return verify(k.done(), "message")
+
+
+def results(k: Kernel) -> bytes:
+    given = np.random.default_rng(3).integers(1, 255, ROOM, dtype=np.uint8)
+    memory = {"of": given, "to": np.zeros(4 * TRIPS * LANES * 8, np.uint8)}
+    interpret(k, memory, {})
+    return memory["to"].tobytes()
+
+
+def apart(k: Kernel) -> list[int]:
+    """What loads add to another one's address, those that take it from there."""
+    flat = [x for x in statements(k.body) if isinstance(x, s.FlatLoad)]
+    others = {x.address for x in flat}
+    sums = [x.address for x in flat if isinstance(x.address, Add) and x.address.a in others]
+    return [int(e.b.bits) for e in sums if isinstance(e.b, Const)]
+
+
+@pytest.mark.parametrize(
+    ("constants", "wanted"),
+    [((64, 0, 128), [64, 128]), ((0, 0), []), ((256,), []), ((4, 8, 12), [4, 8])],
+)
+def test_the_lowest_address_serves_the_others(constants: Sequence[int], wanted: list[int]) -> None:
+    before = loads(*(offset(1024, 4, c) for c in constants))
+    after = verify(share_addresses(before, FACTS), "message")
+    assert apart(after) == wanted
+    assert results(after) == results(before)
+
+
+@pytest.mark.parametrize("other", [offset(1024, 8, 64), offset(512, 4, 64)])
+def test_what_differs_in_more_than_a_constant_stays(other: Make) -> None:
+    before = loads(offset(1024, 4, 0), other)
+    assert not apart(share_addresses(before, FACTS))
+
+
+def test_offsets_that_may_wrap_stay() -> None:
+    """Of two neighbours where the lower one is in front of the buffer in lane 0, and wraps there."""
+    before = loads(offset(1024, 4, 0), offset(1024, 4, -4))
+    assert not apart(share_addresses(before, FACTS))
+
+
+def test_messages_of_another_block_stay() -> None:
+    before = loads(offset(0, 4, 0), offset(0, 4, 64), loops=False)
+    assert not apart(share_addresses(before, FACTS))
+
+
+def test_what_has_surfaces_stays_as_it_is() -> None:
+    before = loads(offset(1024, 4, 0), offset(1024, 4, 64))
+    assert share_addresses(before, get("gfx942").facts) is before
+
+
+@settings(FIXED, max_examples=30)
+@given(st.lists(st.builds(offset, *(st.sampled_from([4, 64, 256]),) * 2, st.integers(0, 63).map(lambda n: 4 * n)),
+                min_size=1, max_size=8))  # fmt: skip
+def test_all_reads_what_it_read(offsets: list[Make]) -> None:
+    before = loads(*offsets)
+    assert results(verify(share_addresses(before, FACTS), "message")) == results(before)
