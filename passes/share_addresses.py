@@ -1,11 +1,13 @@
 """Of messages whose addresses are constants apart all but the lowest get theirs from that, in fewer instructions.
 
 A flat address is put together of a base and of offsets of 32 bits, which lanes do in some steps; a constant is one more
-sum. What it adds to an offset it adds to the address, too, unless the offset wraps: not where it has 31 bits in either.
+sum. What it adds to an offset it adds to the address, too, unless the offset wraps: neither of two offsets does that
+have 31 bits, and constants of 30.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 
 from convgen.ir import stmt as st
@@ -17,9 +19,10 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.sums import LinearForms
-from convgen.ir.types import s32, u64
+from convgen.ir.types import s32, u32, u64
 
 _Flat = st.FlatLoad | st.FlatStore
+_FAR = 1 << 30  #: bytes; constants are less, so that two are less than half of what 32 bits hold apart
 
 
 def share_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -54,13 +57,17 @@ class _Sharer:
         total = 0
         for part in _parts(address):
             match part:
-                case Cast(_, Cast(_, offset)) if offset.type is s32 and self.bounds(offset)[0] >= 0:
+                case Cast(_, Cast(_, offset) as unsigned) if unsigned.type is u32 and self._is_plain(offset):
                     terms, constant = self.linear(offset)
                     rest.append(frozenset(terms.items()))
                     total += constant
                 case _:
                     rest.append(part)
-        return frozenset(rest), total
+        return frozenset(Counter(rest).items()), total
+
+    def _is_plain(self, offset: Expr) -> bool:
+        """Whether an offset is not negative, and its constant small."""
+        return offset.type is s32 and self.bounds(offset)[0] >= 0 and abs(self.linear(offset)[1]) < _FAR
 
 
 def _parts(e: Expr) -> Iterator[Expr]:

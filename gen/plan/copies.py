@@ -257,7 +257,7 @@ def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, 
     That takes about four instructions, lanes' own messages one or two a register, and two more to turn it.
     """
     size = _rectangle_size(view, layout, facts)
-    if size < least or not size:
+    if size < least:
         return False
     registers = size * view.memory.elem.bytes // (facts.subgroup_size * _WORD_BYTES)
     return is_plane(view, facts.planes) or registers >= (4 if view.unit_axis == K else 2)

@@ -256,8 +256,9 @@ class Rectangle:
         if self.order is RectangleOrder.ROW_A_LANE:
             digits = (Digit("row", rows, Space.LANE, 1), Digit("col", cols, Space.REGISTER, 1))
         elif self.order is RectangleOrder.COLUMN_A_LANE:
-            wide = cols // lanes
-            across = Digit("col", lanes, Space.LANE, 1), Digit("col", wide, Space.REGISTER, 1)
+            near = min(cols, lanes)
+            wide = cols // near
+            across = Digit("col", near, Space.LANE, 1), Digit("col", wide, Space.REGISTER, 1)
             digits = (Digit("row", rows, Space.REGISTER, wide), *across)
         else:
             each = DWORD // elem_bytes

@@ -137,8 +137,10 @@ def test_several_columns_a_lane_are_stored(elem: Type, wide: int, rows: int) -> 
     assert np.array_equal(memory["sink"].view(data.dtype), wanted)
 
 
-def typed(k: Room, type: object, rows: int = WIDTH, cols: int = 2) -> None:
-    shape = Rectangle(rows, cols, RectangleOrder.ROW_A_LANE)
+def typed(
+    k: Room, type: object, rows: int = WIDTH, cols: int = 2, order: RectangleOrder = RectangleOrder.ROW_A_LANE
+) -> None:
+    shape = Rectangle(rows, cols, order)
     k.add(s.PlaneLoad(k.var("v", type), k.plane(), const(0), shape, const(0), const(0), k.site()))  # type: ignore[arg-type]
 
 
@@ -160,6 +162,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: typed(k, vector(u32, 4)), "a rectangle of 8 x 2, a row a lane, for u32x4; wanted the elements of 8"),
     (lambda k: typed(k, vector(u32, 2), 4, 4), "a rectangle of 4 x 4, a row a lane, for u32x2"),  # as many, elsewhere
     (lambda k: typed(k, vector(u32, 2), 16, 2), "a rectangle of 16 x 2, a row a lane, for u32x2"),  # too many rows
+    (lambda k: typed(k, vector(u32, 2), 4, 4, RectangleOrder.COLUMN_A_LANE), "a rectangle of 4 x 4, a column a lane"),
     (lambda k: wide(k), "a rectangle of 16 columns, loaded; wanted 8 where each is a lane's"),
 ]  # fmt: skip
 

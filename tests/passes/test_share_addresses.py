@@ -16,7 +16,7 @@ from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import bool_, u32, u64
+from convgen.ir.types import Type, bool_, s64, u8, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.share_addresses import share_addresses
 from tests.strategies import FIXED
@@ -33,14 +33,20 @@ def offset(trips: int, lanes: int, constant: int) -> Make:
     return lambda trip: trip * trips + Lane() * lanes + constant
 
 
-def loads(*offsets: Make, loops: bool = True) -> Kernel:
-    """Loads at those offsets in a loop, or all but the last before it, and a store of each."""
+def loads(*offsets: Make, loops: bool = True, by: Type = u32, times: Sequence[int] = ()) -> Kernel:
+    """Loads at those offsets in a loop, or all but the last before it, and a store of each.
+
+    Offsets have 64 bits by way of a type, and count so many times.
+    """
     k = KernelBuilder("k", width=LANES)
     of, to = k.buffer("of", u32, ROOM // 4), k.buffer("to", u32, TRIPS * LANES * len(offsets))
 
     def load(n: int, trip: Expr) -> None:
         v = k.var("v", u32)
-        k.add(s.FlatLoad(v, of, AddressOf(of) + offsets[n](trip).to(u32).to(u64), EVERYWHERE, k.site()))
+        address: Expr = AddressOf(of)
+        for _ in range(times[n] if times else 1):
+            address += offsets[n](trip).to(by).to(u64)
+        k.add(s.FlatLoad(v, of, address, EVERYWHERE, k.site()))
         at = (trip * len(offsets) + n) * LANES * 4 + Lane() * 4  # none of the others' buffer
         k.add(s.FlatStore(to, AddressOf(to) + at.to(u32).to(u64), EVERYWHERE, v, k.site()))
 
@@ -89,6 +95,25 @@ def test_offsets_that_may_wrap_stay() -> None:
     """Of two neighbours where the lower one is in front of the buffer in lane 0, and wraps there."""
     before = loads(offset(1024, 4, 0), offset(1024, 4, -4))
     assert not apart(share_addresses(before, FACTS))
+
+
+@pytest.mark.parametrize("narrow", [u8, s64])
+def test_offsets_of_other_types_stay(narrow: Type) -> None:
+    """What is cut to eight bits wraps, although it is not negative."""
+    before = loads(offset(256, 16, 0), offset(256, 16, 64), by=narrow)
+    assert not apart(share_addresses(before, FACTS))
+
+
+def test_far_constants_stay() -> None:
+    before = loads(offset(64, 4, 0), offset(64, 4, 1 << 30))
+    assert not apart(share_addresses(before, FACTS))
+
+
+def test_an_offset_twice_is_another_address() -> None:
+    before = loads(offset(64, 4, 0), offset(64, 4, 64), times=(2, 1))
+    after = share_addresses(before, FACTS)
+    assert not apart(after)
+    assert results(after) == results(before)
 
 
 def test_messages_of_another_block_stay() -> None:
