@@ -163,7 +163,21 @@ class _Block:
 
     @property
     def moved(self) -> Numbers:
-        return self.copied / self.facts.core.global_rate
+        core = self.facts.core
+        loads = sum(self.messages) * self.subgroups
+        taken: Numbers = np.maximum(self.brought / core.global_rate, loads * core.load_clocks)
+        return taken
+
+    @property
+    def brought(self) -> Numbers:
+        """Bytes of both operands, in whole granules of memory."""
+        return sum((self._granules(load, *side) for load, side in self._loads), np.zeros(()))
+
+    def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
+        granule = self.facts.core.global_granule
+        runs, run = (rows * cols // self.depth, self.depth) if load.along_k else (cols, rows)
+        bytes_brought: Numbers = runs * (-(-run * self.elem // granule) * granule)
+        return bytes_brought
 
     @property
     def issue(self) -> Numbers:
