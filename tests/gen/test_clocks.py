@@ -1,6 +1,4 @@
-"""What the chooser counts: of launches whose workgroups differ (stride phases of data gradients in one grid), of windows
-that are resident.
-"""
+"""What the chooser counts of launches whose workgroups differ (stride phases in one grid), and of resident windows."""
 
 from __future__ import annotations
 
@@ -79,9 +77,11 @@ def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
 def test_windows_of_whole_granules_are_offered_a_second_slot() -> None:
     problem = Conv.parse("mb128ic512ih7oc512oh7kh3ph1", dir="FWD_D", dt="f16", **TAGS)
     ranked = candidates(problem, get("gfx950").facts)
-    assert ranked[0].config.taps == RESIDENT and ranked[0].config.slots == 2
+    assert ranked[0].config.taps == RESIDENT
+    assert ranked[0].config.slots == 2
     depths = {c.config.slots: set[int]() for c in ranked[:500]}
     for c in ranked[:500]:
         if c.config.taps == RESIDENT:
             depths[c.config.slots].add(c.config.tile[2] // 9)
-    assert min(depths[1]) == 16 and min(depths[2]) == 32
+    assert min(depths[1]) == 16
+    assert min(depths[2]) == 32
