@@ -85,3 +85,10 @@ def test_windows_of_whole_granules_are_offered_a_second_slot() -> None:
             depths[c.config.slots].add(c.config.tile[2] // 9)
     assert min(depths[1]) == 16
     assert min(depths[2]) == 32
+
+
+def test_short_rows_with_gaps_are_written_twice() -> None:
+    """Of two blocks of 288 instead of one of 576, rows of the source: 320 that make copies even in place of 288."""
+    short, whole = of_windows("32x288", 1), of_windows("32x576", 1)
+    once, more = 2 * 320 * 64 / 128, 2 * (320 - 288) * 64 / 128
+    assert 2 * short.shared - whole.shared == once + more
