@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -111,12 +112,23 @@ class Build:
             self.ir = self.ir if other is None else _alone(other)
             return other is not None
         _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
-        found = _first_plan(self.problem, self.target, self._rest, self.options)
+        found = self._sums_apart(self.problem, self.attempt)
+        found = found or _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
             return False
         self.plan, self.attempt = found
         self.ir, self.tiles = build_launches(self.plan)
         return True
+
+    def _sums_apart(self, problem: Problem, tried: Attempt) -> tuple[Plan, Attempt] | None:
+        """The same config with its sums in a register file of their own; None if they are, or nobody chose it."""
+        if tried.score is None or tried.config.acc != "v" or not self.target.facts.accumulators:
+            return None
+        try:
+            plan = make_plan(problem, evolve(tried.config, acc="a"), self.target.facts)
+        except DoesNotFit:
+            return None
+        return plan, _tell(self.options, _planned(plan, tried.score))
 
 
 def facts(target: str) -> TargetFacts:
@@ -311,7 +323,7 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
-    is_given = program.attempt is None or program.attempt.score is None
+    is_given = program.attempt is None or program.attempt.score in (None, inf)
     return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=is_given)
 
 

@@ -35,6 +35,8 @@ class Core:
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
+    load_clocks: int = 0  #: clocks; of a core's path to global memory, that a load of a subgroup takes at least
+    global_granule: int = 1  #: bytes; of which each contiguous run of a load brings whole ones
     grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of workgroups worth a try
     #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
@@ -53,6 +55,7 @@ class Core:
     fragment_sets: tuple[float, float]
     mask_registers: float  #: registers; that each masked load of a block takes
     other_registers: int  #: registers; addresses and temporaries of a lane
+    tap_registers: int = 0  #: registers; of fragments of taps that are read ahead where one slot is written meanwhile
 
 
 @frozen(cache_hash=True, kw_only=True)

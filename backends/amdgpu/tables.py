@@ -248,6 +248,7 @@ _CORE = Core(
     shared_rate=128,  # CDNA3 ISA 11
     shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
+    global_granule=64,  # half a line: docs/time.md
     grids=_GRIDS,
     # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
@@ -260,6 +261,7 @@ _CORE = Core(
     fragment_sets=(0.5, 1.5),
     mask_registers=2,
     other_registers=28,
+    tap_registers=24,  # of 58 kernels with two slots, drawn likewise, the estimate of loops is 18 off in the mean
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
@@ -270,7 +272,8 @@ _CORE = Core(
 #: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
 _COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
 _COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284)
-_COSTS_MI355X = Costs(result_rate=16, tail=0.05, launch=7200, dirty=59_600_000, drain=1953)
+#: What one slot exposes: of three loops with resident windows, by `convgen profile`, .07, .2 and .6 of LDS's clocks.
+_COSTS_MI355X = Costs(result_rate=16, tail=0.05, launch=7200, dirty=59_600_000, drain=1953, shared_exposed=0.05)
 
 _GCD = Caches(
     l2_bytes=8 << 20,  # CDNA2 white paper
@@ -392,7 +395,9 @@ FACTS: dict[str, TargetFacts] = {
             "gfx950",
             lds=163840,
             units=256,
-            core=evolve(_CORE, global_rate=48),  # AITER's kernels have 35; of 36 to 64 it ranks best in chosen.py
+            # AITER's kernels have 35 bytes a clock; of 36 to 64 it ranks best in chosen.py. Loads: docs/time.md; where
+            # LDS binds as often (gfx942), configs are ranked worse with that.
+            core=evolve(_CORE, global_rate=48, load_clocks=16),
             caches=_MI355X,
             costs=_COSTS_MI355X,
             read=_READ_B128_64,

@@ -19,6 +19,7 @@ from convgen.plan.shapes import OperandLoad, Shape
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
 _OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
 _RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
+_WHOLE_ROW = 128  #: bytes; of rows with gaps, of which one is written at a time; less takes twice, by the simulator
 _GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
 
 
@@ -157,13 +158,30 @@ class _Block:
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
+        if self.kind.taps:  # behind whose rows are gaps, so that those that are written at a time share banks
+            rows, cols = self.sides[0]
+            written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
         written = np.where(is_full, core.crowded, 1.0) * written / core.shared_rate
         return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
     def moved(self) -> Numbers:
-        return self.copied / self.facts.core.global_rate
+        core = self.facts.core
+        loads = sum(self.messages) * self.subgroups
+        taken: Numbers = np.maximum(self.brought / core.global_rate, loads * core.load_clocks)
+        return taken
+
+    @property
+    def brought(self) -> Numbers:
+        """Bytes of both operands, in whole granules of memory."""
+        return sum((self._granules(load, *side) for load, side in self._loads), np.zeros(()))
+
+    def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
+        granule = self.facts.core.global_granule
+        runs, run = (rows * cols // self.depth, self.depth) if load.along_k else (cols, rows)
+        bytes_brought: Numbers = runs * (-(-run * self.elem // granule) * granule)
+        return bytes_brought
 
     @property
     def issue(self) -> Numbers:

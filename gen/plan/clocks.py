@@ -182,6 +182,9 @@ def _offer(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    # By `convgen profile`, slots do not make up for windows so narrow that their granules come twice.
+    narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
+    fits = fits & ~(narrow & (configs.of_ways("slots") > 1) & (kind.taps > 0))
     return _Offer(work, fits)
 
 
@@ -367,7 +370,9 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
-    serial = serial + np.where(slots == 1, costs.shared_exposed * work.shared + costs.shared_latency, 0)
+    # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
+    by_turns = (slots == 1) | (by_taps & (slots > 0) & ~pipeline.loops(k_blocks))
+    serial = serial + np.where(by_turns, costs.shared_exposed * work.shared + costs.shared_latency, 0)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
     hides = shape.runs or costs.others_hide
     exposed = costs.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)

@@ -365,6 +365,14 @@ def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
     return power_of_two(max(1, min(widest, max(word, share // word), share)))
 
 
+def rows_evenly(widest: int, share: int, elem_bytes: int) -> int:
+    """As many of these rows as leave whole words along K: about what `_blocks_of_words` finds for a tile."""
+    run, word = rows_at_once(widest, share, elem_bytes), max(1, _WORD_BYTES // elem_bytes)
+    while run > word and share % (run * word):
+        run //= 2
+    return run
+
+
 def _blocks_of_words(
     most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side: str
 ) -> tuple[int, int, int, int]:

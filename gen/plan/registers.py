@@ -35,6 +35,11 @@ class Pipeline:
     def of(cls, number: Callable[[str], Counts]) -> Pipeline:
         return cls(*map(number, ("slots", "stages", "depth", "round")))
 
+    def loops(self, blocks: Counts) -> npt.NDArray[np.bool_]:
+        """Whether so many blocks are a loop: of fewer than two rounds all stand one after the other."""
+        found: npt.NDArray[np.bool_] = np.asarray((blocks - self.depth) // self.round > 1)
+        return found
+
 
 @frozen(eq=False)
 class Held:
@@ -50,13 +55,14 @@ class Held:
 
         A loop reads fragments while it multiplies others, if there are several slots, or taps. Short sums are no loop:
         what they need is read when they need it. Where instructions move among products, a block that was loaded may
-        stay in its registers until another slot is free.
+        stay in its registers until another slot is free; in loops over taps, which take long, all on their way do.
         """
-        loops = np.asarray((blocks - way.depth) // way.round > 1)
-        overlaps = loops & (by_taps | np.asarray(way.slots > 1))
+        loops, several = way.loops(blocks), np.asarray(way.slots > 1)
+        far = loops & by_taps & several
         at_once, overlapped = core.fragment_sets
-        waiting = np.maximum(1, way.depth - 1) if core.reorders else way.stages
+        waiting = np.where(far, way.depth, np.maximum(1, way.depth - 1)) if core.reorders else way.stages
         on_way = np.minimum(waiting, blocks - 1)
-        fragments = np.where(overlaps, overlapped, at_once) * self.fragments
-        found = self.sums + fragments + on_way * self.copied + core.mask_registers * self.masks + core.other_registers
-        return np.ceil(found).astype(np.int64)
+        fragments = np.where(loops & (by_taps | several), overlapped, at_once) * self.fragments
+        others = core.mask_registers * self.masks + core.other_registers + far * core.tap_registers
+        found: Numbers = np.ceil(self.sums + fragments + on_way * self.copied + others)
+        return found.astype(np.int64)

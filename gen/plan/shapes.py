@@ -18,7 +18,7 @@ from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
-from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_at_once
+from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
 from convgen.plan.directions import have_columns
 from convgen.plan.plan import converted
 from convgen.plan.resident import Resident, resident
@@ -38,7 +38,8 @@ _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: f
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
 
 
-_HELD = (Way(1),)  #: of windows that are resident: one slot is large, and a block takes long
+#: Of windows that are resident, whose slots are large and whose blocks take long; the first wins ties.
+_HELD = (Way(1), Way(2))
 _STRAIGHT = Way(0, prefetch=3)  #: as oneDNN's convolutions for XeHPC have it
 
 
@@ -49,15 +50,19 @@ class OperandLoad:
     widest: int
     along_k: bool
     as_rectangles: bool = False  #: whether such of memory come at once, which few instructions find and none turns
+    by_reads: bool = False  #: whether chunks along rows are turned when they are read; if lanes share them out evenly
 
     def upto(self, chunk: int) -> OperandLoad:
         """The same where lanes take chunks of so many elements along K."""
-        return evolve(self, widest=min(self.widest, chunk)) if self.along_k else self
+        along_k = self.along_k and not self.by_reads
+        return evolve(self, widest=min(self.widest, chunk)) if along_k else self
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
         """Loads of each lane for a tile of rows x k."""
         share = rows * k / lanes
-        return share / (self.widest if self.along_k else rows_at_once(self.widest, int(share), elem_bytes))
+        if self.along_k and not (self.by_reads and share % self.widest):
+            return share / self.widest
+        return share / rows_evenly(self.widest, int(share), elem_bytes)
 
 
 @frozen
@@ -164,7 +169,7 @@ def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operan
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)
     if is_turned(view, view.memory.elem, fragment, facts):
-        return OperandLoad(chunk, True)
+        return OperandLoad(chunk, True, by_reads=True)
     return _load(view, facts)
 
 

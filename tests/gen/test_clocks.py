@@ -1,4 +1,4 @@
-"""What the chooser counts of launches whose workgroups differ: stride phases of data gradients in one grid."""
+"""What the chooser counts of launches whose workgroups differ (stride phases in one grid), and of resident windows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
-from convgen.plan.choose import clocks_of
+from convgen.plan.choose import candidates, clocks_of
 from convgen.plan.clocks import Clocks
-from convgen.plan.config import Config
+from convgen.plan.config import RESIDENT, Config
 from convgen.problem.conv import Conv
 
 LINE = "mb64ic256ih19oc512oh10kh3sh2ph1"  #: phases of 4, 2, 2 and 1 taps
@@ -42,3 +42,53 @@ def test_a_unit_that_gets_two_has_the_first_and_one_that_follows() -> None:
     found = counted("192x256x32", 110)
     assert (found.rounds, found.together, found.left) == (2, 1, 0)
     assert found.blocks == DEEPEST / 2
+
+
+WINDOWS = "tile=256x{} waves=4x1 mma=32x32x16 slots={} taps=resident acc=a"
+
+
+def of_windows(tile: str, slots: int, channels: int = 256, direction: str = "FWD_D") -> Clocks:
+    problem = Conv.parse(f"mb32ic{channels}ih14oc256oh14kh3ph1", dir=direction, dt="f16", **TAGS)
+    found = clocks_of(problem, Config.parse(WINDOWS.format(tile, slots)), get("gfx950").facts)
+    assert found is not None
+    return found
+
+
+def test_runs_shorter_than_a_granule_take_as_long_as_a_whole_one() -> None:
+    """Of 16 channels, 32 bytes: those of twice as many take no longer, but for the rows that make copies even."""
+    assert of_windows("32x144", 1).moved == pytest.approx(of_windows("32x288", 1).moved, rel=0.1)
+    assert of_windows("32x576", 1).moved > 1.7 * of_windows("32x288", 1).moved
+
+
+def test_what_lanes_do_not_share_out_in_chunks_is_loaded_by_words() -> None:
+    """Of 32 x 288 elements of weights that lie along N, 36 a lane, each load brings two; of 64 x 288 eight."""
+    by_words, whole = (of_windows(tile, 2, direction="BWD_D") for tile in ("32x288", "64x288"))
+    assert by_words.moved == (18 + 5) * 4 * 16
+    assert whole.issue < by_words.issue
+
+
+def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
+    """Of 64 channels two blocks are none: then windows are written by turns with the products."""
+    loop, straight = of_windows("32x288", 2), of_windows("32x288", 2, channels=64)
+    assert loop.serial < of_windows("32x288", 1).serial
+    assert straight.serial == of_windows("32x288", 1, channels=64).serial
+
+
+def test_windows_of_whole_granules_are_offered_a_second_slot() -> None:
+    problem = Conv.parse("mb128ic512ih7oc512oh7kh3ph1", dir="FWD_D", dt="f16", **TAGS)
+    ranked = candidates(problem, get("gfx950").facts)
+    assert ranked[0].config.taps == RESIDENT
+    assert ranked[0].config.slots == 2
+    depths = {c.config.slots: set[int]() for c in ranked[:500]}
+    for c in ranked[:500]:
+        if c.config.taps == RESIDENT:
+            depths[c.config.slots].add(c.config.tile[2] // 9)
+    assert min(depths[1]) == 16
+    assert min(depths[2]) == 32
+
+
+def test_short_rows_with_gaps_are_written_twice() -> None:
+    """Of two blocks of 288 instead of one of 576, rows of the source: 320 that make copies even in place of 288."""
+    short, whole = of_windows("32x288", 1), of_windows("32x576", 1)
+    once, more = 2 * 320 * 64 / 128, 2 * (320 - 288) * 64 / 128
+    assert 2 * short.shared - whole.shared == once + more

@@ -35,6 +35,11 @@ def test_a_loop_reads_ahead_if_there_is_another_slot_or_tap() -> None:
     assert registers(Way(1), by_taps=True) == beside(OVERLAPPED, 1)
 
 
+def test_loops_over_taps_on_several_slots_hold_all_blocks_on_their_way_and_more_fragments() -> None:
+    assert registers(Way(2), by_taps=True) == beside(OVERLAPPED, 2) + CORE.tap_registers
+    assert registers(Way(2), blocks=4, by_taps=True) == beside(AT_ONCE, 1)
+
+
 def test_blocks_wait_in_registers_for_stages_and_for_slots() -> None:
     assert registers(Way(2, stages=2)) == beside(OVERLAPPED, 2)
     assert registers(Way(3, stages=2)) == beside(OVERLAPPED, 3)

@@ -1,0 +1,44 @@
+"""Where registers do not suffice, another config takes the place of one that was chosen, not of one that was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen import driver
+from convgen.ir.facts import TargetFacts
+from convgen.plan.choose import Candidate
+from convgen.plan.config import Config
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Problem
+
+PROBLEM = Conv.parse("mb32ic256ih14oc256oh14kh3ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
+#: With its sums among the vector registers it does not fit but as written.
+LARGE = Config.parse("tile=128x64x288 waves=2x1x2 mma=32x32x16 slots=2 taps=resident acc=v")
+AS_WRITTEN = "order:   as written"
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, *configs: Config) -> list[driver.Attempt]:
+    """What is tried, where the chooser has these."""
+
+    def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
+        return [Candidate(float(n), config) for n, config in enumerate(configs)]
+
+    monkeypatch.setattr(driver, "candidates", candidates)
+    return []
+
+
+def test_sums_go_to_a_file_of_their_own_rather_than_that_the_order_stays_as_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = choose(monkeypatch, LARGE)
+    code = driver.compile(driver.build(PROBLEM, "gfx950", tried=tried.append))
+    assert "acc=a" in code.config
+    assert AS_WRITTEN not in code.asm
+    assert [attempt.config.acc for attempt in tried] == ["v", "v", "a", "a"]
+    assert (tried[1].refused or "").startswith("in the back end: ")
+
+
+def test_what_was_given_stays_as_written() -> None:
+    code = driver.compile(driver.build(PROBLEM, "gfx950", LARGE))
+    assert "acc=v" in code.config
+    assert AS_WRITTEN in code.asm
