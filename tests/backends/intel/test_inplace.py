@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convgen.backends.intel.inplace import make_in_place
-from convgen.backends.intel.isa import OPCODES, XeInstruction, message, region
+from convgen.backends.intel.isa import OPCODES, TYPE_BYTES, Message, Region, XeInstruction, message, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Operand, Reg, VirtualRegister
 
 LANES = 8
+
+_Half = tuple[str, int, int]  # of each dword: the tuple, which of its registers, which half
 
 
 class Code:
@@ -20,6 +24,10 @@ class Code:
             name: Reg(VirtualRegister(n, "v", size, name), 0, size) for n, (name, size) in enumerate(sizes.items())
         }
         self.blocks = [BasicBlock("entry")]
+
+    @property
+    def function(self) -> Function:
+        return Function("f", self.blocks)
 
     def add(self, op: str, dst: Operand, *src: Operand, lanes: int = LANES, partial: bool = False) -> None:
         self.blocks[-1].instructions.append(XeInstruction(OPCODES[op], (dst,), src, lanes=lanes, partial=partial))
@@ -36,8 +44,14 @@ class Code:
     def half(self, to: str, place: int, of: str, part: int) -> None:
         """Half `part` of each dword of `of` becomes half `place` of `to`, in both registers."""
         for n in range(2):
-            read = region(self.r[of].words(n, 1), "uw", part, 2)
-            self.add("mov", region(self.r[to].words(n, 1), "uw", place, 2), read, partial=place > 0)
+            self.move((to, n, place), (of, n, part))
+
+    def move(self, to: _Half, of: _Half, lanes: int = LANES, signs: str = "") -> None:
+        """A half of each dword of a register becomes that of another; the lower half is written first."""
+        (name, n, place), (source, m, part) = to, of
+        read = region(self.r[source].words(m, 1), "uw", part, 2, signs=signs)
+        made = region(self.r[name].words(n, 1), "uw", place, 2)
+        self.add("mov", made, read, lanes=lanes, partial=place > 0 or lanes < LANES)
 
     def turned(self) -> Code:
         """Two tuples loaded, turned and stored."""
@@ -55,7 +69,7 @@ class Code:
 
     def made(self) -> list[str]:
         """The moves and stores that are left, by register and half."""
-        done = make_in_place(Function("f", self.blocks), LANES)
+        done = make_in_place(self.function, LANES)
         return [
             _shown(i)
             for b in done.blocks
@@ -135,6 +149,13 @@ def test_in_a_loop_it_is_read_at_the_next_turn_what_was_loaded_behind() -> None:
     assert "store b" in c.made()
 
 
+@pytest.mark.parametrize("pinned", "by")
+def test_not_what_is_pinned_to_a_register(pinned: str) -> None:
+    c = Code().turned()
+    c.r[pinned].vreg.fixed = 3
+    assert "store b" not in c.made()
+
+
 def test_not_what_other_instructions_make_or_lanes_share() -> None:
     c = Code()
     c.load("a", "b")
@@ -143,3 +164,70 @@ def test_not_what_other_instructions_make_or_lanes_share() -> None:
     c.half("x", 1, "b", 1)
     c.store("x")
     assert "store x" in c.made()
+
+
+_Cell = tuple[VirtualRegister, int, int]  # a register of a tuple, and a byte of each of its dwords
+
+
+def cells(o: Operand) -> list[_Cell]:
+    """What an operand has of each dword."""
+    assert isinstance(o, Reg)
+    begin, size = (o.sub * TYPE_BYTES[o.type], TYPE_BYTES[o.type]) if isinstance(o, Region) else (0, 4)
+    return [(o.vreg, o.first + n, byte) for n in range(o.count) for byte in range(begin, begin + size)]
+
+
+def stored(function: Function, path: tuple[int, ...]) -> list[list[object]]:
+    """What each store on a path through the blocks gets; None for what is not defined."""
+    now: dict[_Cell, object] = {}
+    seen: list[list[object]] = []
+    loads = 0
+    for i in (i for n in path for i in function.blocks[n].instructions if i.src):
+        assert isinstance(i, XeInstruction)
+        of = i.src[-1]
+        read = [now.get(c) for c in cells(of)]
+        if not i.dst:
+            seen.append(read)
+            continue
+        to = cells(i.dst[0])
+        if isinstance(i.op, Message):
+            loads += 1
+            read = [(loads, n) for n, _ in enumerate(to)]
+        elif i.lanes < LANES or (isinstance(of, Region) and of.signs):
+            read = [(i.lanes, old, new) if old and new else None for old, new in zip(map(now.get, to), read)]
+        if not i.partial:
+            now.update({(v, n, byte): None for v, n, _ in to for byte in range(4)})
+        now.update(zip(to, read))
+    return seen
+
+
+_NAMES, _BITS = st.sampled_from("abxy"), st.integers(0, 1)
+_HALVES = st.tuples(_NAMES, _BITS, _BITS)
+_STEPS = st.one_of(
+    st.tuples(st.sampled_from(("load", "store")), _NAMES),
+    st.tuples(st.just("half"), _NAMES, _BITS, _NAMES, _BITS),
+    st.tuples(st.just("move"), _HALVES, _HALVES, st.sampled_from((1, LANES, LANES)), st.sampled_from(("", "", "-"))),
+)
+_TURN: list[tuple[object, ...]] = [
+    *(("load", "a"), ("load", "b")),
+    *(("half", "x", 0, "a", 0), ("half", "x", 1, "b", 0), ("store", "x")),
+    *(("half", "y", 0, "a", 1), ("half", "y", 1, "b", 1), ("store", "y")),
+]
+
+
+@settings(max_examples=120)
+@given(st.lists(st.tuples(st.integers(0, len(_TURN)), _STEPS), max_size=4), _BITS, st.tuples(*[st.integers(0, 12)] * 2))
+def test_stores_get_the_same(more: list[tuple[int, tuple[object, ...]]], loops: int, cuts: tuple[int, int]) -> None:
+    """Of two tuples turned, with some other steps between, in three blocks of which the second may be a loop."""
+    steps = list(_TURN)
+    for at, step in more:
+        steps.insert(at, step)
+    c = Code()
+    for n, (kind, *arguments) in enumerate(steps):
+        c.blocks += [BasicBlock(f"b{n}.{m}") for m, cut in enumerate(cuts) if cut == n]
+        getattr(c, str(kind))(*arguments)
+    c.blocks += [BasicBlock(f"end{m}") for m in range(3 - len(c.blocks))]
+    if loops:
+        c.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target=c.blocks[1].label))
+    path = (0, 1, *[1] * loops, 2)
+    before, after = stored(c.function, path), stored(make_in_place(c.function, LANES), path)
+    assert [[b if a is not None else None for a, b in zip(*both)] for both in zip(before, after)] == before
