@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.isa import OPCODES, Literal, XeInstruction, message, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Operand, Reg, VirtualRegister
+from tests.backends.intel.bytewise import means_the_same
+from tests.strategies import FIXED
 
 LANES = 16
 
 
 class Code:
-    """Instructions on `p`, a payload, `t`, a tuple of two, `s` and `u`, scalars, and `v`, a register."""
+    """Instructions on `p`, a payload, `t`, a tuple of two, `s` and `u`, scalars, and `v` and `w`, registers."""
 
     def __init__(self) -> None:
-        sizes = {"p": ("v", 1), "t": ("v", 2), "s": ("s", 1), "u": ("s", 1), "v": ("v", 1), "f": ("f", 1)}
+        scalars, registers = dict.fromkeys("su", ("s", 1)), dict.fromkeys("pvw", ("v", 1))
+        sizes = {"t": ("v", 2), "f": ("f", 1), **scalars, **registers}
         self.r = {
             name: Reg(VirtualRegister(n, bank, size, name), 0, size)
             for n, (name, (bank, size)) in enumerate(sizes.items())
@@ -27,6 +32,10 @@ class Code:
     def add(self, op: str, dst: Operand, *src: Operand, lanes: int = 1, partial: bool = False) -> None:
         made = XeInstruction(OPCODES[op], (dst,), src, lanes=lanes, partial=partial)
         self.blocks[-1].instructions.append(made)
+
+    @property
+    def function(self) -> Function:
+        return Function("f", self.blocks)
 
     def sum(self, name: str, more: int) -> None:
         self.add("add", region(self.r[name], "d"), region(self.r["u"], "d", 0, 0), Literal(more, "d"))
@@ -38,10 +47,29 @@ class Code:
         made = XeInstruction(message("load", "ugm", 4), (self.r["t"].words(0, 1),), (self.r["p"],))
         self.blocks[-1].instructions.append(made)
 
+    def half(self, name: str, part: int) -> None:
+        """A half of each dword of a register, of `t`."""
+        to, of = region(self.r[name], "uw", part, 2), region(self.r["t"].words(0, 1), "uw", part, 2)
+        self.add("mov", to, of, lanes=LANES, partial=part > 0)
+
+    def whole(self, name: str) -> None:
+        """A register, of `t`."""
+        source, more = region(self.r["t"].words(0, 1), "ud"), Literal(len(self.blocks[0].instructions), "ud")
+        self.add("add", region(self.r[name], "ud"), source, more, lanes=LANES)
+
+    def put(self, at: int, name: str) -> None:
+        """A register into `t`."""
+        self.add("mov", region(self.r["t"].words(at, 1), "ud"), region(self.r[name], "ud"), lanes=LANES)
+
+    def read(self, name: str) -> None:
+        """A store of it to where `u` says."""
+        row = message("store", "slm", 4)
+        self.blocks[-1].instructions.append(XeInstruction(row, (), (self.r["u"], self.r[name])))
+
     def left(self) -> list[str]:
         return [
             shown(i.op.name, i.dst)
-            for b in coalesce(Function("f", self.blocks), LANES).blocks
+            for b in coalesce(self.function, LANES).blocks
             for i in b.instructions
             if isinstance(i, XeInstruction)
         ]
@@ -60,7 +88,7 @@ def test_a_scalar_is_computed_in_its_payload() -> None:
     assert c.left() == ["add p[0].5", "mov p[0].6"]
 
 
-@pytest.mark.parametrize("between", ["send", "dword", "register", "read"])
+@pytest.mark.parametrize("between", ["send", "dword", "word", "register", "read"])
 def test_not_where_its_place_or_it_is_needed_in_between(between: str) -> None:
     c = Code()
     c.sum("s", 8)
@@ -69,6 +97,8 @@ def test_not_where_its_place_or_it_is_needed_in_between(between: str) -> None:
             c.send()
         case "dword":
             c.add("mov", region(c.r["p"], "ud", 5), Literal(0, "ud"), partial=True)
+        case "word":
+            c.add("mov", region(c.r["p"], "uw", 11), Literal(0, "uw"), partial=True)
         case "register":
             c.add("mov", region(c.r["p"], "ud"), Literal(0, "ud"), lanes=LANES)
         case _:
@@ -116,3 +146,36 @@ def test_not_what_a_message_brings() -> None:
     c.blocks[-1].instructions.append(XeInstruction(row, (c.r["v"],), (c.r["p"],)))
     c.add("mov", region(c.r["t"].words(1, 1), "ud"), region(c.r["v"], "ud"), lanes=LANES)
     assert len(c.left()) == 2
+
+
+@pytest.mark.parametrize("op", ["math.inv", "addc", "macl"])
+def test_not_what_makes_more_than_it_says_or_takes_longer(op: str) -> None:
+    c = Code()
+    c.add(op, region(c.r["v"], "ud"), region(c.r["p"], "ud"), lanes=LANES)
+    c.add("mov", region(c.r["t"].words(1, 1), "ud"), region(c.r["v"], "ud"), lanes=LANES)
+    assert len(c.left()) == 2
+
+
+_DWORDS = st.integers(0, 3)
+_SCALARS, _REGISTERS = st.sampled_from("su"), st.sampled_from("pvw")
+_STEPS = st.one_of(
+    st.tuples(st.just("sum"), _SCALARS, _DWORDS),
+    st.tuples(st.just("place"), _DWORDS, _SCALARS),
+    st.tuples(st.just("half"), _REGISTERS, st.integers(0, 1)),
+    st.tuples(st.just("whole"), _REGISTERS),
+    st.tuples(st.just("put"), st.integers(0, 1), _REGISTERS),
+    st.tuples(st.just("read"), st.sampled_from("pt")),
+)
+
+
+@settings(FIXED, max_examples=150)
+@given(st.lists(_STEPS, min_size=4, max_size=14))
+def test_messages_get_the_same(steps: list[tuple[object, ...]]) -> None:
+    c = Code()
+    for name in "psut":
+        c.add("mov", region(c.r[name], "ud"), Literal(1, "ud"), lanes=1 if name in "su" else LANES)
+    for kind, *arguments in steps:
+        getattr(c, str(kind))(*arguments)
+    c.read("p")
+    c.read("t")
+    assert means_the_same(coalesce(c.function, LANES), c.function, [(0,)], LANES)

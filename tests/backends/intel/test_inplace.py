@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.backends.intel.inplace import make_in_place
-from convgen.backends.intel.isa import OPCODES, TYPE_BYTES, Message, Region, XeInstruction, message, region
+from convgen.backends.intel.isa import OPCODES, XeInstruction, message, region
 from convgen.backends.machine.instruction import BasicBlock, Function, Operand, Reg, VirtualRegister
+from tests.backends.intel.bytewise import means_the_same
+from tests.strategies import FIXED
 
 LANES = 8
 
@@ -166,40 +168,6 @@ def test_not_what_other_instructions_make_or_lanes_share() -> None:
     assert "store x" in c.made()
 
 
-_Cell = tuple[VirtualRegister, int, int]  # a register of a tuple, and a byte of each of its dwords
-
-
-def cells(o: Operand) -> list[_Cell]:
-    """What an operand has of each dword."""
-    assert isinstance(o, Reg)
-    begin, size = (o.sub * TYPE_BYTES[o.type], TYPE_BYTES[o.type]) if isinstance(o, Region) else (0, 4)
-    return [(o.vreg, o.first + n, byte) for n in range(o.count) for byte in range(begin, begin + size)]
-
-
-def stored(function: Function, path: tuple[int, ...]) -> list[list[object]]:
-    """What each store on a path through the blocks gets; None for what is not defined."""
-    now: dict[_Cell, object] = {}
-    seen: list[list[object]] = []
-    loads = 0
-    for i in (i for n in path for i in function.blocks[n].instructions if i.src):
-        assert isinstance(i, XeInstruction)
-        of = i.src[-1]
-        read = [now.get(c) for c in cells(of)]
-        if not i.dst:
-            seen.append(read)
-            continue
-        to = cells(i.dst[0])
-        if isinstance(i.op, Message):
-            loads += 1
-            read = [(loads, n) for n, _ in enumerate(to)]
-        elif i.lanes < LANES or (isinstance(of, Region) and of.signs):
-            read = [(i.lanes, old, new) if old and new else None for old, new in zip(map(now.get, to), read)]
-        if not i.partial:
-            now.update({(v, n, byte): None for v, n, _ in to for byte in range(4)})
-        now.update(zip(to, read))
-    return seen
-
-
 _NAMES, _BITS = st.sampled_from("abxy"), st.integers(0, 1)
 _HALVES = st.tuples(_NAMES, _BITS, _BITS)
 _STEPS = st.one_of(
@@ -214,7 +182,7 @@ _TURN: list[tuple[object, ...]] = [
 ]
 
 
-@settings(max_examples=120)
+@settings(FIXED, max_examples=120)
 @given(st.lists(st.tuples(st.integers(0, len(_TURN)), _STEPS), max_size=4), _BITS, st.tuples(*[st.integers(0, 12)] * 2))
 def test_stores_get_the_same(more: list[tuple[int, tuple[object, ...]]], loops: int, cuts: tuple[int, int]) -> None:
     """Of two tuples turned, with some other steps between, in three blocks of which the second may be a loop."""
@@ -229,5 +197,4 @@ def test_stores_get_the_same(more: list[tuple[int, tuple[object, ...]]], loops: 
     if loops:
         c.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target=c.blocks[1].label))
     path = (0, 1, *[1] * loops, 2)
-    before, after = stored(c.function, path), stored(make_in_place(c.function, LANES), path)
-    assert [[b if a is not None else None for a, b in zip(*both)] for both in zip(before, after)] == before
+    assert means_the_same(make_in_place(c.function, LANES), c.function, [path], LANES)
