@@ -1,6 +1,6 @@
 """Xe instructions executed byte by byte on virtual registers: moves move bytes, others make a function of theirs.
 
-Two functions mean the same if their messages get the same bytes on all paths.
+Two functions mean the same on a path if their messages get the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import attrs
 
-from convgen.backends.intel.isa import TYPE_BYTES, Message, Region, XeInstruction
+from convgen.backends.intel.isa import FLOATS, TYPE_BYTES, Message, Region, XeInstruction
 from convgen.backends.machine.instruction import Function, Operand, Reg, VirtualRegister
 
 _DWORD = 4
@@ -49,7 +49,7 @@ class Machine:
     def _made(self, i: XeInstruction, to: Region, old: list[Byte], values: list[list[Byte]]) -> Iterable[Byte]:
         """The bytes of one lane's result."""
         of = i.src[0]
-        if i.moves and isinstance(of, Region) and of.type == to.type and not of.signs and not to.saturated:
+        if i.moves and isinstance(of, Region) and _same_bits(of.type, to.type) and not of.signs and not to.saturated:
             return values[0]
         read = tuple(byte for value in values for byte in value)
         if i.predicate is not None:
@@ -88,20 +88,28 @@ class Machine:
         return [(o.vreg, n) for n in range(begin, begin + size)]
 
 
-def means_the_same(after: Function, before: Function, paths: Iterable[Sequence[int]], lanes: int) -> bool:
-    """Whether messages on these paths through the blocks get what is defined of what they got before."""
-    for path in paths:
-        terms: dict[Hashable, int] = {}
-        machines = []
-        for function in (before, after):
-            machine = Machine(lanes, terms)
-            for i in (i for n in path for i in function.blocks[n].instructions):
-                assert isinstance(i, XeInstruction)
-                machine.step(i)
-            machines.append(machine)
-        old, new = (machine.sent for machine in machines)
-        if [name for name, _ in old] != [name for name, _ in new]:
-            return False
-        if any(a not in (None, b) for (_, was), (_, now) in zip(old, new) for a, b in zip(was, now)):
-            return False
-    return True
+def _same_bits(a: str, b: str) -> bool:
+    """Whether a move from one type to another converts nothing."""
+    return a == b or (TYPE_BYTES[a] == TYPE_BYTES[b] and not FLOATS & {a, b})
+
+
+def _machine(function: Function, path: Sequence[int], lanes: int, terms: dict[Hashable, int]) -> Machine:
+    """What a run through blocks in that order leaves."""
+    machine = Machine(lanes, terms)
+    for i in (i for n in path for i in function.blocks[n].instructions):
+        assert isinstance(i, XeInstruction)
+        machine.step(i)
+    return machine
+
+
+def is_defined(function: Function, path: Sequence[int], lanes: int) -> bool:
+    """Whether messages on a path through the blocks get what has been written, as all verified code does."""
+    return all(None not in got for _, got in _machine(function, path, lanes, {}).sent)
+
+
+def means_the_same(after: Function, before: Function, path: Sequence[int], lanes: int) -> bool:
+    """Whether messages on a path through the blocks get what is defined of what they got before."""
+    terms: dict[Hashable, int] = {}
+    old, new = (_machine(function, path, lanes, terms).sent for function in (before, after))
+    same = (a in (None, b) for (_, was), (_, now) in zip(old, new) for a, b in zip(was, now))
+    return [name for name, _ in old] == [name for name, _ in new] and all(same)

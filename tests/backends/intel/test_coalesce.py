@@ -14,7 +14,7 @@ from convgen.backends.machine.instruction import BasicBlock, Function, Operand, 
 from tests.backends.intel.bytewise import means_the_same
 from tests.strategies import FIXED
 
-LANES = 16
+LANES = 8
 
 
 class Code:
@@ -33,6 +33,11 @@ class Code:
         made = XeInstruction(OPCODES[op], (dst,), src, lanes=lanes, partial=partial)
         self.blocks[-1].instructions.append(made)
 
+    def new(self, bank: str, size: int = 1) -> Reg:
+        number = len(self.r)
+        made = self.r[str(number)] = Reg(VirtualRegister(number, bank, size, f"{bank}{number}"), 0, size)
+        return made
+
     @property
     def function(self) -> Function:
         return Function("f", self.blocks)
@@ -47,25 +52,6 @@ class Code:
         made = XeInstruction(message("load", "ugm", 4), (self.r["t"].words(0, 1),), (self.r["p"],))
         self.blocks[-1].instructions.append(made)
 
-    def half(self, name: str, part: int) -> None:
-        """A half of each dword of a register, of `t`."""
-        to, of = region(self.r[name], "uw", part, 2), region(self.r["t"].words(0, 1), "uw", part, 2)
-        self.add("mov", to, of, lanes=LANES, partial=part > 0)
-
-    def whole(self, name: str) -> None:
-        """A register, of `t`."""
-        source, more = region(self.r["t"].words(0, 1), "ud"), Literal(len(self.blocks[0].instructions), "ud")
-        self.add("add", region(self.r[name], "ud"), source, more, lanes=LANES)
-
-    def put(self, at: int, name: str) -> None:
-        """A register into `t`."""
-        self.add("mov", region(self.r["t"].words(at, 1), "ud"), region(self.r[name], "ud"), lanes=LANES)
-
-    def read(self, name: str) -> None:
-        """A store of it to where `u` says."""
-        row = message("store", "slm", 4)
-        self.blocks[-1].instructions.append(XeInstruction(row, (), (self.r["u"], self.r[name])))
-
     def left(self) -> list[str]:
         return [
             shown(i.op.name, i.dst)
@@ -77,7 +63,7 @@ class Code:
 
 def shown(name: str, dst: Iterable[Operand]) -> str:
     places = [f"{r.vreg.name}[{r.first}].{getattr(r, 'sub', 0)}" for r in dst if isinstance(r, Reg)]
-    return f"{name} {places[0]}"
+    return " ".join([name, *places[:1]])
 
 
 def test_a_scalar_is_computed_in_its_payload() -> None:
@@ -140,6 +126,13 @@ def test_not_where_the_move_converts(types: tuple[str, str]) -> None:
     assert c.left() == ["add v[0].0", "mov t[1].0"]
 
 
+def test_signs_are_no_conversion() -> None:
+    c = Code()
+    c.add("add", region(c.r["v"], "d"), region(c.r["p"], "d"), Literal(1, "d"), lanes=LANES)
+    c.add("mov", region(c.r["t"].words(1, 1), "ud"), region(c.r["v"], "d"), lanes=LANES)
+    assert c.left() == ["add t[1].0"]
+
+
 def test_not_what_a_message_brings() -> None:
     c = Code()
     row = message("load", "ugm", 4)
@@ -156,26 +149,83 @@ def test_not_what_makes_more_than_it_says_or_takes_longer(op: str) -> None:
     assert len(c.left()) == 2
 
 
-_DWORDS = st.integers(0, 3)
-_SCALARS, _REGISTERS = st.sampled_from("su"), st.sampled_from("pvw")
-_STEPS = st.one_of(
-    st.tuples(st.just("sum"), _SCALARS, _DWORDS),
-    st.tuples(st.just("place"), _DWORDS, _SCALARS),
-    st.tuples(st.just("half"), _REGISTERS, st.integers(0, 1)),
-    st.tuples(st.just("whole"), _REGISTERS),
-    st.tuples(st.just("put"), st.integers(0, 1), _REGISTERS),
-    st.tuples(st.just("read"), st.sampled_from("pt")),
-)
-
-
-@settings(FIXED, max_examples=150)
-@given(st.lists(_STEPS, min_size=4, max_size=14))
-def test_messages_get_the_same(steps: list[tuple[object, ...]]) -> None:
+def test_not_where_the_tuple_is_stored_in_between() -> None:
     c = Code()
-    for name in "psut":
-        c.add("mov", region(c.r[name], "ud"), Literal(1, "ud"), lanes=1 if name in "su" else LANES)
-    for kind, *arguments in steps:
-        getattr(c, str(kind))(*arguments)
-    c.read("p")
-    c.read("t")
-    assert means_the_same(coalesce(c.function, LANES), c.function, [(0,)], LANES)
+    c.add("add", region(c.r["v"], "ud"), region(c.r["p"], "ud"), Literal(1, "ud"), lanes=LANES)
+    c.blocks[-1].instructions.append(XeInstruction(message("store", "ugm", 8), (), (c.r["p"], c.r["t"])))
+    c.add("mov", region(c.r["t"].words(1, 1), "ud"), region(c.r["v"], "ud"), lanes=LANES)
+    assert c.left()[-1] == "mov t[1].0"
+
+
+def test_not_where_the_results_of_two_cross() -> None:
+    """What is made in the place of the first must not be overwritten by its second half."""
+    c = Code()
+    for part in range(2):
+        halves = region(c.r["p"], "uw", part, 2)
+        c.add("mov", region(c.r["v"], "uw", part, 2), halves, lanes=LANES, partial=part > 0)
+        if not part:
+            c.add("add", region(c.r["w"], "ud"), region(c.r["p"], "ud"), Literal(1, "ud"), lanes=LANES)
+    for name in "vw":
+        c.add("mov", region(c.r["t"].words(1, 1), "ud"), region(c.r[name], "ud"), lanes=LANES)
+    assert c.left() == ["mov t[1].0", "add w[0].0", "mov t[1].1", "mov t[1].0"]
+
+
+_TYPES = st.sampled_from(("ud", "ud", "ud", "d", "uw", "f"))
+_WIDTHS = st.sampled_from((LANES, LANES, LANES, LANES // 2))
+_MOVES = st.sampled_from(("mov", "mov", "mov", "not"))
+_SIGNS = st.sampled_from(("", "", "", "-"))
+
+
+@st.composite
+def moved(draw: st.DrawFn, c: Code) -> list[XeInstruction]:
+    """What makes a scalar or a register, then what moves it into the payload or the tuple, more or less plainly."""
+    op, to, of, signs, saturated = draw(_MOVES), draw(_TYPES), draw(_TYPES), draw(_SIGNS), draw(st.integers(0, 5)) == 0
+    more = Literal(draw(st.integers(0, 1)), "ud")
+    if draw(st.booleans()):
+        made, u = c.new("s"), region(c.r["u"], "ud", 0, 0)
+        place = region(c.r["p"], to, draw(st.integers(0, 2)), saturated=saturated)
+        maker = XeInstruction(OPCODES["add"], (region(made, draw(_TYPES)),), (u, more))
+        return [maker, XeInstruction(OPCODES[op], (place,), (region(made, of, 0, 0, signs=signs),), partial=True)]
+    made, source = c.new("v", draw(st.integers(1, 2))), c.r["w"]
+    if draw(st.booleans()):
+        views = [(region(made.words(n, 1), "ud"), region(source, "ud"), False) for n in range(made.count)]
+    else:
+        views = [(region(made.words(0, 1), "uw", n, 2), region(source, "uw", n, 2), n > 0) for n in range(2)]
+    width, word = draw(_WIDTHS), c.r["t"].words(draw(st.integers(0, 1)), 1)
+    makers = [
+        XeInstruction(OPCODES["add"], (view,), (by, more), lanes=LANES, partial=partial) for view, by, partial in views
+    ]
+    place, value = region(word, to, saturated=saturated), region(made.words(0, 1), of, signs=signs)
+    return [*makers, XeInstruction(OPCODES[op], (place,), (value,), lanes=width, partial=width < LANES)]
+
+
+@st.composite
+def functions(draw: st.DrawFn) -> Function:
+    """Some values that are made and moved, their instructions mixed with one another and with others."""
+    c = Code()
+    code: list[XeInstruction] = []
+    for _ in range(draw(st.integers(1, 3))):
+        at = 0
+        for i in draw(moved(c)):
+            at = draw(st.integers(at, len(code)))
+            code.insert(at, i)
+            at += 1
+    for _ in range(draw(st.integers(0, 2))):
+        name, sub = draw(st.sampled_from("ptuw")), draw(st.integers(0, 2))
+        words = region(c.r[name].words(0, 1), draw(_TYPES), sub)
+        store = XeInstruction(message("store", "slm", 4), (), (c.r["u"], c.r[name]))
+        write = XeInstruction(OPCODES["mov"], (words,), (Literal(7, words.type),), partial=True)
+        code.insert(draw(st.integers(0, len(code))), draw(st.sampled_from((store, write))))
+    for name in "ptuw":
+        for n in range(c.r[name].count):
+            words = region(c.r[name].words(n, 1), "ud")
+            c.add("mov", words, Literal(n, "ud"), lanes=1 if words.bank == "s" else LANES)
+    c.blocks[0].instructions += code
+    c.blocks[0].instructions += (XeInstruction(message("store", "slm", 4), (), (c.r["u"], c.r[n])) for n in "pt")
+    return c.function
+
+
+@settings(FIXED, max_examples=120)
+@given(functions())
+def test_messages_get_the_same(function: Function) -> None:
+    assert means_the_same(coalesce(function, LANES), function, (0,), LANES)
