@@ -127,6 +127,11 @@ def test_no_division_is_left_where_boundaries_divide_one_another(ahead: int) -> 
     assert stored(reduced, taps) == expected(taps, 0)
 
 
+def test_no_division_is_left_of_a_quotient_and_more() -> None:
+    reduced = reduce_strength(kernel([Quotient(1, 40, 2, 0, inner=3, more=1)], 0))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
+
+
 def digits_of(reduced: Kernel) -> int:
     """How many values the loop carries."""
     (loop,) = (s for s in postorder(reduced) if isinstance(s, For))
