@@ -178,6 +178,30 @@ def test_not_where_it_is_read_once_more_behind_what_is_loaded_again() -> None:
     assert c.made()[-1] == "store y"
 
 
+@pytest.mark.parametrize("how", ["stored", "packed"])
+def test_not_where_its_home_is_read_when_part_of_it_is_overwritten(how: str) -> None:
+    c = Code()
+    c.load("a", "b")
+    c.move(("y", 1, 0), ("a", 1, 1))
+    if how == "stored":
+        c.store("b")
+    else:
+        c.add("add", region(c.r["z"], "ud"), region(c.r["b"].words(1, 1), "uw", 1, 1), Literal(1, "ud"))
+        c.store("z")
+    c.move(("y", 0, 0), ("a", 0, 1))
+    c.half("y", 1, "b", 1)
+    c.store("y")
+    assert c.made()[-1] == "store y"
+    assert means_the_same(make_in_place(c.function, LANES), c.function, (0,), LANES)
+
+
+def test_what_nobody_reads_stays_where_it_is() -> None:
+    assert len(Code().turned().made()) == 8
+    c = Code()
+    c.load("a", "b")
+    assert len(c.turn("x").made()) == 9
+
+
 def test_not_what_reads_its_home_as_well() -> None:
     c = Code().turned()
     c.blocks[-1].instructions.pop()
