@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Lane, Uniform, const, select
+from convgen.ir.expr import Lane, Uniform, const, select, var
 from convgen.ir.types import f32, s32
-from convgen.ir.uniform import is_uniform, varying
+from convgen.ir.uniform import Uniformity, is_uniform, uniformity, varying
 
 
 def test_only_lanes_and_memory_diverge() -> None:
@@ -23,6 +23,14 @@ def test_only_lanes_and_memory_diverge() -> None:
     assert not is_uniform(base * 2 + offset, found)
 
 
+def test_a_let_that_is_told_of_varies_as_its_value_does() -> None:
+    uniform = Uniformity(())
+    same, apart = var("same"), var("apart")
+    uniform.let(same, const(3))
+    uniform.let(apart, Lane() + same)
+    assert (uniform(same), uniform(apart), uniform(apart + 1)) == (True, False, False)
+
+
 def test_loops_carry_divergence_back_to_their_start() -> None:
     """a takes b's value, b takes c's, c takes the lane's: three iterations later all vary."""
     k = KernelBuilder("k")
@@ -30,7 +38,10 @@ def test_loops_carry_divergence_back_to_their_start() -> None:
     with k.loop("i", 0, 8, a=zero, b=zero, c=zero, d=zero) as loop:
         first = k.let("first", loop["a"] + 1)
         loop.yields(loop["b"], loop["c"], Lane() + loop.var, loop["d"] + 1)
-    found = varying(k.done())
+    kernel = k.done()
+    found = varying(kernel)
+    assert not uniformity(kernel)(Lane() + loop.var)
+    assert uniformity(kernel)(loop["d"] + 1)
     names = [*(loop[n] for n in "abcd"), first, loop.var, *(loop.result(n) for n in "abcd")]
     assert [v in found for v in names] == [True, True, True, False, True, False, True, True, True, False]
 
