@@ -38,12 +38,19 @@ def test_loops_carry_divergence_back_to_their_start() -> None:
     with k.loop("i", 0, 8, a=zero, b=zero, c=zero, d=zero) as loop:
         first = k.let("first", loop["a"] + 1)
         loop.yields(loop["b"], loop["c"], Lane() + loop.var, loop["d"] + 1)
-    kernel = k.done()
-    found = varying(kernel)
-    assert not uniformity(kernel)(Lane() + loop.var)
-    assert uniformity(kernel)(loop["d"] + 1)
+    found = varying(k.done())
     names = [*(loop[n] for n in "abcd"), first, loop.var, *(loop.result(n) for n in "abcd")]
     assert [v in found for v in names] == [True, True, True, False, True, False, True, True, True, False]
+
+
+def test_what_varies_still_does_when_more_has_been_found_to_vary() -> None:
+    k = KernelBuilder("k")
+    with k.loop("i", 0, 8, a=const(0), b=const(0)) as loop:
+        k.let("first", loop["a"] + 1)
+        loop.yields(Lane() + loop.var, loop["b"] + 1)
+    uniform = uniformity(k.done())
+    assert not uniform(Lane() + loop.var)
+    assert uniform(loop["b"] + 1)
 
 
 def test_an_exit_may_make_results_diverge() -> None:
