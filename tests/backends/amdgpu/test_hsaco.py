@@ -67,6 +67,28 @@ def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
     assert in_process(REFUSED[name] + "s_endpgm\n", "gfx942") is None
 
 
+@pytest.mark.parametrize(
+    ("more", "is_linked"),
+    [
+        ("", True),
+        ('.section .more,"a",@progbits\n.long 1\n', False),
+        ('.section .more,"a",@progbits\n', True),  # in which there is nothing
+        ("named:\n.long 0\n", False),
+        (".globl named\n", False),  # of another module
+        (".section .rodata\n.quad other\n.globl other\n", False),
+        (".text\ns_nop 5\n", False),
+    ],
+)
+def test_what_the_printer_does_not_write_is_left_to_the_linker(more: str, is_linked: bool) -> None:
+    problem, target = MODULES["one kernel"]
+    text = driver.compile(driver.build(problem, target)).asm
+    llvm = library()
+    assert llvm is not None
+    relocatable = llvm.relocatable(text + "\n" + more, target)
+    assert relocatable is not None
+    assert (linked(relocatable) is not None) == is_linked
+
+
 def test_a_refused_line_is_told_by_the_program() -> None:
     with pytest.raises(AssemblerError, match=r"kernel\.s:1:1: error: invalid instruction"):
         assemble_module("v_nothing v0\n", "gfx942")
