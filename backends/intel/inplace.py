@@ -103,7 +103,7 @@ class _Finder:
                 continue  # other blocks have a part in it
             staying = Counter(home for at in moves if (home := _home_of(code[at])) and home.holds(made))
             for home, _ in staying.most_common():
-                if readers and moves[0] < readers[0] and self._is_free(home, made, moves[0], readers[-1], n, code):
+                if readers and self._is_free(home, made, moves[0], readers[-1], n, code):
                     yield made, home
                     break
 

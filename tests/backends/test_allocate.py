@@ -124,6 +124,19 @@ def test_a_tuple_built_in_parts_takes_no_room_before() -> None:
     assert allocated(8, *body).used == {"v": 2}
 
 
+def test_a_tuple_of_which_a_part_is_read_first_takes_no_room_before() -> None:
+    early, late, parts = reg(0), reg(1), reg(2, 2)
+    low, high = parts.words(0, 1), parts.words(1, 1)
+    body = [define(early), define(late, early), define(low, late), define(high, low), define(reg(3), parts)]
+    assert allocated(8, *body).used == {"v": 2}
+
+
+def test_a_tuple_may_be_built_again_before_it_is_read() -> None:
+    parts = reg(0, 2)
+    built, again = ([define(parts.words(n, 1)) for n in range(2)] for _ in range(2))
+    assert allocated(4, *built, *again, define(reg(1), parts)).used == {"v": 2}
+
+
 @pytest.mark.parametrize("read_between", [False, True])
 def test_a_tuple_built_again_in_parts_takes_no_room_before(read_between: bool) -> None:
     """But where a part of the old value is read in between."""
@@ -184,6 +197,16 @@ def test_places_modulo_a_period() -> None:
     assert packed.used == {"v": 20}
     with pytest.raises(DoesNotFit):
         allocate(straight(*body), {"v": Bank(20, {1: 1}, 0, 4)})
+
+
+def test_a_wish_that_need_not_be_followed() -> None:
+    """A place as wished comes first; where there is none, a strict bank gives none, and another any."""
+    wishes = [placed(reg(n, 2), residue=3) for n in range(2)]
+    body = [*map(define, wishes), define(reg(9), *wishes)]
+    found = allocate(straight(*body), {"v": Bank(8, {1: 1}, 0, 4, is_strict=False)})
+    assert [found.base[r.vreg] for r in wishes] == [3, 0]
+    with pytest.raises(DoesNotFit):
+        allocate(straight(*body), {"v": Bank(8, {1: 1}, 0, 4)})
 
 
 def test_a_negative_place_counts_from_the_end() -> None:

@@ -14,7 +14,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, bf16, f16, f32, f64
 from convgen.passes.messages.linear import linearize
-from convgen.plan.copies import CopyLayout, copy_layout, divide, message_elems
+from convgen.plan.copies import CopyLayout, copy_layout, divide, message_elems, pitch_of
 
 FACTS = target.get("gfx942").facts
 LANES, CHUNK_BYTES = FACTS.subgroup_size, FACTS.chunk_bytes
@@ -139,6 +139,19 @@ def test_rows_of_three_times_a_power_of_two_come_out_even(rows: int) -> None:
     for order in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
         for cols, waves in ((32, 1), (32, 2), (64, 1), (64, 2), (64, 4)):
             assert_even(split(view(f16, order), rows, cols, waves), rows, cols, waves)
+
+
+@pytest.mark.parametrize("elem", [1, 2, 4, 8])
+@pytest.mark.parametrize("chunks", range(1, 10))
+def test_rows_of_an_odd_number_of_chunks_have_half_a_chunk_more(chunks: int, elem: int) -> None:
+    """But for one chunk, and where shared memory is not read in lanes' chunks."""
+    cols = chunks * CHUNK_BYTES // elem
+    pitch, chunk = pitch_of(cols, elem, FACTS)
+    is_odd = chunks > 1 and chunks % 2 == 1
+    assert chunk == CHUNK_BYTES // (2 if is_odd else 1)
+    assert pitch * elem == cols * elem + (chunk if is_odd else 0)
+    xe = target.get("xehpc").facts
+    assert pitch_of(cols, elem, xe) == (cols, xe.chunk_bytes)
 
 
 def test_division() -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.expr import Cast, Expr, Lane, Le, Max, Min, Mod, MulHi, Var, const, eq, select, var, zeros
+from convgen.ir.expr import Cast, Eq, Expr, Lane, Le, Max, Min, Mod, MulHi, Ne, Shl, Var, const, eq, select, var, zeros
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import bounds
 from convgen.ir.simplify.scopes import var_ranges
@@ -25,6 +27,41 @@ def test_every_value_lies_in_the_range(case: Case) -> None:
 
 
 X, Y = var("x"), var("y")
+_SMALL = [(low, high) for low in range(-3, 4) for high in range(low, 4)]
+
+
+@pytest.mark.parametrize(
+    ("f", "exact"),
+    [
+        *((f, True) for f in (operator.mul, operator.sub, operator.floordiv)),
+        *((f, False) for f in (operator.mod, operator.and_, operator.or_, operator.xor)),
+        *((f, True) for f in (operator.lt, operator.le)),
+    ],
+)
+def test_all_values_of_small_ranges_lie_in_the_range(f: Callable[[Any, Any], Any], exact: bool) -> None:
+    """At its ends, where the operation is monotone; a divisor of 0 has no result."""
+    e, divides = f(X, Y), f in (operator.floordiv, operator.mod)
+    for a, b in product(_SMALL, repeat=2):
+        operands = product(range(a[0], a[1] + 1), range(b[0], b[1] + 1))
+        values = [f(x, y) for x, y in operands if y or not divides]
+        if values:
+            low, high = bounds(e, {X: a, Y: b})
+            assert low <= min(values) <= max(values) <= high
+            assert not exact or (low, high) == (min(values), max(values))
+
+
+@pytest.mark.parametrize(
+    ("made", "f"), [(Eq, operator.eq), (Ne, operator.ne), (Min, min), (Max, max), (Shl, operator.lshift)]
+)
+def test_all_results_of_small_operands(made: Callable[[Expr, Expr], Expr], f: Callable[[int, int], int]) -> None:
+    for a, b in product(_SMALL, repeat=2):
+        values = [
+            f(x, y) for x, y in product(range(a[0], a[1] + 1), range(b[0], b[1] + 1)) if y >= 0 or made is not Shl
+        ]
+        if values:
+            assert bounds(made(X, Y), {X: a, Y: b}) == (min(values), max(values))
+
+
 U = var("u", u8)
 ENV = {X: (0, 100), Y: (-7, 9), U: (200, 250)}
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select
+from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.scopes import Scope, VarRanges
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.stmt import For
 from convgen.ir.types import s32
@@ -148,6 +149,26 @@ def test_constants_are_not_carried() -> None:
 @given(kernels())
 def test_kernels_compute_the_same(kernel: Kernel) -> None:
     check(kernel)
+
+
+@settings(FIXED, max_examples=30)
+@given(kernels())
+def test_ranges_are_the_same_in_whatever_order_they_are_asked_for(kernel: Kernel) -> None:
+    """Those that are found one by one are those of a walk through the whole kernel."""
+    walked = dict(VarRanges(kernel))
+    for order in (list(walked), list(reversed(walked))):
+        one_by_one = VarRanges(kernel)
+        assert {v: one_by_one.get(v) for v in order} == walked
+    assert all(VarRanges(kernel)[v] == found for v, found in walked.items())
+    assert "t" not in VarRanges(kernel)
+    assert kernel.width not in VarRanges(kernel)
+
+
+def test_a_variable_that_is_bound_twice_has_the_hull_of_both() -> None:
+    scope, v = Scope(), var("v")
+    for bound, held in (((0, 3), (0, 3)), ((5, 9), (0, 9)), ((1, 4), (0, 9))):
+        scope.bind(v, bound)
+        assert scope.bounds(v + 1) == (held[0] + 1, held[1] + 1)
 
 
 @pytest.mark.sweep

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Lane, Uniform, const, select
+from convgen.ir.expr import Lane, Uniform, const, select, var
 from convgen.ir.types import f32, s32
-from convgen.ir.uniform import is_uniform, varying
+from convgen.ir.uniform import Uniformity, is_uniform, uniformity, varying
 
 
 def test_only_lanes_and_memory_diverge() -> None:
@@ -23,6 +23,14 @@ def test_only_lanes_and_memory_diverge() -> None:
     assert not is_uniform(base * 2 + offset, found)
 
 
+def test_a_let_that_is_told_of_varies_as_its_value_does() -> None:
+    uniform = Uniformity(())
+    same, apart = var("same"), var("apart")
+    uniform.let(same, const(3))
+    uniform.let(apart, Lane() + same)
+    assert (uniform(same), uniform(apart), uniform(apart + 1)) == (True, False, False)
+
+
 def test_loops_carry_divergence_back_to_their_start() -> None:
     """a takes b's value, b takes c's, c takes the lane's: three iterations later all vary."""
     k = KernelBuilder("k")
@@ -33,6 +41,16 @@ def test_loops_carry_divergence_back_to_their_start() -> None:
     found = varying(k.done())
     names = [*(loop[n] for n in "abcd"), first, loop.var, *(loop.result(n) for n in "abcd")]
     assert [v in found for v in names] == [True, True, True, False, True, False, True, True, True, False]
+
+
+def test_what_varies_still_does_when_more_has_been_found_to_vary() -> None:
+    k = KernelBuilder("k")
+    with k.loop("i", 0, 8, a=const(0), b=const(0)) as loop:
+        k.let("first", loop["a"] + 1)
+        loop.yields(Lane() + loop.var, loop["b"] + 1)
+    uniform = uniformity(k.done())
+    assert not uniform(Lane() + loop.var)
+    assert uniform(loop["b"] + 1)
 
 
 def test_an_exit_may_make_results_diverge() -> None:

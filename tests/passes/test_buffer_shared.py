@@ -255,6 +255,19 @@ def test_a_loop_of_any_length(slots: int, stages: int, begin: int, end: int) -> 
     assert sum(e.kind == "mma" for e in found) == max(end - begin, 0)
 
 
+@pytest.mark.parametrize("whole", ["begin", "end"])
+def test_a_loop_of_which_one_end_is_of_whole_rounds(whole: str) -> None:
+    naive = kernel(6, 2, 2)
+    loop = next(n for n in postorder(naive.body) if isinstance(n, For))
+    first, last = var("first"), var("last")
+    begin, end = (first * 2, last) if whole == "begin" else (first, last * 2)
+    runtime = replace(naive, body=If(begin < end, replace(loop, begin=begin, end=end), block()))
+    values = {first: const(1), last: const(3)}
+    found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
+    wanted = list(range(2, 3)) if whole == "begin" else list(range(1, 6))
+    assert [e.step for e in found if (e.kind, e.operand) == ("read", "src_tile")] == wanted
+
+
 @pytest.mark.parametrize(
     ("slots", "stages", "begin", "end"),
     [

@@ -16,7 +16,7 @@ from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Let
-from convgen.ir.types import s32
+from convgen.ir.types import f32, s32
 from convgen.passes.order_sums import order_sums
 from tests.strategies import FIXED
 
@@ -62,8 +62,10 @@ def results(kernel: Kernel, stored: int) -> np.ndarray[tuple[int, ...], np.dtype
         (lambda t: ((t[2] + t[0]) * 8 + 3) * 4, "(a * 8 + 3 + j * 8) * 4"),
         (lambda t: t[2] * 8 + t[1] * 4 + t[0] + 7, "a + 7 + i * 4 + j * 8"),
         (lambda t: t[1] + (t[2] + 3), "i + 3 + j"),
-        (lambda t: t[2] + t[2] * 2 + 3, "j + j * 2 + 3"),  # all of one block
+        (lambda t: t[2] + 3 + t[2] * 2, "j + 3 + j * 2"),  # all of one block
         (lambda t: (t[0] - t[2]) + t[1] + 5, "i + 5 + (a - j)"),  # a difference is one term
+        (lambda t: (t[2] + Lane()) * 8 + t[0], "a + (lane + j) * 8"),  # one multiplication of all lanes
+        (lambda t: (t[2].to(f32) + t[0].to(f32)).to(s32), "s32(f32(j) + f32(a))"),  # which floats round
     ],
 )
 def test_what_becomes_known_first_is_added_first(make: Callable[[Terms], Expr], wanted: str) -> None:
@@ -74,6 +76,8 @@ def test_what_becomes_known_first_is_added_first(make: Callable[[Terms], Expr], 
 def test_a_sum_that_others_use_stays_whole() -> None:
     before = sums(lambda t: t[0] + t[2] + -1, lambda t: t[0] + t[2] + 9)
     assert values(order_sums(before, FACTS)) == values(before)
+    multiples = sums(lambda t: (t[0] + t[2]) * 8 + 3, lambda t: (t[0] + t[2]) * 4 + 5)
+    assert values(order_sums(multiples, FACTS)) == values(multiples)
 
 
 def test_what_is_ordered_stays_as_it_is() -> None:

@@ -19,7 +19,7 @@ from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.stmt import Let
-from convgen.ir.types import s32, s64, u32, u64
+from convgen.ir.types import f32, s32, s64, u32, u64
 from convgen.passes.peephole import peephole
 from tests.strategies import FIXED
 
@@ -49,6 +49,11 @@ def text(k: Kernel) -> str:
         (lambda lane, n: lane * 3 + n, "mad24(u32(lane), 3, n)"),
         (lambda lane, n: lane + n + lane, "add3(u32(lane), n, u32(lane))"),
         (lambda lane, n: lane * 8, "u32(lane) << 3"),
+        (lambda lane, n: lane * 2, "u32(lane) << 1"),
+        (lambda lane, n: ((lane << 3).to(s32) + n.to(s32)).to(u32), "u32(lshl_add(s32(u32(lane)), 3, s32(n)))"),
+        (lambda lane, n: (lane.to(f32) + n.to(f32)).to(u32), "u32(f32(u32(lane)) + f32(n))"),  # no free conversion
+        (lambda lane, n: ((lane.to(s64) << 3) + 5).to(u32), "u32((s64(u32(lane)) << 3) + 5)"),
+        (lambda lane, n: (lane.to(s64) * 8).to(u32), "u32(s64(u32(lane)) * 8)"),
         (lambda lane, n: (n << 3) + lane, "(n << 3) + u32(lane)"),  # the scalar unit shifts
         (lambda lane, n: lane * 0x1000001 + n, "u32(lane) * 16777217 + n"),  # more than 24 bits
     ],
@@ -68,6 +73,8 @@ def test_before_and_after(make: object, amd: str) -> None:
         (lambda lane, n: (lane << n) + n, "(u32(lane) << n) + n"),
         (lambda lane, n: lane + n + 0x7FFF, "add3(u32(lane), n, 32767)"),
         (lambda lane, n: lane + n + 0x8000, "u32(lane) + n + 32768"),  # more than an immediate holds
+        (lambda lane, n: lane * 3 + 0x8000, "u32(lane) * 3 + 32768"),
+        (lambda lane, n: lane + 5 + 7, "u32(lane) + 5 + 7"),  # two constants
         (lambda lane, n: lane * 3 + 0xFFFF8000, "mad16(u32(lane), 3, 4294934528)"),
         (lambda lane, n: lane - n + 5, "add3(u32(lane), 0 - n, 5)"),
         (lambda lane, n: lane - n * 5, "mad16(0 - n, 5, u32(lane))"),
@@ -92,6 +99,7 @@ def names(k: Kernel) -> list[str]:
         ([lambda sum, n: sum + n, lambda sum, n: sum, lambda sum, n: sum * 3], ["sum"]),
         ([lambda sum, n: sum + n * 3, lambda sum, n: sum + n * 5], ["sum"]),  # one operation as it is
         ([lambda sum, n: sum + n + 1, lambda sum, n: sum], ["sum"]),  # of four
+        ([lambda sum, n: ((sum + n).to(u32) + 1).to(s32), lambda sum, n: sum], ["sum"]),
         ([lambda sum, n: sum + 2, lambda sum, n: sum + 3], ["sum"]),  # two constants
     ],
 )

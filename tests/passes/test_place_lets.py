@@ -14,7 +14,7 @@ from convgen.ir.expr import Binary, Const, Expr, Lane, Not, Select, Var, select
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
-from convgen.ir.types import VectorType, f16, f32, vector
+from convgen.ir.types import VectorType, f16, f32, s32, vector
 from convgen.ir.uniform import Uniformity, uniformity, varying
 from convgen.ir.votes import AllLanes
 from convgen.passes import pipeline
@@ -223,6 +223,72 @@ def test_hoisting_keeps_within_the_registers() -> None:
     tight = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=224)))
     assert roomy == 0
     assert 0 < tight <= 200
+
+
+def hoisted(words: str, *, reorders: bool, shared: int = 0) -> int:
+    """How many of many offsets are hoisted out of a loop with loads, `a`, stores of what they bring, `A`, and barriers.
+
+    Beside them it computes `shared` values twice, and as many offsets that all lanes share.
+    """
+    k = KernelBuilder("room")
+    surface = k.surface(k.buffer("b", f32, 1 << 16))
+    many = [k.scalar(f"n{n}") for n in range(shared)]
+    brought: dict[str, Var] = {}
+    with k.loop("n", 0, 4) as loop:
+        for word in words:
+            if word == "|":
+                k.barrier()
+            elif word.islower():
+                brought[word] = k.global_load(word, vector(f32, 4), surface, Lane() * 16, loop.var * 1024)
+            else:
+                k.global_store(surface, brought[word.lower()], Lane() * 16, loop.var * 1024)
+        for n, scalar in enumerate(many):
+            own = (Lane() + loop.var) * (2 * n + 3)
+            k.global_store(surface, loop.var.to(f32), own * 4 + own, (scalar * 3 + n) * 4)
+        for n in range(60):
+            k.global_store(surface, loop.var.to(f32), Lane() * 4 + (n + 1) * 256)
+    placed = place_lets(k.done(), attrs.evolve(FACTS, registers=64, core=attrs.evolve(FACTS.core, reorders=reorders)))
+    assert isinstance(placed.body, Block)
+    uniform = uniformity(placed)
+    return sum(isinstance(s, Let) and not uniform(s.value) for s in placed.body.stmts)
+
+
+@pytest.mark.parametrize(
+    ("words", "in_order", "reordered"),
+    [
+        *(("aA", 1, 1), ("abAB", 2, 2), ("aA|bB", 1, 1)),
+        ("aAbB", 1, 2),  # all that is loaded between two barriers
+        *(("a|bAB", 2, 2), ("a|b|AB", 2, 2), ("a|A|b|B", 1, 1)),
+    ],
+)
+def test_a_loop_keeps_registers_for_what_its_loads_hold(words: str, in_order: int, reordered: int) -> None:
+    for held, reorders in ((in_order, False), (reordered, True)):
+        assert hoisted(words, reorders=reorders) == hoisted("", reorders=reorders) - 4 * held
+
+
+def test_what_stays_in_the_loop_or_is_the_same_in_all_lanes_takes_no_room_of_those_hoisted() -> None:
+    assert hoisted("", reorders=True, shared=9) == hoisted("", reorders=True)
+
+
+def test_a_let_that_is_there_is_the_only_one() -> None:
+    k = KernelBuilder("named")
+    surface = k.surface(k.buffer("b", f16, 4096))
+    row = Lane() * 12 + 8
+    k.let("row", row)
+    part = k.global_load("part", f16, surface, row)
+    k.global_store(surface, part, row)
+    placed = place_lets(k.done(), FACTS)
+    assert [s.var.name for s in statements(placed.body) if isinstance(s, Let)] == ["row", "b_surface"]
+    assert str(placed).count("lane * 12") == 1
+
+
+def test_what_a_branch_uses_twice_is_computed_once_there() -> None:
+    k = KernelBuilder("branch")
+    surface = k.surface(k.buffer("b", s32, 4096))
+    with k.when(k.group[0] < 3):
+        part = k.global_load("part", s32, surface, Lane() * 4)
+        k.global_store(surface, part * 3 + 1, (part * 3) * 4)
+    assert str(place_lets(k.done(), FACTS)).count("part * 3") == 1
 
 
 def test_what_lanes_seldom_vote_for_computes_what_it_needs() -> None:

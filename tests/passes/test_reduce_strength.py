@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Div, Expr, Lane, Mod
+from convgen.ir.expr import Div, Expr, Lane, Mod, eq
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import For
 from convgen.ir.types import s32
+from convgen.ir.verify import verify
 from convgen.passes.reduce_strength import reduce_strength
 
 TRIPS = 40
@@ -23,7 +24,10 @@ LANES = 64
 
 @attrs.frozen
 class Quotient:
-    """`(a * i + lanes * lane + rows * (lane // 8) + b) // below`, then `% count` unless that is 0."""
+    """`(a * i + lanes * lane + rows * (lane // 8) + b) // below`, then `% count` unless that is 0.
+
+    With `inner` what is divided is a quotient by that, and `more`.
+    """
 
     a: int
     b: int
@@ -31,27 +35,34 @@ class Quotient:
     count: int
     lanes: int = 0
     rows: int = 0
+    inner: int = 1
+    more: int = 0
 
     def of(self, i: Expr) -> Expr:
         number = i * self.a
         number = number + Lane() * self.lanes if self.lanes else number
         number = number + Lane() // 8 * self.rows if self.rows else number
-        quotient = (number + self.b) // self.below
+        number = number + self.b
+        number = number // self.inner + self.more if self.inner > 1 else number
+        quotient = number // self.below
         return quotient % self.count if self.count else quotient
 
     def at(self, i: int, lane: int) -> int:
-        quotient = (i * self.a + self.lanes * lane + self.rows * (lane // 8) + self.b) // self.below
+        number = i * self.a + self.lanes * lane + self.rows * (lane // 8) + self.b
+        quotient = (number // self.inner + self.more * (self.inner > 1)) // self.below
         return quotient % self.count if self.count else quotient
 
 
-def kernel(quotients: list[Quotient], begin: int) -> Kernel:
-    """Stores every quotient of every turn."""
+def kernel(quotients: list[Quotient], begin: int, turns: int = TRIPS) -> Kernel:
+    """Stores every quotient of every turn, of which fewer may run than the loop's bounds say."""
     k = KernelBuilder("digits")
     surface = k.surface(k.buffer("out", s32, TRIPS * len(quotients) * LANES))
     with k.loop("i", begin, begin + TRIPS) as loop:
         for n, q in enumerate(quotients):
             row = (loop.var - begin) * len(quotients) + n
             k.global_store(surface, q.of(loop.var), row * (4 * LANES) + Lane() * 4)
+        if turns < TRIPS:
+            k.exit_if(eq(loop.var, begin + turns - 1))
         loop.yields()
     return k.done()
 
@@ -75,6 +86,8 @@ QUOTIENTS = st.builds(
     st.sampled_from((0, 0, 2, 3, 5)),
     st.sampled_from((0, 0, 1, 8)),
     st.sampled_from((0, 0, 0, 24, 108)),
+    st.sampled_from((1, 1, 2, 3)),
+    st.sampled_from((0, 1, 5)),
 )
 
 
@@ -84,6 +97,27 @@ def test_the_values_stay(quotients: list[Quotient], begin: int) -> None:
     assert stored(reduce_strength(kernel(quotients, begin)), quotients) == expected(quotients, begin)
 
 
+def test_a_loop_may_be_left_early() -> None:
+    taps = [Quotient(1, 0, below, count) for below, count in ((1, 2), (2, 3))]
+    reduced = reduce_strength(kernel(taps, 0, turns=5))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
+    assert stored(verify(reduced, "message"), taps)[:5] == expected(taps, 0)[:5]
+    assert not np.any(stored(reduced, taps)[5:])
+
+
+@pytest.mark.parametrize(("outer", "left"), [(4, False), (5, True)])
+def test_a_loop_stays_that_divides_what_it_would_carry(outer: int, left: bool) -> None:
+    """But by powers of two, for which no range need be known."""
+    k = KernelBuilder("scaled")
+    surface = k.surface(k.buffer("out", s32, LANES))
+    with k.loop("i", 0, TRIPS) as loop:
+        row = k.let("row", loop.var // 3 * 2)
+        k.global_store(surface, row // outer, Lane() * 4)
+        loop.yields()
+    before = k.done()
+    assert (reduce_strength(before) is before) == left
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 2, 7])
 def test_no_division_is_left_where_boundaries_divide_one_another(ahead: int) -> None:
     """The taps of a 3x3 kernel over 2 channel blocks, this iteration and some iterations ahead."""
@@ -91,6 +125,11 @@ def test_no_division_is_left_where_boundaries_divide_one_another(ahead: int) -> 
     reduced = reduce_strength(kernel(taps, 0))
     assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
     assert stored(reduced, taps) == expected(taps, 0)
+
+
+def test_no_division_is_left_of_a_quotient_and_more() -> None:
+    reduced = reduce_strength(kernel([Quotient(1, 40, 2, 0, inner=3, more=1)], 0))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(reduced))
 
 
 def digits_of(reduced: Kernel) -> int:
@@ -117,6 +156,20 @@ def test_whole_quotients_are_carried_in_place_of_digits_that_nobody_asks_for() -
 def test_boundaries_that_do_not_divide_one_another_are_left_alone() -> None:
     before = kernel([Quotient(1, 0, 2, 0), Quotient(1, 0, 3, 0)], 0)
     assert reduce_strength(before) is before
+
+
+@pytest.mark.parametrize("other", [Quotient(5, 0, 7, 0), Quotient(1, 0, 7, 0, lanes=1)])
+def test_those_of_another_number_are_carried(other: Quotient) -> None:
+    alone = [Quotient(1, 0, 2, 0), Quotient(1, 0, 3, 0)]
+    reduced = reduce_strength(kernel([*alone, other], 0))
+    assert stored(reduced, [*alone, other]) == expected([*alone, other], 0)
+    assert digits_of(reduced) == 2
+
+
+def test_numbers_are_not_made_one_where_boundaries_would_not_divide_one_another() -> None:
+    rows = [Quotient(2, 0, 7, 0, lanes=1), Quotient(2, 0, 3, 0, lanes=1, rows=21)]
+    (loop,) = (s for s in postorder(reduce_strength(kernel(rows, 0))) if isinstance(s, For))
+    assert not any(isinstance(e, (Div, Mod)) for e in postorder(loop.body))
 
 
 def test_a_loop_without_divisions_is_left_alone() -> None:

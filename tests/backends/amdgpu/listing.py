@@ -1,6 +1,6 @@
 """Machine functions from listings, and back: what the assembler would read, with labels as block borders.
 
-LDS operations touch one tile; `slot:1` behind the operands says which slot.
+LDS operations touch one tile; `slot:1` behind the operands says which slot, `lds` that a load goes there.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from convgen.backends.amdgpu.isa import MATRIX, OPCODES
+from convgen.backends.amdgpu.isa import DIRECT, M0, MATRIX, OPCODES
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
+    Flag,
     Function,
     Imm,
     Instruction,
@@ -56,7 +57,10 @@ def _instruction(line: str, target: str) -> Instruction:
     operands = [_operand(word) for word in (*words, last) if word]
     slot = next((m.removeprefix("slot:") for m in modifiers if m.startswith("slot:")), None)
     results = 0 if _NO_RESULT.match(name) else 1
-    dst = [o for o in operands[:results] if isinstance(o, Reg)]
+    if "lds" in modifiers:
+        (op,) = (op for op in DIRECT.values() if op.name == name)
+        return Instruction(op, (), tuple(operands), tuple(modifiers))
+    dst = [o for o in operands[:results] if isinstance(o, Reg | Flag)]
     shared = Access("shared", "tile", int(slot or -1), "write" in name) if name.startswith("ds_") else None
     return Instruction(_opcode(name, target), tuple(dst), tuple(operands[results:]), tuple(modifiers), shared)
 
@@ -67,6 +71,8 @@ def _opcode(name: str, target: str) -> Opcode:
 
 def _operand(word: str) -> Operand:
     match = _REGISTER.fullmatch(word)
+    if word == M0:
+        return Flag(M0)
     if match is None:
         return Imm(int(word, 0))
     first = int(match[2] or match[3])

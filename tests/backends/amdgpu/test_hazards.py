@@ -205,6 +205,28 @@ EXPECTED = {
         buffer_store_dwordx2 v[0:1], v8, s[0:3], 0
         v_mov_b32 v1, 0
     """,
+    ("gfx942", "where a load into shared memory goes"): """
+        s_mov_b32 m0, 64
+        s_nop 0
+        buffer_load_dword v8, s[0:3], 0 lds
+        s_add_u32 m0, s4, 64
+        v_mov_b32 v9, 0
+        buffer_load_dword v8, s[0:3], 0 lds
+        s_mov_b32 m0, 0
+        buffer_load_dword v1, v8, s[0:3], 0
+    """,
+    ("gfx942", "part of a register, of which the other part is kept"): """
+        v_cvt_pk_fp8_f32 v0, v1, v2
+        v_mov_b32 v4, v0
+        v_cvt_pk_fp8_f32 v0, v1, v2 op_sel:[0,0,1]
+        s_nop 0
+        v_mov_b32 v4, v0
+    """,
+    ("gfx942", "transcendental results, stored"): """
+        v_exp_f32 v1, v0
+        ds_write_b32 v20, v1
+        v_sub_f32 v3, v2, v0
+    """,
     ("gfx942", "over the back edge"): """
         loop:
         s_nop 3

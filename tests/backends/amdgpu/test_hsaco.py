@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from convgen import driver
 from convgen.backends.amdgpu.assemble import _is_harmless, assemble, assemble_module
@@ -45,6 +49,23 @@ def loaded(code_object: bytes) -> list[bytes]:
     return [header[:40], header[48:60], *parts]
 
 
+def listed(code_object: bytes) -> tuple[dict[str, tuple[Any, ...]], list[object]]:
+    """Sections and symbols as tools see them, without those that only lld leaves."""
+    elf = ELFFile(io.BytesIO(code_object))
+    fields = ("sh_type", "sh_flags", "sh_addr", "sh_info", "sh_addralign", "sh_entsize")
+    sections = {
+        s.name: (elf.get_section(s["sh_link"]).name, s["sh_addr"] and s["sh_size"], *map(s.__getitem__, fields))
+        for s in elf.iter_sections()
+        if s.name not in (".relro_padding", ".comment")
+    }
+    return sections, [(s.name, s["st_value"], s["st_size"], s["st_info"], s["st_other"]) for s in _symbols(elf)]
+
+
+def _symbols(elf: Any) -> Iterator[Any]:
+    for name in (".symtab", ".dynsym"):
+        yield from elf.get_section_by_name(name).iter_symbols()
+
+
 def in_process(text: str, target: str) -> bytes | None:
     llvm = library()
     assert llvm is not None
@@ -60,11 +81,35 @@ def test_all_that_is_loaded_is_as_lld_has_it(name: str) -> None:
     assert made is not None
     assert wanted is not None
     assert loaded(made) == loaded(wanted)
+    assert listed(made) == listed(wanted)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
     assert in_process(REFUSED[name] + "s_endpgm\n", "gfx942") is None
+
+
+@pytest.mark.parametrize(
+    ("more", "is_linked"),
+    [
+        ("", True),
+        ('.section .more,"a",@progbits\n.long 1\n', False),
+        ('.section .more,"a",@progbits\n', True),  # in which there is nothing
+        ("named:\n.long 0\n", False),
+        (".globl named\n", False),  # of another module
+        (".section .rodata\n.quad other\n.globl other\n", False),
+        (".text\ns_nop 5\n", False),
+    ],
+    ids="nothing section empty local undefined distance code".split(),
+)
+def test_what_the_printer_does_not_write_is_left_to_the_linker(more: str, is_linked: bool) -> None:
+    problem, target = MODULES["one kernel"]
+    text = driver.compile(driver.build(problem, target)).asm
+    llvm = library()
+    assert llvm is not None
+    relocatable = llvm.relocatable(text + "\n" + more, target)
+    assert relocatable is not None
+    assert (linked(relocatable) is not None) == is_linked
 
 
 def test_a_refused_line_is_told_by_the_program() -> None:

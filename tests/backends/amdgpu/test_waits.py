@@ -174,6 +174,16 @@ EXPECTED = {
         end:
         s_endpgm
     """,
+    "what drains waits for stores too, and only for what its counter counts": """
+        ds_read_b32 v2, v8
+        buffer_load_dword v0, v8, s[0:3], 0
+        buffer_store_dword v1, v8, s[0:3], 0
+        s_waitcnt vmcnt(0)
+        buffer_inv
+        v_mov_b32 v9, v0
+        s_waitcnt lgkmcnt(0)
+        v_mov_b32 v9, v2
+    """,
     "a matrix instruction waits for all three operands": """
         ds_read_b64 v[0:1], v8
         ds_read_b64 v[2:3], v8

@@ -17,12 +17,12 @@ _PLACES = Physical(Allocation({v: 8 * v.number for v in _TUPLES.values()}, {}), 
 
 
 def _instruction(word: str) -> Instruction:
-    """`add`, or a product by its sums and factors: `apq`; with `0`, of new sums."""
+    """`add`, or a product by sums and factors: `apq`; with `0`, of new sums, with `!` of factors of another type."""
     if word == "add":
         return XeInstruction(OPCODES["add"])
     sums, a, b = (Reg(_TUPLES[name], 0, 8) for name in word[:3])
-    start = Null("f") if word[3:] else region(sums, "f")
-    return XeInstruction(dpas("dpas.8x8", 8), (region(sums, "f"),), (start, region(a, "hf"), region(b, "hf")), lanes=16)
+    start, type = Null("f") if "0" in word else region(sums, "f"), "bf" if "!" in word else "hf"
+    return XeInstruction(dpas("dpas.8x8", 8), (region(sums, "f"),), (start, region(a, type), region(b, type)), lanes=16)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,10 @@ def _instruction(word: str) -> Instruction:
         ("apq brs", [1, 1]),
         ("apq apr", [1, 1]),  # the sums of the one before
         ("apq0 bpr0", [2]),
-        ("apq pqr", [1, 1]),  # a factor of the one before is written
+        ("apq qpr", [1, 1]),  # a factor of the one before is written
+        ("apq bpr qps", [2, 1]),  # a factor of the first
+        ("bpq apr", [2]),
+        ("apq bpr!", [1, 1]),
         ("apq bpa", [1, 1]),  # a result of it is a factor
         ("apq bpr csr dst", [2, 2]),
     ],

@@ -24,8 +24,16 @@ class Code:
     def add(self, made: XeInstruction) -> None:
         self.blocks[-1].instructions.append(made)
 
-    def compare(self, than: int, *, condition: str = "lt", of: Reg | None = None, into: Reg | None = None) -> Reg:
-        flag, dst = self.new("f"), Null("d") if into is None else region(into, "d")
+    def compare(
+        self,
+        than: int,
+        *,
+        condition: str = "lt",
+        of: Reg | None = None,
+        into: Reg | None = None,
+        flag: Reg | None = None,
+    ) -> Reg:
+        flag, dst = flag or self.new("f"), Null("d") if into is None else region(into, "d")
         source = region(of or self.v, "d")
         self.add(
             XeInstruction(
@@ -148,6 +156,31 @@ def test_no_more_are_kept_than_there_are_registers() -> None:
     c.choose(c.compare(3))
     assert sum(line.startswith("cmp") for line in c.left(3)) == 3
     assert sum(line.startswith("cmp") for line in c.left(2)) == 4
+
+
+def test_flags_take_no_register_more_from_their_last_reader_on() -> None:
+    c = Code()
+    for _ in range(3):
+        c.choose(c.compare(3))
+    assert sum(line.startswith("cmp") for line in c.left(1)) == 1
+
+
+def test_not_what_another_block_reads() -> None:
+    c = Code()
+    c.choose(c.compare(3))
+    second = c.compare(3)
+    c.blocks.append(BasicBlock("next"))
+    c.choose(second)
+    assert sum(line.startswith("cmp") for line in c.left()) == 2
+
+
+def test_not_what_is_set_again() -> None:
+    c = Code()
+    first = c.compare(3)
+    c.choose(first)
+    c.choose(c.compare(4, flag=first))
+    c.choose(c.compare(3))
+    assert sum(line.startswith("cmp") for line in c.left()) == 3
 
 
 def test_pairs_stand_even() -> None:

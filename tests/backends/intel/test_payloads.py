@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -45,14 +45,19 @@ class Code:
     def part(self, dword: int, value: Reg, *, block: int = 1) -> None:
         self.add("mov", region(self.p, "ud", dword), region(value, "ud", 0, 0), partial=True, block=block)
 
-    def kept(self, registers: int = 32) -> Mapping[str, list[Instruction]]:
+    def jump(self, block: int, target: str) -> None:
+        self.blocks[block].instructions.append(XeInstruction(OPCODES["jmpi"], target=target))
+
+    def kept(
+        self, registers: int = 32, scalars: int = 16, holds: Sequence[int] = HOLDS
+    ) -> Mapping[str, list[Instruction]]:
         """What is left of each block; places fit, and nothing that is needed is overwritten."""
-        self.blocks[1].instructions.append(XeInstruction(OPCODES["jmpi"], target="loop"))
-        self.blocks[2].instructions.append(XeInstruction(OPCODES["eot"], (), (self.sum,)))
+        self.jump(-2, "loop")
+        self.blocks[-1].instructions.append(XeInstruction(OPCODES["eot"], (), (self.sum,)))
         function = Function("f", self.blocks)
-        banks = {"v": Bank(registers, {1: 1}), "s": Bank(16, {1: 1})}
-        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks, HOLDS)
-        verify(found, banks, Allocation(places, {"v": registers, "s": 16}))
+        banks = {"v": Bank(registers, {1: 1}), "s": Bank(scalars, {1: 1})}
+        found, places = keep_payloads(function, allocate(function, banks).base, Liveness(function), banks, holds)
+        verify(found, banks, Allocation(places, {"v": registers, "s": scalars}))
         assert max(at for v, at in places.items() if v.bank == "v") < registers
         return {block.label: block.instructions for block in found.blocks}
 
@@ -71,18 +76,42 @@ def test_addresses_are_made_before_the_loop() -> None:
     assert made(found["loop"]) == 0
 
 
+def kept_of(registers: int, holds: Sequence[int] = HOLDS) -> int:
+    """How many of the messages' addresses stay, in so many registers."""
+    c = Code()
+    for n in range(MESSAGES):
+        c.load(c.address(c.s, 64 * n))
+    found = c.kept(registers, holds=holds)
+    count = made(found["entry"])
+    assert made(found["loop"]) == MESSAGES - count
+    return count
+
+
 def test_as_many_as_there_are_registers_for() -> None:
-    counts = []
-    for registers in range(4, 20):
-        c = Code()
-        for n in range(MESSAGES):
-            c.load(c.address(c.s, 64 * n))
-        found = c.kept(registers)
-        counts.append(made(found["entry"]))
-        assert made(found["loop"]) == MESSAGES - counts[-1]
+    """All as soon as there is one for each, one for the sum and one for what is brought."""
+    counts = [kept_of(registers) for registers in range(4, 20)]
     assert counts == sorted(counts)
     assert counts[0] == 0
-    assert 0 < counts[len(counts) // 2] <= counts[-1] == MESSAGES
+    assert counts.index(MESSAGES) + 4 == MESSAGES + 2
+
+
+@pytest.mark.parametrize("registers", range(4, 10))
+def test_the_others_are_left_alone_for_the_longest_time_that_lets_some_stay(registers: int) -> None:
+    alone = [kept_of(registers, (hold,)) for hold in sorted(HOLDS, reverse=True)]
+    assert kept_of(registers) == next(filter(None, alone), 0)
+
+
+@pytest.mark.parametrize("case", ["not always", "from further ahead"])
+def test_nothing_is_made_before_a_loop_where_all_must_come_by(case: str) -> None:
+    """The block ahead of a loop may leave for elsewhere, or be one of two from which it is entered."""
+    c = Code()
+    c.load(c.address(c.s, 64))
+    if case == "not always":
+        c.jump(0, "exit")
+    else:
+        c.jump(0, "loop")
+        c.blocks.insert(1, BasicBlock("ahead"))
+    assert made(c.kept()["loop"]) == 1
 
 
 def test_what_the_loop_changes_is_made_there() -> None:
@@ -138,7 +167,7 @@ def test_parts_that_stay_the_same_are_set_once() -> None:
     assert sum(i.op.name == "mov" for i in found["entry"]) == 5
 
 
-@pytest.mark.parametrize("case", ["two values", "changed", "read before", "all of it"])
+@pytest.mark.parametrize("case", ["two values", "changed", "read before", "all of it", "several dwords"])
 def test_parts_that_do_not_are_set_again(case: str) -> None:
     c = Code()
     if case == "read before":
@@ -151,9 +180,11 @@ def test_parts_that_do_not_are_set_again(case: str) -> None:
     if case == "changed":
         c.add("add", region(c.s, "ud"), region(c.s, "ud", 0, 0), Literal(1, "ud"))
     if case == "all of it":
-        c.add("mov", region(c.p, "ud"), Literal(0, "ud"), lanes=LANES)
-        c.part(5, c.s)
+        c.part(15, c.s)
         c.load(c.p)
+        c.add("mov", region(c.p, "ud"), Literal(0, "ud"), lanes=LANES)
+    if case == "several dwords":
+        c.add("mov", region(c.p, "ud", 6), region(c.s, "ud", 0, 0), lanes=2, partial=True)
     found = c.kept()
     assert sum(i.op.name == "mov" for i in found["loop"]) == sum(i.op.name == "mov" for i in c.blocks[1].instructions)
 
@@ -166,6 +197,14 @@ def test_other_parts_do_not_matter() -> None:
         c.load(c.p)
     c.add("add", region(c.p, "q"), region(c.p, "q"), Literal(8, "q"), partial=True)  # dwords 0 and 1
     assert sum(i.op.name == "mov" for i in c.kept()["loop"]) == 2
+
+
+def test_a_loop_may_go_on_in_a_block_without_messages() -> None:
+    c = Code()
+    c.part(5, c.s)
+    c.load(c.p)
+    c.blocks.insert(2, BasicBlock("latch"))
+    assert sum(i.op.name == "mov" for i in c.kept()["loop"]) == 0
 
 
 def test_a_part_within_a_wider_one_is_set_again() -> None:
@@ -205,9 +244,10 @@ def test_not_those_that_are_read_behind_the_loop() -> None:
     assert numbers(c.kept()["loop"]) == 1
 
 
-def test_only_as_many_as_scalars_are_left() -> None:
+@pytest.mark.parametrize("scalars", range(10, 22))
+def test_only_as_many_as_scalars_are_left(scalars: int) -> None:
+    """All, or all scalars but one, in which the others are made again."""
     c = Code()
     for _ in range(20):
         constant(c)
-    left = numbers(c.kept()["loop"])
-    assert 0 < left < 20
+    assert numbers(c.kept(scalars=scalars)["loop"]) == (0 if scalars >= 20 else 21 - scalars)

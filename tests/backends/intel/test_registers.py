@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -53,6 +54,15 @@ def test_the_smaller_register_file_that_holds_it(target: str) -> None:
         assert TARGETS[target]().emit(holding(target, count)).registers["grf_count"] == grf, count
     with pytest.raises(DoesNotFit, match="bank v has no 8 free words of 256"):
         TARGETS[target]().emit(holding(target, 40))
+
+
+@XE
+@pytest.mark.parametrize("count", [0, 3, 20])
+def test_registers_that_are_reported_are_those_of_the_text(target: str, count: int) -> None:
+    """But for the payload of the end of thread, which stands at the end of the file."""
+    emitted = TARGETS[target]().emit(holding(target, count))
+    used = [int(at) + int(size or 1) for at, size in re.findall(r"\br(\d+)(?::(\d+))?\b", emitted.text)]
+    assert emitted.registers["grf"] == max(end for end in used if end != emitted.registers["grf_count"])
 
 
 @XE

@@ -331,6 +331,32 @@ def test_a_token_that_is_set_again_is_done(tokens: int) -> None:
 
 
 @BOTH
+def test_a_unit_reads_in_turn_what_it_overwrites(target: str) -> None:
+    c = Code()
+    c.load(1, 10)
+    c.load(10, 11)
+    assert c.waits(target) == ["$4", "$5"]
+    c = Code()
+    c.load(1, 10)
+    c.local("load", 10)
+    assert c.waits(target)[1].startswith("$4.")
+
+
+def test_units_share_tokens_by_what_they_do_in_loops() -> None:
+    """Of three tokens for messages two are of those to local memory."""
+    c = Code()
+    for n in range(4):
+        c.load(20 + n, 10)
+    c.block("loop")
+    for n in range(2):
+        c.local("load", n)
+    c.alu(0, 5, flag=0)
+    c.branch("loop", 0)
+    c.block("end")
+    assert c.waits("xehpc", tokens=7)[:6] == ["$4", "$4", "$4", "$4", "$5", "$6"]
+
+
+@BOTH
 def test_products_added_to_one_accumulator_keep_to_one_token(target: str) -> None:
     c = Code()
     for acc in (40, 48, 40, 48):
@@ -346,12 +372,12 @@ def test_a_chain_waits_ahead_of_its_first(target: str) -> None:
     c = Code()
     c.load(72, 10)
     c.load(104, 10)
-    for acc in (40, 48):
+    for acc in (40, 48, 56):
         c.dpas(acc, 104, acc + 32)
     for acc in (40, 48):
         c.dpas(acc, 112, acc + 32)
     c.alu(70, 48, type="f")
-    assert c.waits(target)[2:] == ["$4.dst; Atomic,$5.dst", "$0", "Atomic,$0.dst", "$0", "$0.dst"]
+    assert c.waits(target)[2:] == ["$4.dst; Atomic,$5.dst", "Atomic", "$0", "Atomic,$0.dst", "$0", "$0.dst"]
 
 
 # ---------------------------------------------------------------- control flow
@@ -419,8 +445,9 @@ def behind_the_next(c: Code) -> None:
 @pytest.mark.parametrize(("behind", "waits"), [(overwritten, True), (elsewhere, False), (behind_the_next, False)])
 def test_a_barrier_waits_for_loads_of_what_is_overwritten(behind: Callable[[Code], None], waits: bool) -> None:
     """A thread that has signalled is past its loads, where others may store there next."""
-    c = Code()
-    c.local("load", 1)
-    c.signal()
-    behind(c)
-    assert ("$4.dst" in c.waits("xehpc")[1]) == waits
+    for kind in ("load", "store"):  # a store is seen to by the fence
+        c = Code()
+        c.local(kind, 1)
+        c.signal()
+        behind(c)
+        assert ("$4.dst" in c.waits("xehpc")[1]) == (waits and kind == "load")

@@ -68,6 +68,10 @@ def carried(text: str, target: str) -> str:
         ("load{$4} sync{$3.dst} dpas{$1}", "load{$4} sync{$3.dst} dpas{$1}"),
         ("alu load{$4} sync{$3.dst} dpas{$1}", "alu load{$4} sync{$3.dst} dpas{$1}"),  # nothing is held up in between
         ("alu alu{$6.dst} alu{$6.dst} alu{$6.dst} alu{$6.dst} sync{$3.dst} load", None),  # too far
+        (
+            "alu alu{$6.dst} alu{$6.dst} alu{$6.dst} sync{$3.dst} load",
+            "alu{$3.dst} alu{$6.dst} alu{$6.dst} alu{$6.dst} load",
+        ),
         ("alu alu{$3} sync{$3.dst} load{$5}", "alu alu{$3} sync{$3.dst} load{$5}"),  # which has a token itself
         ("alu alu{$3} alu sync{$3.dst} load{$5}", "alu alu{$3} alu{$3.dst} load{$5}"),
         ("sync{A@1} load{$5}", "sync{A@1} load{$5}"),  # no token

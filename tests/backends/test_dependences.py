@@ -1,0 +1,138 @@
+"""What must follow what in a block: as looking at all pairs says, and as late as what it reads is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from convgen.backends.machine.dependences import dependences
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
+from convgen.backends.machine.instruction import (
+    Access,
+    BasicBlock,
+    Function,
+    Instruction,
+    Opcode,
+    Reg,
+    Unit,
+    VirtualRegister,
+)
+from tests.backends.machines import SHARED, VALU, functions
+from tests.strategies import FIXED
+
+FENCE = Opcode("fence", Unit.GLOBAL, latency=9, fence=True)
+
+
+def meet(one: Sequence[Reg], other: Sequence[Reg]) -> bool:
+    """Whether some words are in both."""
+    return any(a.vreg is b.vreg and words(a) & words(b) for a in one for b in other)
+
+
+def words(r: Reg) -> set[int]:
+    return set(range(r.first, r.first + r.count))
+
+
+def flags(i: Instruction) -> set[str]:
+    return {*i.flag_uses(), *i.flag_defs()}
+
+
+def keeps_order(a: Instruction, b: Instruction, published: Ahead) -> bool:
+    """Whether `b` must follow an earlier `a` for what they do in memory.
+
+    What goes to shared memory from elsewhere is on its way until a barrier behind which others may touch it.
+    """
+    if not all(i.barrier or i.op.fence or i.access is not None for i in (a, b)):
+        return False
+    if a.op.fence or b.op.fence:
+        return True
+    if b.barrier and a.access is not None and a.origin is not None:
+        return any(a.access.conflicts(other) for other in published[b])
+    if a.barrier or b.barrier:
+        return all(i.barrier or any(x.space == "shared" for x in i.accesses) for i in (a, b))
+    return any(x.conflicts(y) for x in a.accesses for y in b.accesses)
+
+
+def reasons(a: Instruction, b: Instruction, published: Ahead) -> Iterator[int]:
+    """Why `b` must follow an earlier `a`, by the slots that it has to wait then."""
+    if meet(a.defs(), b.uses()):
+        yield a.op.latency
+    if meet(a.defs(), b.defs()) or flags(a) & flags(b):
+        yield 1
+    if meet(a.uses(), b.defs()):
+        yield 0
+    if keeps_order(a, b, published):
+        yield a.op.latency if b.barrier else 1
+
+
+def closure(edges: dict[int, dict[int, int]], count: int) -> list[set[int]]:
+    """All that each must stand behind, through others too."""
+    behind: list[set[int]] = []
+    for n in range(count):
+        behind.append({m for before in edges.get(n, {}) for m in (before, *behind[before])})
+    return behind
+
+
+def needed(code: Sequence[Instruction], n: int, published: Ahead) -> Iterator[tuple[int, int]]:
+    """What an instruction must wait for itself: last writers of words, users of flags, what a barrier is there for."""
+    i = code[n]
+    for word in (Reg(r.vreg, at, 1) for r in i.uses() for at in words(r)):
+        yield from [(m, code[m].op.latency) for m in range(n) if meet(code[m].defs(), [word])][-1:]
+    for flag in flags(i):
+        yield from [(m, 1) for m in range(n) if flag in flags(code[m])][-1:]
+    awaited = set[int]()
+    for m in reversed(range(n if i.barrier else 0)):
+        if m not in awaited and keeps_order(code[m], i, published):
+            yield m, code[m].op.latency
+            if code[m].barrier:
+                awaited |= {k for k in range(m) if keeps_order(code[k], code[m], published)}
+
+
+@settings(FIXED, max_examples=60)
+@given(functions(most=12), st.lists(st.integers(0, 12), max_size=2), st.integers(1, 2), st.integers(1, 5))
+def test_all_that_must_follow_follows(function: Function, fences: list[int], turns: int, brought: int) -> None:
+    """Of code with fences, and accesses of which some bring from one memory to another."""
+    for at in fences:
+        function.blocks[0].instructions.insert(at, Instruction(FENCE))
+    for n, i in enumerate(function.instructions()):
+        if i.access is not None and i.access.space == "global" and n % brought == 0:
+            i.origin, i.access = i.access._replace(write=False), Access("shared", i.access.region, n % 3 - 1, True)
+    published = accesses_ahead(function)
+    for block in function.blocks:
+        body, count = block.instructions, len(block.instructions)
+        found: dict[int, dict[int, int]] = {}
+        for n, is_next, before in dependences(body, published, turns):
+            found[n + count * is_next] = before
+        code = body * turns
+        pairs = {
+            n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published)])}
+            for n in range(len(code))
+        }
+        for n, before in found.items():
+            assert all(latency <= pairs[n][m] for m, latency in before.items())
+        for n in range(count if turns > 1 else 0):  # of the next turn as of this one
+            own = {m + count: latency for m, latency in found.get(n, {}).items()}
+            found[n + count] = {**found.get(n + count, {}), **own}
+        assert closure(found, len(code)) == closure(pairs, len(code))
+        for n in range(len(code)):
+            assert all(found[n][m] >= latency for m, latency in needed(code, n, published))
+
+
+def _follows(*body: Instruction) -> dict[int, dict[int, int]]:
+    """What each instruction must follow."""
+    function = Function("f", [BasicBlock("entry", list(body))])
+    return {n: before for n, _, before in dependences(body, accesses_ahead(function))}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_overwritten_is_not_waited_for(whole: bool) -> None:
+    """But where words of it are left."""
+    pair, other = Reg(VirtualRegister(0, "v", 2, "pair"), 0, 2), Reg(VirtualRegister(1, "v", 1, "other"), 0, 1)
+    slow = Instruction(SHARED, (pair,))
+    over = Instruction(VALU, (pair if whole else pair.words(0, 1),))
+    assert _follows(slow, over, Instruction(VALU, (other,), (pair,))) == {
+        1: {0: 1},
+        2: {1: VALU.latency} if whole else {0: SHARED.latency, 1: VALU.latency},
+    }
