@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import product
 from math import gcd, prod
 
 from convgen.ir.error import DoesNotFit
@@ -230,15 +231,17 @@ def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts)
         )
         return
     yield in_order
-    near = lanes // 2
-    while near and rows % (lanes * lanes // near) == 0:
-        yield (
-            Digit(line, near, _PLACE, 1),
-            Digit(line, lanes // near, _PLACE, lanes),
-            Digit(line, lanes // near, _PLACE, near),
-            Digit(line, rows * near // (lanes * lanes), _PLACE, lanes * lanes // near),
-        )
-        near //= 2
+    powers = [lanes >> n for n in range(1, lanes.bit_length())]
+    # How many neighbours, and how many messages take those up to the next block: first all that make up `lanes`.
+    ways = sorted(product(powers, powers), key=lambda way: (way[0] * way[1] != lanes, -way[0]))
+    for near, messages in ways:
+        if near * messages <= lanes and messages > 1 and rows % (lanes * messages) == 0:
+            yield (
+                Digit(line, near, _PLACE, 1),
+                Digit(line, messages, _PLACE, lanes),
+                Digit(line, lanes // near, _PLACE, near),
+                Digit(line, rows // (lanes * messages), _PLACE, lanes * messages),
+            )
 
 
 def _split_in_rectangles(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convgen import driver
 from convgen.backends import target
 from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import const
@@ -22,6 +23,7 @@ from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import Way, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order
+from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
 
@@ -89,6 +91,25 @@ def test_lanes_write_without_conflicts(name: str, operand: str) -> None:
         split = copy_layout(view(f16, (0, 1, 2)), memory, rows, cols, facts, waves, f16)
         apart = find_gaps(memory, f16, split.stored, facts)
         assert write_conflicts(apart, f16, split.stored, facts) == 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        ("mb4ic64ih7oc128oh7kh3ph1", "tile=64x128x32 waves=1x4 mma=16x8x16 slots=2 taps=split subtiles=8"),
+        ("mb1ic3ih32oc64oh16kh7sh2ph3", "tile=256x64x32 waves=8x2 mma=16x8x16 slots=2 taps=runs"),
+    ],
+)
+def test_lanes_write_neighbours_of_several_blocks(problem: str, config: str) -> None:
+    """Blocks of eight rows: neither in order nor sixteen rows apart do lanes begin in different banks."""
+    built = driver.build(
+        Conv.parse(problem, dir="FWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb"), "xehpc", config
+    )
+    assert built.plan is not None
+    of_m = built.plan.parts[0].of_m
+    assert of_m.tile is not None
+    assert of_m.copy is not None
+    assert write_conflicts(of_m.tile.digits, f16, of_m.copy.stored, XE["xehpc"]) == 0
 
 
 #: (operand, axis along which memory runs) -> how its rectangles stand in registers, and how these are stored.
