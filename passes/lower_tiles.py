@@ -31,6 +31,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import Fma
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import Mutator
 from convgen.ir.node import replace
@@ -218,8 +219,7 @@ class _Lowering(Mutator):
 
     def _in_wide_rows(self, s: st.StoreView) -> st.StoreView:
         """The same store, in larger rectangles if there are such of more columns."""
-        layout = wide_rows(linearize(s.view), s.layout, self.facts)
-        return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
+        return _in_order(s, wide_rows(linearize(s.view), s.layout, self.facts))
 
     def _along_memory(self, s: st.StoreView) -> st.StoreView:
         """The same store, whose messages take what of a lane's elements stands together in memory."""
@@ -228,9 +228,7 @@ class _Lowering(Mutator):
             return s
         dim = s.layout.dims[axis]
         layout = s.layout.along(dim)
-        if layout.contiguous(dim) == s.layout.contiguous(dim):
-            return s
-        return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
+        return s if layout.contiguous(dim) == s.layout.contiguous(dim) else _in_order(s, layout)
 
     def AtomicView(self, s: st.AtomicView) -> st.Stmt:
         one = self._global(s, s.view.memory.elem.bytes)
@@ -338,6 +336,11 @@ class _Lowering(Mutator):
 
 
 _READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.TurnedRead}
+
+
+def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:
+    """The same store, with each lane's elements in the order of another layout."""
+    return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
 
 def _all_of(buffer: Global) -> Surface:

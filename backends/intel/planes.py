@@ -64,7 +64,6 @@ class Payloads:
         self.loads, self.prefetches = (_Pool(self._lasting, _MOST_LOADS) for _ in range(2))
         self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}  # the first of each plane, and its rectangle
         self.stores: dict[str, _Pool] = {}  # by the block that they are in
-        self.made: dict[tuple[str, _Kind], Reg] = {}  # the first one of stores in a block
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
@@ -134,11 +133,8 @@ class Payloads:
 
     def _passing(self, kind: _Kind) -> Reg:
         """A payload made where it is needed: a copy, where the block has one like it."""
-        key = self.out.block.label, kind
-        if key in self.made:
-            return self._copied(self.made[key], kind[0])
-        self.made[key] = payload = self._described(*kind)
-        return payload
+        like = next((payload for k, payload in self.stores[self.out.block.label].busy if k == kind), None)
+        return self._copied(like, kind[0]) if like else self._described(*kind)
 
     def _described(self, plane: Plane, shape: Rectangle, elem_bytes: int, shift: int | None) -> Reg:
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
