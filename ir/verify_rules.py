@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr
 from convgen.ir.floats import APPROXIMATE, EXACT, Approximate, Fma
-from convgen.ir.layout.digits import Space, times
+from convgen.ir.layout.digits import Digits, Space, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import (
+    COL,
     MOST_BYTES,
+    ROW,
     Global,
     Plane,
     RectangleOrder,
@@ -20,7 +25,6 @@ from convgen.ir.layout.memory import (
     Shared,
     SizedView,
     View,
-    column_major,
 )
 from convgen.ir.mutate import postorder
 from convgen.ir.simplify.extents import complaint, never_less
@@ -234,14 +238,26 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Parts of a tile whose rows or columns lie evenly apart are at constant distances, if no swizzle leads out."""
+    """Elements of a part are as far apart as those of one that begins with the tile, and no swizzle leads out."""
     tile, swizzle = n.tile, n.tile.swizzle
     along, line = (n.row, n.col) if tile.is_turned else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
-    evenly = tile.pitch is not None or tile.digits == column_major(tile.rows, tile.cols)
+    evenly = all(
+        _is_even(tile.digits, dim, first, count)
+        for dim, first, count in zip((ROW, COL), (n.row, n.col), n.layout.shape)
+    )
     if n.row < 0 or n.col < 0 or not evenly or leads_out:
         return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
     return None
+
+
+@lru_cache(maxsize=2**10)
+def _is_even(digits: Digits, dim: str, first: int, count: int) -> bool:
+    """Whether `count` positions along a dim from `first` on are as far apart in memory as those from 0 on."""
+    at = np.arange(count)
+    near, far = (digits.place({**dict.fromkeys(digits.dims, 0), dim: begin + at}) for begin in (0, first))
+    moved = np.atleast_1d(far.get(Space.MEMORY, 0) - near.get(Space.MEMORY, 0))
+    return bool((moved == moved[0]).all())
 
 
 def _atomic(c: Checker, n: Any) -> str | None:

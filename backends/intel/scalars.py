@@ -362,7 +362,10 @@ class XeScalars(Scalars):
             case x.Comparison():
                 return self._compare(e, out.lanes)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
-                return self._flags(_ALU[type(e)][0], self._bits(a), self._bits(b))
+                # What takes most flags is made while none is held for the other.
+                first, second = sorted((a, b), key=_flags_at_once, reverse=True)
+                made = {each: self._bits(each) for each in (first, second)}
+                return self._flags(_ALU[type(e)][0], made[a], made[b])
             case x.Not(a):
                 return self._flags("not", self._bits(a))
             case x.Uniform(a):
@@ -445,6 +448,19 @@ class XeScalars(Scalars):
         sources = [region(o, "uw", 0, 0) if isinstance(o, Reg) else self.out.source(o, "uw") for o in src]
         self.out.emit(name, (region(flag, "uw"),), sources)
         return flag
+
+
+def _flags_at_once(e: x.Expr) -> int:
+    """How many flag registers a bool takes while it is made, if its operands are made in the best order."""
+    match plain(strip(e)):
+        case x.Var():
+            return 0
+        case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
+            most, least = sorted(map(_flags_at_once, (a, b)), reverse=True)
+            return max(1, most + (most == least))
+        case x.Not(a):
+            return max(1, _flags_at_once(a))
+    return 1
 
 
 def _is_kept(type: AnyType) -> bool:

@@ -275,7 +275,7 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         global_widths=(32, 16, 12, 8, 4, 2, 1),
         shared_widths=(32, 16, 8, 4, 2, 1),
         global_imm_max=0,
-        shared_imm_max=0,
+        shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=phases,
         shared_half_read=phases.of_less(2),

@@ -29,6 +29,7 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "subtiles": ("vgpr", "grf", "workgroups of a unit"),
     "prefetch": ("loop instructions",),
     "reorder": ("launches",),
+    "packed": ("launches", "loop instructions"),
     "sum": ("launches",),
     "map": ("L2 hits, %", "MiB from memory"),
     "in": ("clocks a kFLOP", "loop instructions"),

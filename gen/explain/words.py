@@ -22,6 +22,7 @@ MEANINGS: dict[str, str] = {
     "subtiles": "parts of M that a subgroup multiplies one after the other",
     "prefetch": "blocks of K by which memory is brought nearer ahead of its load",
     "reorder": "inputs that a launch before brings into their default layout",
+    "packed": "inputs that a launch before lays out as the product reads them: rows of K, without gaps",
     "sum": "how slices of K meet",
     "map": "the order in which workgroups take their tiles",
     "in": "types in which inputs are multiplied",

@@ -237,6 +237,20 @@ class _Builder:
             made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
             self.shared |= self._launch(made, None, mapping)
 
+    def _packed(self, part: Part) -> _Launches:
+        """The kernels that lay inputs out as a product reads them; every tile of it needs all of their workgroups."""
+        found: _Launches = {}
+        for each in (part.of_n, part.of_m):
+            if each.unpacked:
+                kernel = kernel_name(self.plan, f"pack_{each.view.memory.name}")
+                made, mapping = streams.transpose(kernel, each.unpacked, each.view, self.plan.facts)
+                found |= self._launch(made, None, mapping)
+        return found
+
+    def _before(self, part: Part) -> _Launches:
+        """What a product needs for itself."""
+        return {**self._packed(part), **self._sums(part)}
+
     def widened(self) -> None:
         """The kernels that bring zero points of 4 bits to bytes."""
         for point in self.problem.zero_points:
@@ -256,9 +270,9 @@ class _Builder:
     def _merged(self) -> None:
         """One launch of all products, behind what they need."""
         plan = self.plan
-        sums = [self._sums(part) for part in plan.parts]
+        needed = [self._before(part) for part in plan.parts]
         main = self._launch(merged_kernel(plan, "main"), plan.config.tile[:2], plan.parts[0].mapping)
-        for part, before in zip(plan.parts, sums):
+        for part, before in zip(plan.parts, needed):
             own = {n: evolve(launch, mapping=part.mapping) for n, launch in main.items()}
             self._section(part, {**self.shared, **before, **own})
 
@@ -273,7 +287,7 @@ class _Builder:
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.result, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
-        used = {**self.shared, **self._sums(part)}
+        used = {**self.shared, **self._before(part)}
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):

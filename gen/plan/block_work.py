@@ -113,6 +113,8 @@ class _Block:
     def slot_bytes(self) -> Numbers:
         """With what stands between rows."""
         gaps: Numbers
+        if self.facts.block_bytes:
+            return self.copied
         if not self.kind.taps:
             pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
             gaps = (self.m + self.n) * (pitch - self.k) * self.elem
@@ -158,7 +160,9 @@ class _Block:
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
-        if self.kind.taps:  # behind whose rows are gaps, so that those that are written at a time share banks
+        if (
+            self.kind.taps and not self.facts.block_bytes
+        ):  # behind whose rows are gaps, so that those that are written at a time share banks
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes

@@ -80,7 +80,7 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
     tables = [
-        (ranked(shape, atom, facts, moved, meetings), clocks)
+        (ranked(shape, atom, facts, moved, meetings), clocks + shape.before)
         for moved, clocks in reorders(problem, facts)
         for shape in shapes(problem, facts, moved)
         for atom in atoms

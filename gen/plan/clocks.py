@@ -99,6 +99,7 @@ class Table:
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.slices, at),
             reorder=self.moved,
+            packed=shape.packed,
             sum="last" if (at_a_time := self._at(self.at_a_time, at)) else "",
             at_a_time=at_a_time,
             subtiles=given.subtiles[at[SUBTILES]],
@@ -373,6 +374,8 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
     by_turns = (slots == 1) | (by_taps & (slots > 0) & ~pipeline.loops(k_blocks))
     serial = serial + np.where(by_turns, costs.shared_exposed * work.shared + costs.shared_latency, 0)
+    if not core.reorders:  # A subgroup copies and then multiplies: what it issues is hidden by others on its SIMD only.
+        serial = serial + work.issue / np.maximum(1.0, together * work.subgroups / core.simds)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
     hides = shape.runs or costs.others_hide
     exposed = costs.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)

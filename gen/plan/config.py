@@ -97,6 +97,7 @@ class Config:
     #: Parts of M that a subgroup multiplies one after the other, each with registers for its inputs only.
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
+    packed: tuple[str, ...] = ()  #: names of inputs that an earlier kernel lays out as the product reads them
     sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
     at_a_time: int = 0  #: slices; that meet at most where `last` ones add up, then as many of their sums; 0: all
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
@@ -177,6 +178,7 @@ class Config:
         rest += f" subtiles={self.subtiles}" if self.subtiles > 1 else ""
         rest += f" prefetch={self.prefetch}" if self.prefetch else ""
         rest += f" reorder={'+'.join(self.reorder)}" if self.reorder else ""
+        rest += f" packed={'+'.join(self.packed)}" if self.packed else ""
         rest += f" sum={self.sum}" if self.sum else ""
         rest += f":{self.at_a_time}" if self.at_a_time else ""
         rest += f" map={self.map}" if self.map != IN_ROWS else ""
@@ -275,6 +277,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),
     "prefetch": ("COUNT", _count),
     "reorder": ("src|wei|diff_dst[+...]", _names),
+    "packed": ("src|wei|diff_dst[+...]", _names),
     "sum": ("atomic|launch|last[:2..8]", _sum),
     "map": ("ORDER", Order.parse),
     "in": ("TYPE[:TYPE]", _types),

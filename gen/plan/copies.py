@@ -285,13 +285,20 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
             return _in_parts(rows, cols, chunk, lanes, subgroups)
         return chunk, gcd(lanes, across)
     strips = divide("rows over lanes", rows, lanes)
-    while strips * cols < subgroups * chunk and chunk * elem_bytes > _WORD_BYTES:
+    across = subgroups // gcd(subgroups, strips)
+    while cols % (chunk * across) and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
     return chunk, 1
 
 
 def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
-    """As many rows, or the next more, whose copy comes out even (see `copy_layout`)."""
+    """As many rows, or the next more, whose copy comes out even (see `copy_layout`); where lanes go down rows, those
+    that take the fewest messages, of up to one strip more for each subgroup.
+    """
+    if facts.block_bytes:
+        lanes = facts.subgroup_size
+        strips = range(-(-rows // lanes), -(-rows // lanes) + subgroups)
+        return lanes * min(strips, key=lambda n: n / _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0])
     chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
     down, runs = facts.subgroup_size // across, cols // (chunk * across)
     counts = range(-(-rows // down), -(-rows // down) + subgroups)
@@ -319,9 +326,7 @@ def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tu
 
 def copied_at_once(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
     """Elements along K that a lane takes at once of a tile that comes out even."""
-    return (
-        facts.chunk_bytes // elem_bytes if facts.block_bytes else _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
-    )
+    return _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
 
 
 def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:

@@ -5,10 +5,11 @@ which copy into it.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.digits import Digits
+from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
 from convgen.ir.node import replace
@@ -18,7 +19,7 @@ from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
 from convgen.plan.config import Config
-from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, is_turned, pitch_of
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, even_rows, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
 
 
@@ -34,6 +35,7 @@ class Operand:
     taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
     direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
     conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
+    unpacked: View | None = None  #: where it is before a launch packs it, if one does
 
     @property
     def less(self) -> int:
@@ -117,22 +119,78 @@ def operand_in_rows(
     if run and is_turned(view, elem, fragment, facts):
         with suppress(DoesNotFit):
             return operand(view, elem, shape[0], fragment, config, facts, period=run)
-    (rows, cols), chunk, subgroups = shape, facts.chunk_bytes, config.subgroups
-    halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
+    make = partial(
+        _rows_of_blocks if facts.block_bytes else _rows_apart, view, elem, fragment, config, facts, run, often
+    )
+    (rows, cols), subgroups = shape, config.subgroups
+    if facts.block_bytes:
+        rows = even_rows(rows, cols, elem.bytes, facts, subgroups)
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
-            dense = row_major(more, cols)
-            copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
-            found: list[Operand] = []
-            for unit in (chunk, chunk // 2) if halved else (chunk,):
-                chunks = run * elem.bytes // unit
-                within = chunks & -chunks
-                apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
-                digits = row_major(more, cols, apart * unit // elem.bytes)
-                tile = Shared(f"{view.memory.name}_tile", elem, more, cols, digits, config.slots, swizzle, unit)
-                found.append(Operand(view, elem, tile, copy, conflicts=conflicts))
-            return min(found, key=lambda each: each.conflicts)
+            return make((more, cols))
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
+
+
+def _rows_apart(
+    view: View,
+    elem: Type,
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    run: int,
+    often: int,
+    shape: tuple[int, int],
+) -> Operand:
+    """The same with gaps behind rows, of so many and no more; DoesNotFit where they do not come out even."""
+    (rows, cols), chunk = shape, facts.chunk_bytes
+    halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
+    copy = copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem)
+    found: list[Operand] = []
+    for unit in (chunk, chunk // 2) if halved else (chunk,):
+        chunks = run * elem.bytes // unit
+        within = chunks & -chunks
+        apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
+        digits = row_major(rows, cols, apart * unit // elem.bytes)
+        tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, unit)
+        found.append(Operand(view, elem, tile, copy, conflicts=conflicts))
+    return min(found, key=lambda each: each.conflicts)
+
+
+def _rows_of_blocks(
+    view: View,
+    elem: Type,
+    fragment: Fragment,
+    config: Config,
+    facts: TargetFacts,
+    run: int,
+    _: int,
+    shape: tuple[int, int],
+) -> Operand:
+    """The same in the order of blocks: runs of columns behind one another, or rows of as many columns as blocks have.
+
+    DoesNotFit where it does not come out even, or blocks may not begin at any row.
+    """
+    rows, cols = shape
+    image = _image(fragment, elem, facts)
+    if run:
+        size = image.span(Space.MEMORY)
+        beside = Digit(COL, cols // run, Space.MEMORY, size)
+        below = Digit(ROW, divide("rows of a tile", rows, fragment.shape[0]), Space.MEMORY, size * beside.size)
+        digits = Digits(image.dims, (*image.digits, *(d for d in (beside, below) if d.size > 1)))
+    else:
+        depth = image.merged(Space.MEMORY).of(COL)[0]
+        down = next(d.stride for d in image.of(ROW))
+        if (depth.stride, depth.size) != (1, down):
+            raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have rows one behind the other")
+        whole = (
+            Digit(COL, down, Space.MEMORY, 1),
+            Digit(ROW, rows, Space.MEMORY, down),
+            Digit(COL, cols // down, Space.MEMORY, down * rows),
+        )
+        digits = Digits(image.dims, tuple(d for d in whole if d.size > 1))
+    copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem)
+    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, Swizzle(), facts.chunk_bytes)
+    return Operand(view, elem, tile, copy)
 
 
 def _direct(

@@ -31,6 +31,7 @@ from convgen.plan.contraction import Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
+from convgen.plan.packing import packed
 from convgen.plan.padding import Padding, padding
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
@@ -207,9 +208,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if isinstance(unit, MmaTile) and product_count(problem) > 1 and (config.slices > 1 or config.map.shares):
         what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
         raise DoesNotFit(f"{what}: there are several products")
-    missing = [name for name in config.reorder if name not in [t.name for t in problem.factors]]
-    if missing:
-        raise DoesNotFit(f"reorder={missing[0]}: the problem has no such input")
+    _check_moves(problem, config)
     unit, parts = _laid_out(problem, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
@@ -225,6 +224,16 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     plan = evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _check_moves(problem: Problem, config: Config) -> None:
+    """DoesNotFit where inputs that are moved before are none, or are moved twice."""
+    names = [t.name for t in problem.factors]
+    for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
+        if missing := [name for name in moved if name not in names]:
+            raise DoesNotFit(f"{word}={missing[0]}: the problem has no such input")
+    if twice := [name for name in config.packed if name in config.reorder]:
+        raise DoesNotFit(f"packed={twice[0]}: it is reordered")
 
 
 def _with_teams(plan: Plan) -> Plan:
@@ -269,13 +278,13 @@ def _resident(
 ) -> list[Resident]:
     """The products whose windows are resident in shared memory, all of as many taps; DoesNotFit where they are not."""
     given = f"taps={config.taps}"
-    if not isinstance(unit, MmaTile) or facts.block_bytes or not config.slots or any(config.direct):
+    if not isinstance(unit, MmaTile) or not config.slots or any(config.direct):
         raise DoesNotFit(f"{given}: wanted rows of shared memory, that registers bring, for matrix instructions")
     if config.slices > 1 or config.map.shares:
         raise DoesNotFit(f"{given}: wanted one slice")
     if config.types or problem.runtime:
         raise DoesNotFit(f"{given}: wanted inputs that are not converted, of sizes that are known")
-    found = [resident(product, config.tile[2]) for product in products]
+    found = [resident(product, config.tile[2], facts.planes) for product in products]
     if len({len(each.taps) for each in found}) > 1:
         raise DoesNotFit(f"{given}: products have different counts of taps")
     return found
@@ -410,12 +419,20 @@ def _part(
     facts: TargetFacts,
 ) -> Part:
     tile_m, tile_n, tile_k = config.tile
+    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
+    blocks = -(-product.k // (tile_k * config.slices))
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
+    from_n, from_m = (
+        packed(view, product.role, rows, blocks * config.slices * tile_k) if view.memory.name in config.packed else view
+        for view, rows in ((product.of_n, tiles[1] * tile_n), (product.of_m, tiles[0] * tile_m))
+    )
+    if windows and from_m is not product.of_m:
+        raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
     if windows and isinstance(unit, MmaTile):
         run = tile_k // len(windows.taps)
         shapes = (tile_n, tile_k), (tile_m + windows.reach, run)
         of_n = operand_in_rows(
-            product.of_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
+            from_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
         )
         of_m = operand_in_rows(
             windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps)
@@ -423,15 +440,17 @@ def _part(
         of_m = evolve(of_m, taps=windows.taps)
     elif isinstance(unit, MmaTile):
         direct_n, direct_m = config.direct
-        of_n = operand(product.of_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
-        of_m = operand(product.of_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
+        of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
+        of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = kept_apart((of_n, of_m), facts)
         of_n, of_m = (
-            evolve(o, made=dequantise.of(problem, o.view, (rows, tile_k)))
-            for o, rows in ((of_n, tile_n), (of_m, tile_m))
+            evolve(o, made=dequantise.of(problem, view, (rows, tile_k)))
+            for o, view, rows in ((of_n, product.of_n, tile_n), (of_m, product.of_m, tile_m))
         )
-    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
-    blocks = -(-product.k // (tile_k * config.slices))
+    of_n, of_m = (
+        evolve(o, unpacked=None if o.view.memory is view.memory else view)
+        for o, view in ((of_n, product.of_n), (of_m, product.of_m))
+    )
     grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)

@@ -13,13 +13,17 @@ from itertools import product as combinations
 from math import prod
 
 from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import Planes
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.planes import plane_of
 from convgen.plan.contraction import Product
 from convgen.plan.padding import windows
 
 _GIVEN = "taps=resident"
+_RECTANGLE = 8  #: rows; of the smallest rectangle that is a block of a matrix operand
 
 
 @frozen
@@ -46,18 +50,25 @@ class _Line:
     size: int  #: of the source
     growth: int  #: positions of the source between taps
     start: int  #: position of the source at the first tap of the first window
+    grain: int = 1  #: positions; of whose multiples lines are apart
 
     @property
     def padded(self) -> int:
         """The least distance of lines at which a tap beyond either end finds a gap."""
         apart = self.dim.size + (self.tap.size - 1) * self.growth
-        return max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
+        least = max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
+        return -(-least // self.grain) * self.grain
 
 
-def resident(product: Product, depth: int) -> Resident:
-    """The same product with `depth` elements in a block of K: channels with all taps; DoesNotFit if it cannot be."""
+def resident(product: Product, depth: int, planes: Planes | None = None) -> Resident:
+    """The same product with `depth` elements in a block of K: channels with all taps; DoesNotFit if it cannot be.
+
+    Where messages bring rectangles of `planes`, lines are so far apart that none goes on in the next one.
+    """
     m, k = product.of_m.axes[:2]
     lines = _lines(product)
+    if plane_of(linearize(product.of_m), planes):
+        lines[-1] = evolve(lines[-1], grain=_RECTANGLE)
     taps = tuple(line.tap for line in lines)
     *outer, channels = k
     if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:

@@ -14,12 +14,13 @@ from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, scalar
-from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.linear import WORD, linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
 from convgen.plan.directions import have_columns
+from convgen.plan.packing import packed
 from convgen.plan.plan import converted
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
@@ -82,6 +83,8 @@ class Shape:
     phases: str = APART  #: of strides, in products of their own or as columns of one
     windows: Resident | None = None  #: those that are resident in shared memory, if any are
     runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
+    packed: tuple[str, ...] = ()  #: inputs that a launch before lays out as the product reads them
+    before: float = 0.0  #: clocks; of those launches
     #: M, N and runs of K of each product in one grid, those of most work first, where there are several.
     merged: tuple[tuple[int, int, int], ...] = ()
 
@@ -95,7 +98,7 @@ class Shape:
 
     def makes(self, config: Config) -> bool:
         """Whether configs of this shape are like one that is given."""
-        same = (self.grids, self.phases) == (config.grids, config.phases)
+        same = (self.grids, self.phases, self.packed) == (config.grids, config.phases, config.packed)
         in_runs = self.runs == (config.tile[2] if config.taps == RUNS else 0)
         return same and in_runs and (self.windows is not None) == (config.taps == RESIDENT)
 
@@ -123,7 +126,8 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
     if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
         pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS))
-        ways = tuple(Way(*pipeline) for pipeline in pipelines)
+        # Loops go round in whole runs, so that what is trimmed of a message is known when it is written.
+        ways = tuple(way for p in pipelines if (way := Way(*p)).round % max(1, shape.inner // shape.runs) == 0)
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
     orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
     if shape.inner % chunk:
@@ -182,6 +186,26 @@ def _load(view: View, facts: TargetFacts) -> OperandLoad:
 
 
 def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:
+    """The products that a problem may become, and the same with weights packed where their loads are narrow."""
+    for shape in _shapes(problem, facts, moved):
+        yield shape
+        yield from _packed(shape, problem, facts)
+
+
+def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:
+    """The same with weights packed, if lanes load them in less than a word otherwise, and no launch moved them."""
+    view = shape.of_n
+    name, elem = view.memory.name, view.memory.elem
+    if name != "wei" or shape.parts > 1 or shape.merged or _load(view, facts).widest * elem.bits >= 8 * WORD:
+        return
+    rows, depth = view.extent(0), view.extent(1)
+    with suppress(DoesNotFit):
+        moved = (problem.tensor(name).layout.size_elems + rows * depth) * elem.bytes
+        clocks = facts.costs.launch + moved / (facts.compute_units * facts.costs.stream_rate)
+        yield evolve(shape, of_n=packed(view, "", rows, depth), packed=(name,), before=clocks)
+
+
+def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:
     """The largest product of the problem, if it has one; few products in one grid; and phases of few channels as
     columns of one.
     """
@@ -236,10 +260,10 @@ def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Sha
 def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:
     """That of a product whose windows can be resident, where they have taps enough to be worth it."""
     taps = prod(d.size for d in part.of_m.axes[1][:-1])
-    if problem.runtime or facts.block_bytes or taps < _LEAST_RESIDENT:
+    if problem.runtime or taps < _LEAST_RESIDENT:
         return
     with suppress(DoesNotFit):
-        found = resident(part, part.k)
+        found = resident(part, part.k, facts.planes)
         yield evolve(_shape(part, 1), m=found.product.m, windows=found)
 
 

@@ -41,7 +41,7 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 def _kind(config: Config) -> tuple[object, ...]:
     """What configs that do the same work in about the same way have in common."""
     windows = config.taps if config.taps in (RUNS, RESIDENT) else ""
-    launches = config.reorder, config.grids, config.phases
+    launches = config.reorder, config.packed, config.grids, config.phases
     return config.tile[:2], windows, config.slots > 0, config.copy, config.slices, launches
 
 

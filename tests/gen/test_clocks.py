@@ -8,7 +8,7 @@ import pytest
 from convgen.backends.target import get
 from convgen.plan.choose import candidates, clocks_of
 from convgen.plan.clocks import Clocks
-from convgen.plan.config import RESIDENT, Config
+from convgen.plan.config import RESIDENT, RUNS, Config
 from convgen.problem.conv import Conv
 
 LINE = "mb64ic256ih19oc512oh10kh3sh2ph1"  #: phases of 4, 2, 2 and 1 taps
@@ -92,3 +92,32 @@ def test_short_rows_with_gaps_are_written_twice() -> None:
     short, whole = of_windows("32x288", 1), of_windows("32x576", 1)
     once, more = 2 * 320 * 64 / 128, 2 * (320 - 288) * 64 / 128
     assert 2 * short.shared - whole.shared == once + more
+
+
+def on_xe(config: str, line: str = "mb32ic64ih56oc64oh56kh3ph1") -> Clocks:
+    found = clocks_of(Conv.parse(line, dir="FWD_D", dt="f16", **TAGS), Config.parse(config), get("xehpc").facts)
+    assert found is not None
+    return found
+
+
+def test_what_one_subgroup_of_a_simd_issues_nobody_hides() -> None:
+    """Xe's threads issue in order, eight engines have one each or two: of a barrier's clocks and of these."""
+    alone, two = (on_xe(f"tile=128x64x32 waves={waves} mma=16x8x16 slots=2") for waves in ("4x2", "8x2"))
+    assert alone.serial == pytest.approx(40 + alone.issue / alone.together)
+    assert two.serial == pytest.approx(40 + two.issue / (2 * two.together))
+
+
+def test_rows_in_the_order_of_blocks_have_no_gaps() -> None:
+    """Bytes written and read of a block: 512 + 128 rows of the source, 64 of weights for each of 9 taps."""
+    found = on_xe("tile=512x64x144 waves=16x1 mma=16x8x16 slots=1 taps=resident")
+    written, read = (640 * 32 + 64 * 288) / 128, (512 * 288 + 16 * 64 * 288) / 128
+    assert found.shared == pytest.approx(written + read, rel=0.06)
+
+
+def test_loops_go_round_in_whole_runs() -> None:
+    """A run of 21 is two blocks of 16: with three slots it would begin anywhere in the loop."""
+    problem = Conv.parse("mb32ic3ih224oc64oh112kh7sh2ph3", dir="FWD_D", dt="f16", **TAGS)
+    configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == RUNS]
+    rounds = {depth: {c.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
+    assert all(n % 2 == 0 for n in rounds[16])
+    assert 3 in rounds[32]

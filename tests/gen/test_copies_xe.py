@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations, product
+from math import inf
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import Way, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
-from convgen.plan.copies import comes_out_even, copy_layout, in_memory_order
+from convgen.plan.copies import comes_out_even, copy_layout, even_rows, in_memory_order
 from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
@@ -218,3 +219,30 @@ def test_registers_are_put_in_the_order_of_memory(data: st.DataObject) -> None:
     tile = Shared("t", f16, rows, cols, memory, 1, Swizzle(), 2)
     place = tile.address(0, at["row"], at["k"]) + 0 * registers
     assert (np.diff(place) > 0).all() or 3 in sizes
+
+
+@FIXED
+@given(
+    st.sampled_from(sorted(XE)), st.integers(1, 300), st.sampled_from((16, 32, 64)), st.sampled_from((1, 2, 4, 6, 16))
+)
+def test_rows_come_out_even_in_the_fewest_messages(name: str, rows: int, cols: int, subgroups: int) -> None:
+    """Of rows that stand one behind the other: no lane has more messages than with other rows that would do."""
+    facts = XE[name]
+
+    def messages(count: int) -> float:
+        digits = (
+            Digit(COL, 16, Space.MEMORY, 1),
+            Digit(ROW, count, Space.MEMORY, 16),
+            Digit(COL, cols // 16, Space.MEMORY, 16 * count),
+        )
+        try:
+            split = copy_layout(view(f16, (0, 1, 2)), Digits((ROW, COL), digits), count, cols, facts, subgroups, f16)
+        except DoesNotFit:
+            return inf
+        return split.loaded.registers / split.message
+
+    found = even_rows(rows, cols, 2, facts, subgroups)
+    others = range(-(-rows // facts.subgroup_size) * facts.subgroup_size, found, facts.subgroup_size)
+    assert rows <= found
+    assert messages(found) < inf
+    assert all(messages(other) > messages(found) for other in others)

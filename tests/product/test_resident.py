@@ -9,13 +9,16 @@ import pytest
 from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.error import UserError
+from convgen.plan import views
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
+from convgen.plan.resident import resident
 from convgen.problem.conv import Conv
 from convgen.run import verify
 from tests.product import test_padding as padding
 
 TARGETS = "gfx90a", "gfx942", "gfx950"
+XE = {"xehpg": ("2x2", "4x2", "1x2"), "xehpc": ("2x1", "2x2", "1x1")}  #: and grids of subgroups
 CHANNELS_LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 WAYS = (
     "slots=1", "slots=1 acc=a", "slots=2", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 map=xcc:2+group:3m",
@@ -53,6 +56,50 @@ def test_convolutions_are_right(target: str) -> None:
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
         ran += 1
     assert ran >= 6
+
+
+@pytest.mark.parametrize("target", XE)
+def test_blocks_of_shared_memory_may_begin_at_any_row(target: str) -> None:
+    random, ran = Random(f"resident {target}"), 0
+    ways = "slots=1", "slots=2", "slots=1 packed=wei", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 packed=wei"
+    for n in range(10):
+        problem, taps = windows(random)
+        depth = random.choice((16, 32))
+        tile = f"tile={random.choice((64, 96, 128))}x32x{depth * taps} waves={random.choice(XE[target])}"
+        config = f"{tile} mma=16x8x16 taps=resident {ways[n % len(ways)]}"
+        try:
+            code = driver.compile(driver.build(problem, target, config))
+        except UserError:
+            continue
+        outcome = verify.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
+        ran += 1
+    assert ran >= 3
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("mb2ic64ih14oc64oh14kh3ph1", 16),  # 15 would do
+        ("mb2ic64ih7oc64oh7kh3ph1", 8),
+        ("mb2ic12ih7oc64oh7kh3ph1", 8),  # 8 anyway
+        ("mb2ic12ih9oc64oh9kh3ph1", 10),  # rows of 24 bytes, which are no plane's
+    ],
+)
+def test_rectangles_stay_within_a_line_where_messages_bring_such(line: str, rows: int) -> None:
+    problem = Conv.parse(line, dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    (part,) = views.products(problem, 1)
+    assert resident(part, part.k, get("xehpc").facts.planes).source.axes[0][-1].padded == rows
+
+
+def test_windows_come_as_rectangles() -> None:
+    """No lane looks for its place; blocks go out as they are, to banks of their own."""
+    problem = Conv.parse("mb1ic64ih14oc32oh14kh3ph1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    config = "tile=128x32x144 waves=4x1 mma=16x8x16 slots=1 taps=resident packed=wei"
+    code = driver.compile(driver.build(problem, "xehpc", config))
+    main = code.asm[code.asm.index("_main") :]
+    assert "load_block2d" in main
+    assert "store.slm.d32x8" not in main
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -111,7 +158,7 @@ def test_the_chooser_takes_resident_windows_where_they_are_read_often() -> None:
         ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16 slices=2", "one slice"),
         ("mb1ic32ih9oc32kh3ph1", "gfx942", "tile=64x32x256 waves=2x1 mma=16x16x16", "3 x 3 taps times a divisor"),
         ("mb1ic32ih9oc32oh4kh3ph1sh2", "gfx942", "tile=64x32x288 waves=2x1 mma=16x16x16", "steps of 1"),
-        ("mb1ic32ih9oc32kh3ph1", "xehpc", "tile=64x32x288 waves=2x2 mma=16x8x16 slots=1", "rows of shared memory"),
+        ("mb1ic32ih9oc32kh3ph1", "xehpc", "tile=64x32x288 waves=2x2 mma=16x8x16 slots=0", "rows of shared memory"),
     ],
 )
 def test_others_are_refused_in_a_line(line: str, target: str, config: str, why: str) -> None:

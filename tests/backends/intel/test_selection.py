@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const, select
 from convgen.ir.fused import Fused
 from convgen.ir.types import bool_, s32, u32, u64
 from convgen.ir.verify import verify
+from convgen.passes.legalize_messages import legalize_messages
 from tests.backends.intel.random_kernels import TIMES, assert_simulates, kernels, simulates_through_the_passes
 from tests.strategies import FIXED, SWEEP
 
@@ -172,3 +174,18 @@ def test_64_bits_are_compared_where_the_engine_has_them() -> None:
         else:
             with pytest.raises(Unsupported, match="given a comparison of 64 bits"):
                 targets.get(target).emit(k.done())
+
+
+@pytest.mark.parametrize("deep_first", [False, True])
+def test_conditions_in_one_another_take_few_flags(*, deep_first: bool) -> None:
+    """XeHPG has four flag registers; of two conditions the one that takes more is made while none is held."""
+    k = KernelBuilder("masks", width=8)
+    y, lane = k.surface(k.buffer("y", u32, 8)), k.let("lane", Lane())
+    held: Expr = lane < const(7)
+    for n in range(1, 8):
+        one = (lane ^ n) < const(7)
+        held = held & one if deep_first else one & held
+    k.global_store(y, select(held, const(1, u32), const(0, u32)), lane * 4)
+    kernel = k.done()
+    lowered = legalize_messages(kernel, targets.get("xehpg").facts)
+    assert_simulates("xehpg", kernel, lowered, {"y": np.zeros(32, np.uint8)})

@@ -1,0 +1,139 @@
+"""Inputs that a launch before lays out as the product reads them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.error import UserError
+from convgen.plan.choose import candidates
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul
+from convgen.run import verify
+from tests.product import test_padding as padding
+
+LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+STEM = "mb2ic3ih14oc32oh7kh7sh2ph3"
+GRIDS = {
+    "gfx90a": ("2x1", "32x32x8"),
+    "gfx950": ("2x1", "16x16x16"),
+    "xehpg": ("2x2", "16x8x16"),
+    "xehpc": ("2x1", "16x8x16"),
+}
+WAYS = "slots=2", "slots=1", "slots=2 stages=2", "slots=3", "slots=2 subtiles=2", "slots=2 slices=2"
+
+
+def convolution(random: Random) -> Conv:
+    """A problem of few channels in any layout of its weights."""
+    ic, oc, k = random.choice((1, 2, 3, 5, 8, 17)), random.choice((3, 16, 20, 40)), random.choice((1, 2, 3, 5))
+    stride, d = random.choice((1, 2, 3)), random.choice((0, 0, 1))
+    size = random.randint((k - 1) * (d + 1) + 1, 10)
+    line = f"mb{random.randint(1, 2)}ic{ic}oc{oc}ih{size}kh{k}sh{stride}ph{random.randint(0, k // 2)}dh{d}"
+    tags = {**LAST, "wtag": random.choice(("axb", "abx", "xab"))}
+    direction, dt = random.choice(("FWD_D", "FWD_D", "BWD_D")), random.choice(("f16", "bf16", "s8", "u8:s8:s32"))
+    return Conv.parse(line, dir=direction, dt=dt if direction == "FWD_D" else "f16", **tags)
+
+
+@pytest.mark.parametrize("target", GRIDS)
+def test_convolutions_are_right(target: str) -> None:
+    random, ran = Random(f"packed {target}"), 0
+    waves, mma = GRIDS[target]
+    for n in range(12):
+        problem = convolution(random)
+        taps, k = random.choice((("split", 32), ("fused", 32), ("chunk", 64), ("runs", 32)))
+        phases = random.choice(("", " phases=columns")) if problem.direction.value == "BWD_D" else ""
+        if problem.inputs[0].dtype != "f16":
+            mma, k = ("16x16x16" if target == "gfx90a" else "16x16x32", 64) if target[0] == "g" else ("16x8x32", 64)
+        tile = f"tile={random.choice((64, 96))}x32x{k} waves={waves} mma={mma}"
+        line = f"{tile} taps={taps} {WAYS[n % len(WAYS)]} packed=wei"
+        try:
+            code = driver.compile(driver.build(problem, target, line + phases))
+        except UserError:
+            continue
+        outcome = verify.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
+        assert any("_pack_wei_packed" in name for name in code.kernels)
+        ran += 1
+    assert ran >= 3
+
+
+@pytest.mark.parametrize("name", ["src", "wei"])
+def test_either_factor_of_a_product_is_packed(name: str) -> None:
+    problem = Matmul.parse("50x36:36x40", dt="f16", stag="ba", wtag="ab")
+    code = driver.compile(driver.build(problem, "gfx942", f"tile=32x32x32 waves=1x1 mma=32x32x8 packed={name}"))
+    outcome = verify.run(code)
+    assert (outcome.mismatches, outcome.findings) == (0, ())
+    kept = next(f for f in ("src", "wei") if f != name)
+    (main,) = (launch for launch in code.record.launches if launch.kernel.endswith("_main"))
+    names = {argument.name for argument in main.args}
+    assert {f"{name}_packed", kept} <= names
+    assert name not in names
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize(
+    ("direction", "words"), [("FWD_D", "taps=runs"), ("BWD_D", "taps=split phases=columns"), ("BWD_D", "taps=split")]
+)
+def test_what_is_packed_for_padding_is_not_multiplied(target: str, direction: str, words: str) -> None:
+    """Weights with infinities meet what is outside the image, and phases that lack a tap: sums are made again."""
+    problem = Conv.parse(STEM, dir=direction, dt="f16", **LAST)
+    unit = "waves=1x1 mma=16x16x16" if target == "gfx942" else "waves=2x1 mma=16x8x16"
+    line = f"tile=64x16x32 {unit} packed=wei {words}"
+    padding.check(problem, target, line, padding.corners(problem))
+
+
+def test_a_sampled_tile_needs_all_of_the_launch_before() -> None:
+    problem = Conv.parse("mb8ic3ih32oc64oh16kh7sh2ph3", dir="FWD_D", dt="f16", **LAST)
+    line = "tile=64x32x32 waves=2x1 mma=16x8x16 taps=runs packed=wei"
+    outcome = verify.run(driver.compile(driver.build(problem, "xehpc", line)), groups=2)
+    assert (outcome.mismatches, outcome.findings) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "words", "why"),
+    [
+        (STEM, {}, "packed=diff_dst", "packed=diff_dst: the problem has no such input"),
+        (STEM, {}, "packed=wei reorder=wei", "packed=wei: it is reordered"),
+        ("g2" + STEM.replace("ic3", "ic4"), {}, "packed=wei", "packed=wei: wanted one product"),
+        ("mb2ic16ih8oc16oh8kh3ph1", {}, "taps=resident packed=src", "packed=src: its windows are resident"),
+    ],
+)
+def test_what_cannot_be_packed_is_said(line: str, options: dict[str, str], words: str, why: str) -> None:
+    problem = Conv.parse(line, dir="FWD_D", dt="f16", **{**LAST, **options})
+    tile = "32x32x144" if "resident" in words else "32x32x32"
+    with pytest.raises(UserError, match=why):
+        driver.build(problem, "gfx942", f"tile={tile} waves=1x1 mma=32x32x8 {words}")
+
+
+def test_sizes_known_at_launch_are_not_packed() -> None:
+    problem = Matmul.parse("50x36:36x40", dt="f16", runtime_dims_masks="2:1")
+    with pytest.raises(UserError, match="packed=wei: wanted one product, of sizes that are known"):
+        driver.build(problem, "gfx942", "tile=32x32x32 waves=1x1 mma=32x32x8 packed=wei")
+
+
+def test_rows_are_those_of_whole_tiles() -> None:
+    problem = Conv.parse(STEM, dir="FWD_D", dt="f16", **LAST)
+    config = Config.parse("tile=64x48x32 waves=2x1 mma=16x8x16 taps=runs slices=2 packed=wei")
+    (part,) = make_plan(problem, config, get("xehpc").facts).parts
+    assert (part.of_n.view.extent(0), part.of_n.view.extent(1)) == (48, 8 * 32)  # oc 32; 7 runs of 21 in two slices
+    assert part.of_n.unpacked is part.product.of_n
+    assert part.of_m.unpacked is None
+
+
+@pytest.mark.parametrize(
+    ("line", "direction", "packs"),
+    [
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "FWD_D", True),
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_D", True),
+        ("mb32ic64ih56oc64oh56kh3ph1", "FWD_D", False),  # lanes load whole chunks
+        ("mb1ic3ih8oc8oh8kh3ph1", "FWD_D", False),  # a launch takes longer than it spares
+    ],
+)
+def test_weights_are_packed_where_that_is_worth_a_launch(line: str, direction: str, *, packs: bool) -> None:
+    best = candidates(Conv.parse(line, dir=direction, dt="f16", **LAST), get("xehpc").facts)[0]
+    assert best.config.packed == (("wei",) if packs else ())
