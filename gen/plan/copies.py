@@ -298,7 +298,9 @@ def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgrou
     if facts.block_bytes:
         lanes = facts.subgroup_size
         strips = range(-(-rows // lanes), -(-rows // lanes) + subgroups)
-        return lanes * min(strips, key=lambda n: n / _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0])
+        chunks = {n: _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0] for n in strips}
+        whole = (n for n in strips if cols // chunks[n] % (subgroups // gcd(subgroups, n)) == 0)
+        return lanes * min(whole, key=lambda n: n / chunks[n])
     chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
     down, runs = facts.subgroup_size // across, cols // (chunk * across)
     counts = range(-(-rows // down), -(-rows // down) + subgroups)

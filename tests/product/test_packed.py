@@ -18,7 +18,7 @@ from convgen.run import verify
 from tests.product import test_padding as padding
 
 LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
-STEM = "mb2ic3ih14oc32oh7kh7sh2ph3"
+STEM = "mb1ic3ih12oc16oh6kh7sh2ph3"
 GRIDS = {
     "gfx90a": ("2x1", "32x32x8"),
     "gfx950": ("2x1", "16x16x16"),
@@ -33,7 +33,7 @@ def convolution(random: Random) -> Conv:
     ic, oc, k = random.choice((1, 2, 3, 5, 8, 17)), random.choice((3, 16, 20, 40)), random.choice((1, 2, 3, 5))
     stride, d = random.choice((1, 2, 3)), random.choice((0, 0, 1))
     size = random.randint((k - 1) * (d + 1) + 1, 10)
-    line = f"mb{random.randint(1, 2)}ic{ic}oc{oc}ih{size}kh{k}sh{stride}ph{random.randint(0, k // 2)}dh{d}"
+    line = f"mb1ic{ic}oc{oc}ih{size}kh{k}sh{stride}ph{random.randint(0, k // 2)}dh{d}"
     tags = {**LAST, "wtag": random.choice(("axb", "abx", "xab"))}
     direction, dt = random.choice(("FWD_D", "FWD_D", "BWD_D")), random.choice(("f16", "bf16", "s8", "u8:s8:s32"))
     return Conv.parse(line, dir=direction, dt=dt if direction == "FWD_D" else "f16", **tags)
@@ -43,9 +43,9 @@ def convolution(random: Random) -> Conv:
 def test_convolutions_are_right(target: str) -> None:
     random, ran = Random(f"packed {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(12):
+    for n in range(14):
         problem = convolution(random)
-        taps, k = random.choice((("split", 32), ("fused", 32), ("chunk", 64), ("runs", 32)))
+        taps, k = random.choice((("split", 32), ("fused", 32), ("chunk", 32), ("runs", 32)))
         phases = random.choice(("", " phases=columns")) if problem.direction.value == "BWD_D" else ""
         if problem.inputs[0].dtype != "f16":
             mma, k = ("16x16x16" if target == "gfx90a" else "16x16x32", 64) if target[0] == "g" else ("16x8x32", 64)
@@ -59,7 +59,7 @@ def test_convolutions_are_right(target: str) -> None:
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
         assert any("_pack_wei_packed" in name for name in code.kernels)
         ran += 1
-    assert ran >= 3
+    assert ran >= 2
 
 
 @pytest.mark.parametrize("name", ["src", "wei"])
@@ -75,9 +75,13 @@ def test_either_factor_of_a_product_is_packed(name: str) -> None:
     assert name not in names
 
 
-@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
 @pytest.mark.parametrize(
-    ("direction", "words"), [("FWD_D", "taps=runs"), ("BWD_D", "taps=split phases=columns"), ("BWD_D", "taps=split")]
+    ("target", "direction", "words"),
+    [
+        ("xehpc", "FWD_D", "taps=runs"),
+        ("gfx942", "BWD_D", "taps=split phases=columns"),
+        ("gfx942", "BWD_D", "taps=split"),
+    ],
 )
 def test_what_is_packed_for_padding_is_not_multiplied(target: str, direction: str, words: str) -> None:
     """Weights with infinities meet what is outside the image, and phases that lack a tap: sums are made again."""
@@ -120,7 +124,7 @@ def test_rows_are_those_of_whole_tiles() -> None:
     problem = Conv.parse(STEM, dir="FWD_D", dt="f16", **LAST)
     config = Config.parse("tile=64x48x32 waves=2x1 mma=16x8x16 taps=runs slices=2 packed=wei")
     (part,) = make_plan(problem, config, get("xehpc").facts).parts
-    assert (part.of_n.view.extent(0), part.of_n.view.extent(1)) == (48, 8 * 32)  # oc 32; 7 runs of 21 in two slices
+    assert (part.of_n.view.extent(0), part.of_n.view.extent(1)) == (48, 8 * 32)  # of 16; 7 runs of 21 in two slices
     assert part.of_n.unpacked is part.product.of_n
     assert part.of_m.unpacked is None
 

@@ -62,7 +62,7 @@ def test_convolutions_are_right(target: str) -> None:
 def test_blocks_of_shared_memory_may_begin_at_any_row(target: str) -> None:
     random, ran = Random(f"resident {target}"), 0
     ways = "slots=1", "slots=2", "slots=1 packed=wei", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 packed=wei"
-    for n in range(10):
+    for n in range(7):
         problem, taps = windows(random)
         depth = random.choice((16, 32))
         tile = f"tile={random.choice((64, 96, 128))}x32x{depth * taps} waves={random.choice(XE[target])}"
@@ -74,7 +74,7 @@ def test_blocks_of_shared_memory_may_begin_at_any_row(target: str) -> None:
         outcome = verify.run(code)
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
         ran += 1
-    assert ran >= 3
+    assert ran >= 2
 
 
 @pytest.mark.parametrize(
