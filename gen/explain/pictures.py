@@ -184,7 +184,7 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
     each = width // tile.elem.bytes
     if layout.registers % each or (at[:, :each] - at[:, :1] != np.arange(each) * tile.elem.bytes).any():
         return None
-    return conflict_cycles((at[:, 0] // width).tolist(), facts.shared_read, width)
+    return conflict_cycles(at[:, 0] // width, facts.shared_read, width)
 
 
 def _banks(tile: Shared, facts: TargetFacts) -> Drawing:

@@ -4,6 +4,7 @@ which copy into it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from convgen.ir.error import DoesNotFit
@@ -18,7 +19,7 @@ from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
 from convgen.plan.config import Config
-from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, is_turned, pitch_of
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, deals, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
 
 
@@ -71,14 +72,26 @@ def operand(
     copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem) if copied else None
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
-    swizzle, conflicts = Swizzle(), 0
-    if not facts.block_bytes:
-        length = rows if turned else cols
-        swizzle, conflicts = find_swizzle(
-            length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
-        )
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+    def dealt(copy: CopyLayout) -> Operand:
+        swizzle, conflicts = Swizzle(), 0
+        if not facts.block_bytes:
+            length = rows if turned else cols
+            swizzle, conflicts = find_swizzle(
+                length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
+            )
+        tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+        return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+    return _with_least_conflicts(map(dealt, deals(copy, elem, facts)))
+
+
+def _with_least_conflicts(found: Iterator[Operand]) -> Operand:
+    """The first operand without conflicts of banks, else the first with the fewest."""
+    best = next(found)
+    while best.conflicts and (other := next(found, None)):
+        best = min(best, other, key=lambda each: each.conflicts)
+    return best
 
 
 def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Operand, ...]:
@@ -123,15 +136,17 @@ def operand_in_rows(
         with suppress(DoesNotFit):
             dense = row_major(more, cols)
             copy = copy_layout(view, dense, more, cols, facts, subgroups, elem)
-            found: list[Operand] = []
-            for unit in (chunk, chunk // 2) if halved else (chunk,):
+
+            def dealt(copy: CopyLayout, unit: int, more: int = more) -> Operand:
                 chunks = run * elem.bytes // unit
-                within = chunks & -chunks
+                within = chunks & -chunks if run else 1
                 apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
                 digits = row_major(more, cols, apart * unit // elem.bytes)
                 tile = Shared(f"{view.memory.name}_tile", elem, more, cols, digits, config.slots, swizzle, unit)
-                found.append(Operand(view, elem, tile, copy, conflicts=conflicts))
-            return min(found, key=lambda each: each.conflicts)
+                return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+            units = (chunk, chunk // 2) if halved else (chunk,)
+            return _with_least_conflicts(dealt(each, unit) for each in deals(copy, elem, facts) for unit in units)
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
 
 
