@@ -187,7 +187,7 @@ class _Lowering:
 
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
         """A scratch tile for two layouts of it; what needs one alike, with the same parts, shares it."""
-        made = scratch_tile("scratch", self.elem, stored, loaded, self.facts.chunk_bytes)
+        made = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
         return self.scratch.setdefault((made, parts), replace(made, name=f"scratch_{len(self.scratch)}"))
 
 

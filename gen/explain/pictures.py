@@ -168,7 +168,8 @@ def _arrangement(tile: Shared) -> str:
     line, across = ("column", "row") if tile.is_turned else ("row", "column")
     if tile.swizzle.mask:
         formula = str(tile.swizzle).replace("row", line)
-        return f"Swizzled: chunk c of {tile.chunk} bytes of a {line} stands at place c ^ ({formula})."
+        of = f"of a {line}" if tile.swizzle.mask < tile.chunks else f"counted {line} after {line}"
+        return f"Swizzled: chunk c of {tile.chunk} bytes, {of}, stands at place c ^ ({formula})."
     if len(tile.digits.digits) > 2:
         return "No swizzle: elements stand in the order in which the matrix instruction takes them."
     pitch = "" if tile.is_dense else f", with a gap behind each {line}"
@@ -184,7 +185,7 @@ def _conflicts(tile: Shared, layout: Fragment, facts: TargetFacts) -> int | None
     each = width // tile.elem.bytes
     if layout.registers % each or (at[:, :each] - at[:, :1] != np.arange(each) * tile.elem.bytes).any():
         return None
-    return conflict_cycles((at[:, 0] // width).tolist(), facts.shared_read, width)
+    return conflict_cycles(at[:, 0] // width, facts.shared_read, width)
 
 
 def _banks(tile: Shared, facts: TargetFacts) -> Drawing:

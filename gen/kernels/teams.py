@@ -42,7 +42,7 @@ class TeamsMeet:
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
         for most in mma.met.lengths:
             ways = _ways(mma, mma.met.parts(most)[0])
-            tile = scratch_tile(_NAME, mma.atom.acc, *ways, facts.chunk_bytes)
+            tile = scratch_tile(_NAME, mma.atom.acc, *ways, facts)
             if tile.bytes <= (over.bytes if over else facts.shared_bytes):
                 fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
                 return cls(Overlay(**fields, over=over.name) if over else tile, most, *ways)

@@ -19,7 +19,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, View, column_major
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
@@ -62,6 +62,31 @@ def copy_layout(
     ):
         return turned
     return _split_along_rows(linear, memory, rows, cols, facts, subgroups, elem)
+
+
+def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayout]:
+    """The same shares, first as they are and then dealt to other lanes, so that others write together.
+
+    Two bits of a lane's number change places, the lowest ones last: lanes that load a run of memory stay neighbours.
+    """
+    yield copy
+    if facts.block_bytes:
+        return
+    side_by_side = next((d.size for d in copy.stored.digits if (d.space, d.stride) == (Space.REGISTER, 1)), 1)
+    written = min(facts.chunk_bytes, side_by_side * elem.bytes)
+    together = len(facts.shared_write.of_less(facts.chunk_bytes // written).phases[0])
+    powers = [1 << bit for bit in range(facts.subgroup_size.bit_length() - 1)]
+    within, beyond = ([power for power in powers if (power < together) is inside] for inside in (True, False))
+    for one, other in product(reversed(within), beyond):
+        loaded, stored = (_with_lanes_swapped(layout, one, other) for layout in (copy.loaded, copy.stored))
+        yield evolve(copy, loaded=loaded, stored=stored)
+
+
+def _with_lanes_swapped(layout: Fragment, one: int, other: int) -> Fragment:
+    """The same where two bits of a lane's number, given by their values, have changed places."""
+    place = {one: other, other: one}
+    bits = layout.factored(Space.LANE)
+    return bits.renumbered(Space.LANE, lambda _, d: place.get(d.stride, d.stride)).merged(Space.LANE)
 
 
 def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) -> bool:

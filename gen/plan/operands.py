@@ -4,6 +4,7 @@ which copy into it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -19,7 +20,7 @@ from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
 from convgen.plan.config import Config
-from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, divide, even_rows, is_turned, pitch_of
+from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, deals, divide, even_rows, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
 
 
@@ -73,14 +74,26 @@ def operand(
     copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem) if copied else None
     if not config.slots or copy is None:
         return Operand(view, elem, None, copy)
-    swizzle, conflicts = Swizzle(), 0
-    if not facts.block_bytes:
-        length = rows if turned else cols
-        swizzle, conflicts = find_swizzle(
-            length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
-        )
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
-    return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+    def dealt(copy: CopyLayout) -> Operand:
+        swizzle, conflicts = Swizzle(), 0
+        if not facts.block_bytes:
+            length = rows if turned else cols
+            swizzle, conflicts = find_swizzle(
+                length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
+            )
+        tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+        return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+    return _with_least_conflicts(map(dealt, deals(copy, elem, facts)))
+
+
+def _with_least_conflicts(found: Iterator[Operand]) -> Operand:
+    """The first operand without conflicts of banks, else the first with the fewest."""
+    best = next(found)
+    while best.conflicts and (other := next(found, None)):
+        best = min(best, other, key=lambda each: each.conflicts)
+    return best
 
 
 def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Operand, ...]:
@@ -112,19 +125,18 @@ def operand_in_rows(
 ) -> Operand:
     """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
 
-    Gaps behind rows keep banks apart, and swizzles within a run; there are as many rows as come out even. Where
-    fragments take no more than half of a chunk, gaps of halves may do better. What is turned by its reads stands in
+    Of tiles in rows gaps behind these keep banks apart, and swizzles within a run; there are as many rows as come out
+    even. Where fragments take no more than half of a chunk, gaps of halves may do better. What is turned by its reads stands in
     columns, with swizzles that are the same for each run.
     """
     if run and is_turned(view, elem, fragment, facts):
         with suppress(DoesNotFit):
             return operand(view, elem, shape[0], fragment, config, facts, period=run)
-    make = partial(
-        _rows_of_blocks if facts.block_bytes else _rows_apart, view, elem, fragment, config, facts, run, often
-    )
     (rows, cols), subgroups = shape, config.subgroups
+    make = partial(_rows_apart, view, elem, fragment, config, facts, run, often)
     if facts.block_bytes:
         rows = even_rows(rows, cols, elem.bytes, facts, subgroups)
+        make = partial(_rows_of_blocks, view, elem, fragment, config, facts, run)
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
             return make((more, cols))
@@ -144,16 +156,21 @@ def _rows_apart(
     """The same with gaps behind rows, of so many and no more; DoesNotFit where they do not come out even."""
     (rows, cols), chunk = shape, facts.chunk_bytes
     halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
-    copy = copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem)
-    found: list[Operand] = []
-    for unit in (chunk, chunk // 2) if halved else (chunk,):
+
+    def dealt(copy: CopyLayout, unit: int) -> Operand:
         chunks = run * elem.bytes // unit
-        within = chunks & -chunks
+        within = chunks & -chunks if run else 1
         apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
         digits = row_major(rows, cols, apart * unit // elem.bytes)
         tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, unit)
-        found.append(Operand(view, elem, tile, copy, conflicts=conflicts))
-    return min(found, key=lambda each: each.conflicts)
+        return Operand(view, elem, tile, copy, conflicts=conflicts)
+
+    copy, units = (
+        copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem),
+        (chunk, chunk // 2),
+    )
+    ways = ((each, unit) for each in deals(copy, elem, facts) for unit in units[: 1 + halved])
+    return _with_least_conflicts(dealt(each, unit) for each, unit in ways)
 
 
 def _rows_of_blocks(
@@ -163,7 +180,6 @@ def _rows_of_blocks(
     config: Config,
     facts: TargetFacts,
     run: int,
-    _: int,
     shape: tuple[int, int],
 ) -> Operand:
     """The same in the order of blocks: runs of columns behind one another, or rows of as many columns as blocks have.

@@ -72,7 +72,8 @@ class Swizzle:
     """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
 
     With a `fold`, it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows that are far apart differ, too. With a
-    shift below zero neighbouring rows are further apart: `c ^ (r << -shift & mask)`.
+    shift below zero neighbouring rows are further apart: `c ^ (r << -shift & mask)`. With a mask beyond a row's chunks,
+    c counts those of the rows before, too: chunks of neighbouring rows change places.
     """
 
     shift: int = 0
@@ -89,6 +90,23 @@ class Swizzle:
             return chunk
         low = row << -self.shift if self.shift < 0 else row >> self.shift if self.shift else row
         return chunk ^ ((low ^ row >> self.shift + self.fold if self.fold else low) & self.mask)
+
+    def place(self, chunk: Any, row: Any, chunks: int) -> tuple[Any, Any]:
+        """The chunk position and the row at which a chunk of a row of so many stands."""
+        if self.mask < chunks:
+            return self(chunk, row), row
+        bits = chunks.bit_length() - 1
+        across = evolve(self, mask=self.mask & (chunks - 1))
+        down = evolve(self, shift=self.shift + bits, mask=self.mask >> bits)
+        return across(chunk, row), down(row, row)
+
+    def suits(self, chunks: int, rows: int) -> bool:
+        """Whether it is a bijection on the chunks of so many rows."""
+        moved = 1 << self.mask.bit_length()  # within so many chunks
+        if moved <= chunks:
+            return chunks % moved == 0
+        # A bit of a row's number changes by higher ones only, so that these say what it was.
+        return moved % chunks == 0 and rows % (moved // chunks) == 0 and self.shift >= 0 and chunks << self.shift > 1
 
     @property
     def period(self) -> int:
@@ -135,9 +153,9 @@ class Shared(Node):
         digits = self.digits.digits
         for value in (self.rows, self.cols, self.chunk, *(n for d in digits for n in (d.size, d.stride))):
             check_range(value, 1, _MOST_SHARED, f"in shared tile {self.name}")
-        chunks, rest = divmod((self.rows if self.is_turned else self.cols) * self.elem.bytes, self.chunk)
-        moved = 1 << self.swizzle.mask.bit_length()  # within so many chunks
-        swizzled = self.swizzle.mask and (rest or chunks % moved or len(digits) > 2)
+        along, lines = (self.rows, self.cols) if self.is_turned else (self.cols, self.rows)
+        chunks, rest = divmod(along * self.elem.bytes, self.chunk)
+        swizzled = self.swizzle.mask and (rest or not self.swizzle.suits(chunks, lines) or len(digits) > 2)
         inside = all(d.dim in (ROW, COL) and d.space == Space.MEMORY for d in digits)
         shape = self.digits.dims == (ROW, COL) and inside and self.digits.shape == (self.rows, self.cols)
         if not shape or swizzled or not _steps_over(digits):
@@ -153,6 +171,11 @@ class Shared(Node):
     def is_turned(self) -> bool:
         """Whether neighbours along a column stand side by side."""
         return any(d.dim == ROW for d in self.digits.digits[:1])
+
+    @property
+    def chunks(self) -> int:
+        """Whole chunks of a row, or of a column where these stand side by side."""
+        return (self.rows if self.is_turned else self.cols) * self.elem.bytes // self.chunk
 
     @property
     def pitch(self) -> int | None:
@@ -176,16 +199,17 @@ class Shared(Node):
     def address(self, slot: Any, row: Any, col: Any) -> Any:
         """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
         if self.swizzle.mask and self.is_turned:
-            row = self._swizzled(row, col)
+            row, col = self._swizzled(row, col)
         elif self.swizzle.mask:
-            col = self._swizzled(col, row)
+            col, row = self._swizzled(col, row)
         place = self.digits.place({ROW: row, COL: col}, self.elem.bytes)
         return plus(times(slot, self.slot_bytes), place.get(Space.MEMORY, 0))
 
-    def _swizzled(self, along: Any, line: Any) -> Any:
-        """Where an element of a row stands, or of a column, of this number."""
+    def _swizzled(self, along: Any, line: Any) -> tuple[Any, Any]:
+        """Where an element of a row stands, or of a column, of this number: the place along it, and its number."""
         per_chunk = self.chunk // self.elem.bytes
-        return self.swizzle(along // per_chunk, line) * per_chunk + along % per_chunk
+        at, moved = self.swizzle.place(along // per_chunk, line, self.chunks)
+        return at * per_chunk + along % per_chunk, moved
 
 
 @node

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.record import evolve
 from convgen.ir.types import Type
+from convgen.passes.messages.swizzle import find_rows
 
 
 def whole(f: Fragment) -> Fragment:
@@ -54,12 +56,19 @@ def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
     yield end, subgroups
 
 
-def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, chunk: int) -> Shared:
-    """The tile for both layouts: rows begin in different banks, runs of registers are aligned up to `chunk` bytes."""
+def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, facts: TargetFacts) -> Shared:
+    """The tile for both layouts: lanes meet in banks as little as may be, runs of registers are aligned up to a chunk.
+
+    In blocks, which move what all lanes have side by side, rows begin in different banks.
+    """
     rows, cols = stored.shape
     run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
-    unit = max(DWORD, elem.bytes, min(chunk, run & -run))
-    pitch = -(-cols * elem.bytes // unit) * unit + (unit if rows > 1 else 0)
-    return Shared(
-        name, elem, rows, cols, row_major(rows, cols, pitch // elem.bytes), 1, Swizzle(), min(chunk, pitch & -pitch)
-    )
+    unit = max(DWORD, elem.bytes, min(facts.chunk_bytes, run & -run))
+    chunks, rest = divmod(cols * elem.bytes, unit)
+    if rest or facts.block_bytes:
+        across, swizzle = chunks + (rest > 0) + (rows > 1), Swizzle()
+    else:
+        across, swizzle, _ = find_rows(cols, elem, unit, loaded, stored, facts, chunks & -chunks, often=1)
+    pitch = across * unit
+    chunk = unit if swizzle.mask else min(facts.chunk_bytes, pitch & -pitch)
+    return Shared(name, elem, rows, cols, row_major(rows, cols, pitch // elem.bytes), 1, swizzle, chunk)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
 
 import numpy as np
+import numpy.typing as npt
 
 from convgen.ir.facts import SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digits, Space
@@ -15,6 +16,8 @@ from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type
 from convgen.passes.messages.shared import RUN, Way, first_of
+
+_Ints = npt.NDArray[np.int64]
 
 #: Conflicts repeat with the row pattern, so the first few accesses of a layout tell all.
 _ACCESSES = 4
@@ -31,45 +34,56 @@ _FOLDS = (1, 2, 3)
 
 
 @frozen
-class _Access:
-    """A message of each lane: the row, and which part of it, counted in the message's own width."""
+class _Rows:
+    """Rows of a tile, or columns where these stand side by side."""
 
-    places: tuple[tuple[int, int], ...]
+    chunk: int  #: bytes
+    chunks: int  #: of a row
+    pitch: int  #: chunks; from a row to the next one
+    count: int = 0  #: rows that may change places
+
+
+@frozen(eq=False)
+class _Accesses:
+    """Messages of all lanes alike: rows, and which parts of them, counted in the messages' own width."""
+
+    rows: _Ints  #: [messages, lanes]
+    parts: _Ints  #: the same
     phases: SharedPhases
     width: int  #: bytes
+    times: int = 1  #: that each of them is made
 
-    def cost(self, swizzle: Swizzle, across: int, chunk: int) -> int:
-        """Extra cycles, where `across` chunks make a row."""
-        parts = chunk // self.width
-        at = [(row * across + swizzle(part // parts, row)) * parts + part % parts for row, part in self.places]
-        return conflict_cycles(at, self.phases, self.width)
+    def cost(self, swizzle: Swizzle, rows: _Rows) -> int:
+        """Extra cycles."""
+        parts = rows.chunk // self.width
+        chunk, row = swizzle.place(self.parts // parts, self.rows, rows.chunks)
+        places = (row * rows.pitch + chunk) * parts + self.parts % parts
+        return self.times * conflict_cycles(places, self.phases, self.width)
 
 
-def conflict_cycles(parts: Sequence[int], phases: SharedPhases, width: int) -> int:
-    """Extra cycles of one access in which each lane touches `width` bytes, given by their number in memory.
+def conflict_cycles(parts: npt.ArrayLike, phases: SharedPhases, width: int) -> int:
+    """Extra cycles of accesses in which each lane touches `width` bytes, given by their number in memory [..., lanes].
 
     In each phase a group of banks serves one of these a cycle; lanes that touch the same share it.
     """
-    groups = phases.banks * 4 // width
-    extra = 0
-    for phase in phases.phases:
-        load = [0] * groups
-        for number in dict.fromkeys(parts[lane] for lane in phase):
-            load[number % groups] += 1
-        extra += max(load) - 1
-    return extra
+    groups = phases.banks * DWORD // width
+    lanes = np.array(phases.phases)
+    touched = np.sort(np.asarray(parts)[..., lanes].reshape(-1, lanes.shape[1]))
+    first = np.diff(touched, prepend=-1) != 0
+    group = np.arange(len(touched))[:, None] * groups + touched % groups
+    load = np.bincount(group[first], minlength=len(touched) * groups).reshape(-1, groups)
+    return int(load.max(axis=1).sum()) - len(load)
 
 
 def _accesses(
     layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int, way: Way = Way.LANE
-) -> Iterator[_Access]:
+) -> _Accesses:
     """The first messages of a distributed access, of subgroup 0; the dims of `layout` are across and along chunks."""
-    row, col = layout.dims
     each = width // elem_bytes
-    for register in range(0, min(layout.registers, _ACCESSES * each), each):
-        at = layout.coords(0, *first_of(way, np.arange(lanes), register))
-        rows, cols = (np.broadcast_to(at[dim], lanes).tolist() for dim in (row, col))
-        yield _Access(tuple((r, c // each) for r, c in zip(rows, cols)), phases, width)
+    registers = np.arange(0, min(layout.registers, _ACCESSES * each), each)[:, None]
+    at = layout.coords(0, *first_of(way, np.arange(lanes), registers))
+    row, col = (np.broadcast_to(at[dim], (len(registers), lanes)) for dim in layout.dims)
+    return _Accesses(row, col // each, phases, width)
 
 
 def _across(layout: Fragment) -> Fragment:
@@ -98,14 +112,16 @@ def find_swizzle(
     `period` rows (or columns, of a turned tile), swizzles are the same there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
+    count = read.shape[turned] if write and not period else 0
     if turned and facts.turned_reads:
         read, write = _across(read), write and _across(write)
-        accesses = [*_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
+        accesses = [_accesses(read, facts.turned_reads, elem.bytes, RUN * elem.bytes, lanes, Way.TURNED)]
     else:
-        accesses = [*_reads(read, elem, chunk, facts)]
-    accesses += _writes(write, elem, chunk, facts)
-    across = pitch * elem.bytes // chunk if pitch else within
-    return _best(accesses, across, chunk, within, turned=turned, period=period)
+        accesses = [_reads(read, elem, chunk, facts)]
+    if write is not None:
+        accesses.append(_writes(write, elem, chunk, facts))
+    rows = _Rows(chunk, within, pitch * elem.bytes // chunk if pitch else within, count)
+    return _best(accesses, rows, turned=turned, period=period)
 
 
 @lru_cache(maxsize=2**10)
@@ -117,10 +133,10 @@ def find_rows(
     Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads come so
     `often` as writes.
     """
-    accesses = [*_reads(read, elem, chunk, facts)] * often
-    accesses += _writes(write, elem, chunk, facts)
+    accesses = evolve(_reads(read, elem, chunk, facts), times=often), _writes(write, elem, chunk, facts)
     least = -(-cols * elem.bytes // chunk)
-    found = [(across, *_best(accesses, across, chunk, within)) for across in range(least, least + _MOST_GAP + 1)]
+    pitches = range(least, least + _MOST_GAP + 1)
+    found = [(pitch, *_best(accesses, _Rows(chunk, within, pitch))) for pitch in pitches]
     return min(found, key=lambda rows: (rows[2], rows[0]))
 
 
@@ -140,7 +156,7 @@ def write_conflicts(digits: Digits, elem: Type, write: Fragment, facts: TargetFa
     """The extra cycles of the first dwords that lanes write by themselves to a tile in blocks."""
     row, col = (write.coords(0, np.arange(facts.subgroup_size), 0)[dim] for dim in write.dims)
     place = digits.place({ROW: row, COL: col}, elem.bytes)[Space.MEMORY]
-    return conflict_cycles((place // DWORD).tolist(), facts.shared_write, DWORD)
+    return conflict_cycles(place // DWORD, facts.shared_write, DWORD)
 
 
 def _spread(digits: Digits, run: int, gap: int) -> Digits:
@@ -149,42 +165,42 @@ def _spread(digits: Digits, run: int, gap: int) -> Digits:
     return evolve(digits, digits=tuple(apart))
 
 
-def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
+def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
     held = min(chunk, read.contiguous(read.dims[1]) * elem.bytes)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
     reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
-    yield from _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
+    return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
 
 
-def _writes(write: Fragment | None, elem: Type, chunk: int, facts: TargetFacts) -> Iterator[_Access]:
-    if write is not None:
-        written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
-        writing = facts.shared_write.of_less(facts.chunk_bytes // written)
-        yield from _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
+def _writes(write: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
+    written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
+    writing = facts.shared_write.of_less(facts.chunk_bytes // written)
+    return _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
 
 
-def _best(
-    accesses: Sequence[_Access], across: int, chunk: int, within: int, *, turned: bool = False, period: int = 0
-) -> tuple[Swizzle, int]:
-    """The first swizzle with the least extra cycles, of rows of `across` chunks; masks are of less than `within`."""
+def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, period: int = 0) -> tuple[Swizzle, int]:
+    """The first swizzle with the least extra cycles: first such within rows, then such by which these change places."""
 
     def cost(swizzle: Swizzle, enough: float = inf) -> int:
         """The extra cycles of all accesses, or of as many as it takes to have `enough`."""
         total = 0
         for access in accesses:
-            total += access.cost(swizzle, across, chunk)
+            total += access.cost(swizzle, rows)
             if total >= enough:
                 break
         return total
 
-    masks = [mask for mask in (1, 3, 7, 15) if mask < within and within % (mask + 1) == 0]
+    masks = [mask for mask in (1, 3, 7, 15) if mask < rows.chunks and rows.chunks % (mask + 1) == 0]
+    wider = [mask for mask in (1, 3, 7, 15) if mask >= rows.chunks]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
     if turned:  # rows of a little matrix that is turned are neighbours of each other
         simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]
+    beyond = [Swizzle(shift, mask, fold) for fold in (0, *_FOLDS) for mask in wider for shift in range(3)]
+    beyond = [each for each in beyond if rows.count and each.suits(rows.chunks, rows.count)]
     best, least = simple[0], cost(simple[0])
-    for candidate in (each for each in (*simple[1:], *folded) if period % each.period == 0):
+    for candidate in (each for each in (*simple[1:], *folded, *beyond) if period % each.period == 0):
         if least and (now := cost(candidate, least)) < least:
             best, least = candidate, now
     return best, least

@@ -323,6 +323,14 @@ def test_colours_of_banks_are_named() -> None:
         assert f"{word} 0" in [line.text for line in drawn.lines]
 
 
+def test_which_chunks_a_swizzle_counts_is_told() -> None:
+    """Those of a row, or of all rows where these change places."""
+    for mask, what in ((3, "of a row,"), (7, "counted row after row,")):
+        tile = Shared("t", f16, 8, 32, row_major(8, 32), 1, Swizzle(0, mask), 16)
+        told = f"Swizzled: chunk c of 16 bytes, {what} stands at place c ^ (row >> 0 & {mask})."
+        assert pictures._arrangement(tile) == told
+
+
 def test_the_ranking_has_ten_rows_and_how_many_run_together() -> None:
     made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
     assert [row[0][0] for row in _ranking(made)["rows"]] == [str(n) for n in range(1, 11)]

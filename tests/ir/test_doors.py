@@ -86,7 +86,7 @@ def test_numbers_are_integers() -> None:
     [
         (in_memory((COL, 16, 1), (ROW, 2, 8)), Swizzle()),  # rows overlap
         (in_memory((COL, 8, 1), (ROW, 2, 16)), Swizzle()),  # another shape
-        (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 2)),  # beyond the two chunks of a row
+        (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 4)),  # beyond the two rows of two chunks
         (in_memory((COL, 8, 1), (ROW, 2, 8), (COL, 2, 16)), Swizzle(0, 1)),
     ],
 )
@@ -98,6 +98,7 @@ def test_tiles_that_do_not_fit_together(digits: Digits, swizzle: Swizzle) -> Non
 def test_tiles_that_do() -> None:
     for digits, swizzle in (
         (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 1)),
+        (in_memory((COL, 16, 1), (ROW, 2, 16)), Swizzle(0, 2)),
         (in_memory((COL, 16, 1), (ROW, 2, 24)), Swizzle()),
         (in_memory((COL, 8, 1), (ROW, 2, 8), (COL, 2, 16)), Swizzle()),
         (in_memory((ROW, 2, 1), (COL, 16, 2)), Swizzle()),

@@ -16,7 +16,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Lane, const, var
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import Shared, Swizzle, row_major
+from convgen.ir.layout.memory import Shared, Swizzle, column_major, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.types import f16, f32
 
@@ -296,9 +296,10 @@ def test_columns_side_by_side_where_lanes_hold_columns() -> None:
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7)), st.sampled_from((0, 16)))
-def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -> None:
-    tile = Shared("t", f16, 32, 64, row_major(32, 64, 64 + padding // 2), 2, Swizzle(shift, mask), 16)
+@given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7, 8, 15, 31)), st.sampled_from((0, 2)), st.sampled_from((0, 16)))
+def test_shared_addresses_are_a_bijection(shift: int, mask: int, fold: int, padding: int) -> None:
+    """Masks from 8 on move chunks to other rows."""
+    tile = Shared("t", f16, 32, 64, row_major(32, 64, 64 + padding // 2), 2, Swizzle(shift, mask, fold), 16)
     slot, row, col = np.indices((2, 32, 64))
     at = tile.address(slot, row, col)
     assert len(np.unique(at)) == at.size
@@ -307,3 +308,22 @@ def test_shared_addresses_are_a_bijection(shift: int, mask: int, padding: int) -
     chunk = at.reshape(-1, 8)
     assert (chunk - chunk[:, :1] == np.arange(8) * 2).all()  # a chunk of a row stays together
     assert (at // tile.slot_bytes == slot).all()
+
+
+def test_a_wide_mask_counts_chunks_through_rows() -> None:
+    """Rows of two chunks: what the mask adds to a chunk's number, it adds to that of all chunks in their order."""
+    for swizzle in (Swizzle(0, 3), Swizzle(1, 7), Swizzle(0, 7, 2), Swizzle(0, 15)):
+        tile = Shared("t", f16, 32, 16, row_major(32, 16), 1, swizzle, 16)
+        row, chunk = np.indices((32, 2))
+        at = tile.address(0, row, chunk * 8) // 16
+        assert np.array_equal(at, swizzle(row * 2 + chunk, row))
+        assert len(np.unique(at)) == 64
+        further = at[swizzle.period :] - at[: -swizzle.period]
+        assert (further == 2 * swizzle.period).all()
+    single = Shared("t", f16, 32, 8, row_major(32, 8), 1, Swizzle(1, 3), 16)
+    assert len(np.unique(single.address(0, np.arange(32), 0))) == 32
+    with pytest.raises(UserError):  # where all rows would stand at even places
+        Shared("t", f16, 32, 8, row_major(32, 8), 1, Swizzle(0, 3), 16)
+    turned = Shared("t", f16, 16, 32, column_major(16, 32), 1, Swizzle(0, 15), 16)
+    column, chunk = np.indices((32, 2))
+    assert np.array_equal(turned.address(0, chunk * 8, column) // 16, (column * 2 + chunk) ^ (column & 15))

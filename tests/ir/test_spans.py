@@ -161,7 +161,8 @@ def test_a_tile_may_be_the_image_of_a_fragment(f: Fragment) -> None:
         (in_memory((COL, 8, 1), (ROW, 4, 7)), Swizzle()),  # rows overlap
         (in_memory((COL, 2, 1), (COL, 4, 1), (ROW, 4, 8)), Swizzle()),
         (in_memory((COL, 2, 1), (ROW, 4, 2), (COL, 4, 8)), Swizzle(0, 1)),  # not by rows
-        (row_major(4, 8), Swizzle(0, 2)),  # more chunks than there are
+        (row_major(4, 8), Swizzle(0, 8)),  # more chunks than there are
+        (row_major(4, 8), Swizzle(-1, 2)),  # a row would change by itself
     ],
 )
 def test_places_that_are_none_are_refused(digits: Digits, swizzle: Swizzle) -> None:

@@ -153,6 +153,8 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
     odd = kernel(f16, 16, (32, 64), (32, 66))
     with pytest.raises(Unsupported, match="of which 4 are together"):
         lower_tiles(buffer_shared(odd), GFX950)
+    with pytest.raises(VerifyError, match="into tile, whose rows change places, wanted a swizzle within them"):
+        kernel(f16, 16, (32, 32), (32, 64), swizzle=Swizzle(0, 7))
     mixed = KernelBuilder("mixed", subgroups=2)
     tile, source = mixed.shared("tile", s8, 32, 64), view(mixed, "source", u8, 32, 64)
     mixed.copy_directly(tile, source, (0, 0), 16)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.target import get
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.expr import Add, FromLane, Max
@@ -19,6 +20,7 @@ from convgen.ir.types import f32, s32
 from convgen.ir.verify import verify
 from convgen.passes.exchange import exchange
 from convgen.passes.messages.scratch import replicas, scratch_tile
+from convgen.passes.messages.swizzle import conflict_cycles
 from tests.exchange import Case
 
 R, L, S = Space.REGISTER, Space.LANE, Space.SUBGROUP
@@ -144,9 +146,37 @@ def test_replicas_are_what_digits_leave_out() -> None:
     assert [(d.size, d.stride) for d in replicas(layout(("n", 2, S, 1)), 3)] == [(3, 1)]
 
 
-def test_rows_of_a_scratch_tile_begin_in_different_banks() -> None:
+def test_lanes_meet_no_bank_twice_in_a_scratch_tile() -> None:
+    """Rows of as many banks as there are: written along and read across, or both along."""
     across = Fragment(("row", "col"), (Digit("col", 64, R, 1), Digit("row", 64, L, 1)))
     down = Fragment(("row", "col"), (Digit("col", 64, L, 1), Digit("row", 64, R, 1)))
-    narrow, wide = scratch_tile("t", f32, across, down, 16), scratch_tile("t", f32, across, across, 16)
-    assert (narrow.pitch, narrow.chunk) == (260, 4)
-    assert (wide.pitch, wide.chunk) == (272, 16)
+    narrow, wide = (scratch_tile("t", f32, across, loaded, _FACTS) for loaded in (down, across))
+    for tile, width, reading in ((narrow, 4, _FACTS.shared_half_read.of_less(2)), (wide, 16, _FACTS.shared_read)):
+        row, col = np.arange(64), np.zeros(64, np.int64)
+        assert tile.chunk >= width
+        assert conflict_cycles(tile.address(0, row, col) // width, reading, width) == 0
+        assert conflict_cycles(row * 256 // width, reading, width) > 0
+    assert conflict_cycles(narrow.address(0, 0, np.arange(64)) // 4, _FACTS.shared_half_read.of_less(2), 4) == 0
+
+
+def test_parts_of_teams_meet_without_conflicts() -> None:
+    """Rows of lanes four by four, of which a phase has two fours, with eight columns each."""
+    held = (Digit("col", 8, R, 1), Digit("col", 4, L, 16), Digit("row", 16, L, 1))
+    layout = Fragment(("row", "col"), (*held, Digit("row", 2, R, 8)))
+    tile = scratch_tile("t", f32, layout, layout, _FACTS)
+    lane = np.arange(64)
+    for register in (0, 4, 8, 12):
+        at = layout.coords(0, lane, register)
+        places = tile.address(0, at["row"], at["col"]) // 16
+        assert conflict_cycles(places, _FACTS.shared_read, 16) == 0
+        assert conflict_cycles(places, _FACTS.shared_write, 16) == 0
+    assert tile.bytes <= 32 * 36 * 4
+
+
+@pytest.mark.parametrize("target", ["xehpg", "xehpc"])
+def test_rows_of_a_scratch_tile_of_blocks_begin_in_different_banks(target: str) -> None:
+    facts = get(target).facts
+    lanes = Digit("row", facts.subgroup_size, L, 1)
+    across = Fragment(("row", "col"), (Digit("col", 64, R, 1), lanes))
+    tile = scratch_tile("t", f32, across, across, facts)
+    assert (tile.pitch, tile.chunk) == (256 + facts.chunk_bytes, facts.chunk_bytes)

@@ -90,6 +90,56 @@ def test_words_of_rows_far_apart_are_written_without_conflicts(target: str) -> N
         assert conflicts(plain, write, in_order, width) > 0
 
 
+#: Target, problem, direction, config, and the bytes that lanes write: of copies whose lanes meet in banks if they are
+#: dealt in order, or if rows stay where they are.
+COPIES = [
+    ("gfx942", "mb4ic64ih56oc64kh3ph1", "BWD_D", "192x64x32 waves=4x1 mma=16x16x16", 4),
+    ("gfx942", "mb4ic128ih56oc128oh28kh3sh2ph1", "BWD_D", "192x128x32 waves=2x2 mma=32x32x8", 4),
+    ("gfx942", "mb4ic256ih56oc64kh1ph0", "BWD_D", "192x256x32 waves=2x2 mma=32x32x8", 8),
+    ("gfx942", "mb4ic3ih224oc64oh112kh7sh2ph3", "BWD_D", "512x16x256 waves=4x1 mma=16x16x16 slots=1 taps=resident", 8),
+    ("gfx950", "mb4ic3ih224oc64oh112kh7sh2ph3", "BWD_D", "512x16x512 waves=4x1 mma=16x16x32 slots=1 taps=resident", 16),
+    ("gfx950", "mb4ic64ih56oc64kh3ph1", "FWD_D", "512x64x288 waves=4x1 mma=32x32x16 slots=1 taps=resident", 16),
+    ("gfx950", "mb4ic3ih224oc64oh112kh7sh2ph3", "FWD_D", "256x64x24 waves=4x1 mma=32x32x8 taps=runs", 4),
+]
+
+
+@pytest.mark.parametrize(("target", "problem", "direction", "config", "width"), COPIES)
+def test_lanes_are_dealt_and_rows_placed_so_that_nothing_conflicts(
+    target: str, problem: str, direction: str, config: str, width: int
+) -> None:
+    phases = "" if direction == "FWD_D" or "taps" not in config else " phases=columns"
+    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
+    plan = make_plan(made, Config.parse(f"tile={config}{phases}"), get(target).facts)
+    facts, written = plan.facts, set()
+    for part in plan.parts:
+        for operand, read in ((part.of_n, plan.mma.a), (part.of_m, plan.mma.b)):
+            assert operand.tile is not None
+            assert operand.copy is not None
+            tile, stored = operand.tile, operand.copy.stored
+            chunk = tile.chunk & -tile.chunk
+            each, held = (min(chunk, layout.contiguous("k") * 2) for layout in (stored, read))
+            reading = facts.shared_read if held == CHUNK else facts.shared_half_read
+            assert conflicts(tile, stored, facts.shared_write.of_less(CHUNK // each), each) == 0
+            assert conflicts(tile, read, reading, held) == 0
+            assert operand.conflicts == 0
+            written.add(each)
+    assert width in written
+
+
+def test_rows_of_half_a_line_of_banks_change_places() -> None:
+    """Gradients of data, words of four rows a lane: in order, 16 chunks would begin in four places."""
+    target, problem, direction, config, _ = COPIES[0]
+    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
+    (part,) = make_plan(made, Config.parse(f"tile={config}"), get(target).facts).parts
+    tile, copy = part.of_n.tile, part.of_n.copy
+    assert tile is not None
+    assert copy is not None
+    assert tile.is_dense
+    assert tile.swizzle.mask >= tile.chunks == 4
+    rows = [copy.loaded.coords(0, lane, 0)["row"] for lane in range(64)]
+    assert [lane for lane in range(64) if rows[lane] // 4 in (0, 8)][:3] == [0, 8, 16]  # a line of memory, then along K
+
+
 def test_half_chunks_are_read_and_written_without_conflicts() -> None:
     """Rows of an odd number of chunks have half a chunk behind them: what reads and writes halves counts as such."""
     facts, half = get("gfx942").facts, CHUNK // 2

@@ -13,7 +13,7 @@ import pytest
 from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.run import verify
+from convgen.run import reference, verify
 from tests import samples
 
 #: Of ResNet-50 for 32 images.
@@ -42,6 +42,36 @@ def assert_right(problem: Problem, target: str) -> None:
 )
 def test_a_layer_is_right(layer: str, direction: str, target: str) -> None:
     assert_right(Conv.parse(LAYERS[layer], dir=direction, dt="f16"), target)
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize(
+    ("layer", "direction"),
+    [
+        pytest.param(*each, marks=[] if each in {("3x3", "BWD_D"), ("14", "FWD_D")} else pytest.mark.sweep)
+        for each in product(LAYERS, DIRECTIONS)
+    ],
+)
+def test_a_workgroup_meets_no_bank_twice(layer: str, direction: str, target: str) -> None:
+    assert_apart(LAYERS[layer], direction, target)
+
+
+def test_turned_columns_of_few_rows_stand_in_all_banks() -> None:
+    """Of 16 channels on gfx950: columns of two chunks, which change places."""
+    assert_apart(
+        "mb2ic16ih16oc16oh16kh3ph1", "BWD_W", "gfx950", "tile=32x16x32 waves=1x1 mma=16x16x32 slots=3 taps=split"
+    )
+
+
+def assert_apart(sizes: str, direction: str, target: str, config: str | None = None) -> None:
+    """Lanes of a workgroup meet in no bank of shared memory."""
+    tags = dict.fromkeys(("stag", "wtag", "dtag"), "axb")
+    problem = Conv.parse(sizes, dir=direction, dt="f16", **tags)
+    code = driver.compile(driver.build(problem, target, config))
+    first = [(0,) for _ in code.record.launches]
+    _, report = verify.execute(code.record, code.object, reference.fills(problem), first)
+    assert report.counters["lds_read_bytes"]
+    assert report.counters["lds_bank_conflict_cycles"] == 0
 
 
 @pytest.mark.sweep

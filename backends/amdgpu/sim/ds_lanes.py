@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu.operands import check_tuple
+from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.ds_access import locate, read_places
 from convgen.backends.amdgpu.sim.hazards import Consumes
@@ -129,13 +130,16 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
     check_tuple(target, words, context)
     step = _step(instruction, context)
     register, offset = context.vector(source), instruction.number("offset")
+    size, alignment = 4 * words, 8 if words == 2 else 4
+    phases = context.arch.banks["read", size]  # of what reads as much without turning it: assumed
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")
-        size, alignment = 4 * words, 8 if words == 2 else 4
-        at = locate(g, step, g.v[register].astype(np.int64) + offset, size, alignment, aligned=ALIGNED)
+        address = g.v[register].astype(np.int64) + offset
+        at = locate(g, step, address, size, alignment, aligned=ALIGNED)
         data, poison = read_places(g, step, at)
         g.env.counters["lds_read_bytes"] += g.active_lanes() * size
+        g.env.counters["lds_bank_conflict_cycles"] += bank_conflicts(phases, address >> 2, words, g.exec)
         if poison is not None:
             groups = poison.any(axis=0).reshape(g.count, 4, 16).any(axis=-1)
             poison = np.broadcast_to(np.repeat(groups, 16, axis=1), data.shape)

@@ -296,6 +296,13 @@ def brute_force(banks: int, phases: Any, word: Array, width: int) -> int:
     return total
 
 
+def test_conflicts_of_transposed_reads_are_counted(sim: Any) -> None:
+    """Lanes 128 bytes apart: 32 lanes a phase, in two of 32 pairs of banks."""
+    body = "v_lshlrev_b32_e32 v2, 7, v0\n ds_read_b64_tr_b16 v[4:5], v2"
+    report, _ = execute(sim, body, WORDS, arch="gfx950", lds=8192)
+    assert report.counters["lds_bank_conflict_cycles"] == 2 * 15
+
+
 @pytest.mark.parametrize("arch", ARCHS.values(), ids=lambda arch: arch.name)
 def test_bank_conflicts(arch: Any) -> None:
     """Against a count word by word, for aligned accesses of power-of-two widths."""
