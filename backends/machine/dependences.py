@@ -14,14 +14,15 @@ Dependences = tuple[int, bool, dict[int, int]]
 
 
 def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Dependences]:
-    """The dependences within a block; with two turns also those of the next turn on this one.
+    """The dependences within a block; with two turns, of a loop, also those of the next turn on this one.
 
     Memory accesses depend on accesses that they may conflict with; a barrier keeps those of shared memory on its side.
-    What goes there from global memory may be under way across barriers, but for the one by which it is `published`.
+    What goes there from global memory may be under way across barriers, but for the one by which it is `published`. So
+    may all accesses in a loop, where the next barrier comes soon: none moves to where another subgroup meets it.
     """
     latencies = [i.op.latency for i in body]
     named = [(*i.flag_uses(), *i.flag_defs()) for i in body]
-    registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published)
+    registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published, turns > 1)
     for turn in range(turns):
         for n, i in enumerate(body):
             found = registers.step(n, i, last=turn > 0)
@@ -73,12 +74,14 @@ class _Memory:
     They are numbered as they come, those of the next turn behind those of this one; sets of them are bits.
     """
 
-    def __init__(self, body: Sequence[Instruction], published: Ahead) -> None:
+    def __init__(self, body: Sequence[Instruction], published: Ahead, across: bool) -> None:
         signs = list(map(_signs, body))
         number = {each: n for n, each in enumerate(dict.fromkeys(each for each in signs if each is not None))}
         kinds = [_Kind.of(*each) for each in number]
         self._kinds = [-1 if each is None else number[each] for each in signs]  # by number
-        self._before = [[n for n, other in enumerate(kinds) if _ordered(other, kind, published)] for kind in kinds]
+        self._before = [
+            [n for n, other in enumerate(kinds) if _ordered(other, kind, published, across)] for kind in kinds
+        ]
         self._members = [0] * len(kinds)
         self._behind: dict[int, int] = {}  #: what each follows, and itself
         self._awaited: dict[int, int] = {}  #: what each barrier waits for
@@ -110,15 +113,16 @@ class _Memory:
         return found
 
 
-def _ordered(before: _Kind, after: _Kind, published: Ahead) -> bool:
-    """Whether two memory operations (or barriers) must keep their order."""
+def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> bool:
+    """Whether two memory operations (or barriers) must keep their order; accesses may go `across` barriers, or none."""
     if before.is_fence or after.is_fence:
         return True
-    if after.barrier is not None and before.origin is not None and before.access is not None:
-        return any(before.access.conflicts(other) for other in published[after.barrier])
-    if before.barrier is not None or after.barrier is not None:
-        other = after if before.barrier is not None else before
-        return other.barrier is not None or other.is_shared
+    if before.barrier is not None:
+        return after.barrier is not None or after.is_shared
+    if after.barrier is not None:
+        if before.origin is None and not across:
+            return before.is_shared
+        return any(a.conflicts(other) for a in before.accesses for other in published[after.barrier])
     for a in before.accesses:
         for b in after.accesses:
             if a.region == b.region and a.conflicts(b):

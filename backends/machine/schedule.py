@@ -42,7 +42,7 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
         tail = _terminators(block.instructions)
         straight = block.instructions[: len(block.instructions) - len(tail)]
         if index in loops:
-            return steady(straight, published, busy) + tail
+            return steady(straight, published, busy, len(tail)) + tail
         return _Scheduler(straight, published, busy, index in behind).run() + tail
 
     return function.rewritten(body)

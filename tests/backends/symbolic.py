@@ -9,7 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 import attrs
 
-from convgen.backends.machine.instruction import Function, Instruction, Reg, VirtualRegister
+from convgen.backends.machine.epochs import Ahead
+from convgen.backends.machine.instruction import Access, Function, Instruction, Reg, VirtualRegister
 
 Place = Hashable  #: of one word: a register's, a flag or a slot of memory
 Term = int
@@ -37,6 +38,8 @@ class Machine:
     home: Home
     terms: dict[Hashable, Term]
     state: dict[Place, Term] = attrs.Factory(dict)
+    #: what follows barriers, if those have to do with that only, and not with all of shared memory
+    ahead: Ahead | None = None
 
     def number(self, term: Hashable) -> Term:
         return self.terms.setdefault(term, len(self.terms))
@@ -46,6 +49,15 @@ class Machine:
         if place not in self.state:
             self.state[place] = self.number(("initial", place))
         return self.state[place]
+
+    def memory(self, i: Instruction) -> Iterator[Place]:
+        """The slots of memory that an instruction may touch; a barrier has to do with all shared ones."""
+        if i.barrier and self.ahead is not None:
+            yield from dict.fromkeys(p for access in self.ahead[i] for p in _places(access))
+        elif i.barrier:
+            yield from (("shared", region, slot) for region in ("a", "b") for slot in SLOTS)
+        elif i.access is not None:
+            yield from _places(i.access)
 
     def step(self, key: Hashable, i: Instruction) -> tuple[Term, ...]:
         """Execute an instruction that `key` names; returns what it read."""
@@ -57,23 +69,22 @@ class Machine:
                     self.state[p] = self.number(("clobbered", key))
         places = [p for r in i.uses() for p in self.home(r)]
         places += [("flag", f) for f in i.flag_uses()]
-        touched = list(_memory(i))
+        touched = list(self.memory(i))
         inputs = tuple(self.read(p) for p in (*places, *touched))
         results = [*written, *(("flag", f) for f in i.flag_defs())]
-        if i.barrier or (i.access is not None and i.access.write):
+        if i.barrier and self.ahead is not None:
+            results += [p for access in self.ahead[i] if access.write for p in _places(access)]
+        elif i.barrier or (i.access is not None and i.access.write):
             results += touched
         for n, p in enumerate(results):
             self.state[p] = self.number((key, n, inputs))
         return inputs
 
 
-def _memory(i: Instruction) -> Iterator[Place]:
-    """The slots of memory that an instruction may touch; a barrier has to do with all shared ones."""
-    if i.barrier:
-        yield from (("shared", region, slot) for region in ("a", "b") for slot in SLOTS)
-    elif i.access is not None:
-        slots = SLOTS if i.access.slot < 0 else (i.access.slot,)
-        yield from ((i.access.space, i.access.region, slot) for slot in slots)
+def _places(access: Access) -> Iterator[Place]:
+    """The slots of memory that an access may touch."""
+    slots = SLOTS if access.slot < 0 else (access.slot,)
+    yield from ((access.space, access.region, slot) for slot in slots)
 
 
 def run(machine: Machine, path: Iterable[Instruction], keys: Mapping[int, Hashable]) -> list[tuple[Term, ...]]:

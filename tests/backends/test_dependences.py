@@ -39,23 +39,24 @@ def flags(i: Instruction) -> set[str]:
     return {*i.flag_uses(), *i.flag_defs()}
 
 
-def keeps_order(a: Instruction, b: Instruction, published: Ahead) -> bool:
+def keeps_order(a: Instruction, b: Instruction, published: Ahead, in_loop: bool) -> bool:
     """Whether `b` must follow an earlier `a` for what they do in memory.
 
-    What goes to shared memory from elsewhere is on its way until a barrier behind which others may touch it.
+    What goes to shared memory from elsewhere, and in a loop any access, is free until a barrier behind which others may
+    touch its place.
     """
     if not all(i.barrier or i.op.fence or i.access is not None for i in (a, b)):
         return False
     if a.op.fence or b.op.fence:
         return True
-    if b.barrier and a.access is not None and a.origin is not None:
-        return any(a.access.conflicts(other) for other in published[b])
+    if b.barrier and a.access is not None and (a.origin is not None or in_loop):
+        return any(x.conflicts(other) for x in a.accesses for other in published[b])
     if a.barrier or b.barrier:
         return all(i.barrier or any(x.space == "shared" for x in i.accesses) for i in (a, b))
     return any(x.conflicts(y) for x in a.accesses for y in b.accesses)
 
 
-def reasons(a: Instruction, b: Instruction, published: Ahead) -> Iterator[int]:
+def reasons(a: Instruction, b: Instruction, published: Ahead, in_loop: bool) -> Iterator[int]:
     """Why `b` must follow an earlier `a`, by the slots that it has to wait then."""
     if meet(a.defs(), b.uses()):
         yield a.op.latency
@@ -63,7 +64,7 @@ def reasons(a: Instruction, b: Instruction, published: Ahead) -> Iterator[int]:
         yield 1
     if meet(a.uses(), b.defs()):
         yield 0
-    if keeps_order(a, b, published):
+    if keeps_order(a, b, published, in_loop):
         yield a.op.latency if b.barrier else 1
 
 
@@ -75,7 +76,7 @@ def closure(edges: dict[int, dict[int, int]], count: int) -> list[set[int]]:
     return behind
 
 
-def needed(code: Sequence[Instruction], n: int, published: Ahead) -> Iterator[tuple[int, int]]:
+def needed(code: Sequence[Instruction], n: int, published: Ahead, in_loop: bool) -> Iterator[tuple[int, int]]:
     """What an instruction must wait for itself: last writers of words, users of flags, what a barrier is there for."""
     i = code[n]
     for word in (Reg(r.vreg, at, 1) for r in i.uses() for at in words(r)):
@@ -84,10 +85,10 @@ def needed(code: Sequence[Instruction], n: int, published: Ahead) -> Iterator[tu
         yield from [(m, 1) for m in range(n) if flag in flags(code[m])][-1:]
     awaited = set[int]()
     for m in reversed(range(n if i.barrier else 0)):
-        if m not in awaited and keeps_order(code[m], i, published):
+        if m not in awaited and keeps_order(code[m], i, published, in_loop):
             yield m, code[m].op.latency
             if code[m].barrier:
-                awaited |= {k for k in range(m) if keeps_order(code[k], code[m], published)}
+                awaited |= {k for k in range(m) if keeps_order(code[k], code[m], published, in_loop)}
 
 
 @settings(FIXED, max_examples=60)
@@ -107,7 +108,7 @@ def test_all_that_must_follow_follows(function: Function, fences: list[int], tur
             found[n + count * is_next] = before
         code = body * turns
         pairs = {
-            n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published)])}
+            n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published, turns > 1)])}
             for n in range(len(code))
         }
         for n, before in found.items():
@@ -117,7 +118,7 @@ def test_all_that_must_follow_follows(function: Function, fences: list[int], tur
             found[n + count] = {**found.get(n + count, {}), **own}
         assert closure(found, len(code)) == closure(pairs, len(code))
         for n in range(len(code)):
-            assert all(found[n][m] >= latency for m, latency in needed(code, n, published))
+            assert all(found[n][m] >= latency for m, latency in needed(code, n, published, turns > 1))
 
 
 def _follows(*body: Instruction) -> dict[int, dict[int, int]]:

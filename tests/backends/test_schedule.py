@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.backends.machine.dependences import dependences
-from convgen.backends.machine.epochs import accesses_ahead
+from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
@@ -29,26 +29,45 @@ from tests.strategies import FIXED
 EXAMPLES = settings(FIXED, max_examples=60)
 
 
-def reads(body: list[Instruction], keys: dict[int, Hashable], terms: dict[Hashable, int]) -> object:
+def reads(
+    body: list[Instruction], keys: dict[int, Hashable], terms: dict[Hashable, int], ahead: Ahead | None = None
+) -> object:
     """What each instruction reads, by its key, and what the block leaves behind."""
-    machine = Machine(virtual, terms)
+    machine = Machine(virtual, terms, ahead=ahead)
     inputs = run(machine, body, keys)
     return {keys[id(i)]: read for i, read in zip(body, inputs)}, machine.state
+
+
+def assert_held(old: list[Instruction], new: list[Instruction], ahead: Ahead) -> None:
+    """No access is ahead of a barrier behind which it stood, or behind one behind which others meet it."""
+    at = {i: n for n, i in enumerate(new)}
+    for n, barrier in enumerate(old):
+        if not barrier.barrier:
+            continue
+        for i in old[n + 1 :]:
+            assert i.access is None or i.access.space != "shared" or at[i] > at[barrier]
+        for i in old[:n]:
+            assert at[i] < at[barrier] or not any(a.conflicts(b) for a in i.accesses for b in ahead[barrier])
 
 
 @EXAMPLES
 @given(functions(most=30))
 def test_each_block_is_a_permutation_that_means_the_same(function: Function) -> None:
-    before = [list(b.instructions) for b in function.blocks]
-    for old, block in zip(before, schedule(function).blocks):
+    """In a loop of products, accesses may go behind barriers that are there for others."""
+    before, ahead = [list(b.instructions) for b in function.blocks], accesses_ahead(function)
+    multiplying = {n for n, old in enumerate(before) if any(i.op.unit is Unit.MATRIX for i in old)}
+    loops = {n for n in multiplying if n in function.successors(n)}
+    for n, (old, block) in enumerate(zip(before, schedule(function).blocks)):
         new = block.instructions
         assert sorted(map(id, old)) == sorted(map(id, new))
+        of_loop = ahead if n in loops else None
         keys: dict[int, Hashable] = {id(i): n for n, i in enumerate(old)}
         terms: dict[Hashable, int] = {}
-        assert reads(new, keys, terms) == reads(old, keys, terms)
+        assert reads(new, keys, terms, of_loop) == reads(old, keys, terms, of_loop)
+        assert_held(old, new, ahead)
         if old[-1].target:
             assert new[-3:] == old[-3:]
-        if not any(i.op.unit is Unit.MATRIX for i in old):
+        if n not in multiplying and loops.isdisjoint(function.successors(n)):
             assert new == old
 
 
@@ -155,6 +174,57 @@ def test_in_a_loop_products_stand_between_a_load_and_its_use() -> None:
     products, writes, loads, reads = loop_of_tiles()
     found = order(*loads, *writes, *products, Instruction(BARRIER), *reads, loop=True)
     assert sum(6 <= n < 22 for n in found[found.index(0) : found.index(3)]) >= 8
+
+
+def busy_tile() -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
+    """Products, writes and so many reads of shared memory that only a turn's first slots are left for the writes."""
+    products, writes, _, reads = loop_of_tiles()
+    return products, writes, [attrs.evolve(reads[0], dst=(register(300 + n, 4),)) for n in range(16)]
+
+
+def test_in_a_loop_writes_that_are_due_at_its_begin_stand_beside_products() -> None:
+    products, writes, reads = busy_tile()
+    found = order(*writes, *products, Instruction(BARRIER), *reads, loop=True)
+    kinds = "".join(("www" + "p" * 16 + "b" + "r" * 16 + "---")[n] for n in found)
+    assert kinds.index("p") < kinds.index("w")
+    assert max(map(len, kinds.split("p"))) < MATRIX.busy
+
+
+@pytest.mark.parametrize(("slot", "reads", "passes"), [(2, 16, True), (2, 8, False), (0, 16, False)])
+def test_in_a_loop_a_write_may_pass_a_barrier_behind_which_nobody_meets_it(slot: int, reads: int, passes: bool) -> None:
+    """Where ahead of that is no room; what is read there must be in its place."""
+    products, writes, all_reads = busy_tile()
+    write = attrs.evolve(writes[0], access=Access("shared", "a", slot, True))
+    later = Instruction(SHARED, (register(43),), (register(42),), access=Access("shared", "a", slot, False))
+    barriers = Instruction(BARRIER), Instruction(BARRIER)
+    body = [write, barriers[0], *all_reads[:reads], *products, barriers[1], later]
+    found = order(*body, loop=True)
+    at, first, second = (found.index(body.index(i)) for i in (write, *barriers))
+    assert (first < at < second) if passes else at < first
+    straight = order(*body)
+    assert straight.index(0) < straight.index(1)
+
+
+def test_in_a_loop_a_write_stays_ahead_of_a_barrier_if_there_is_room() -> None:
+    """However late others meet it: its data's registers are free, and the pipe, when the barrier opens."""
+    products, writes, _, reads = loop_of_tiles()
+    write = attrs.evolve(writes[0], access=Access("shared", "a", 2, True))
+    operands = [products[n].src[at] for at in (0, 1) for n in (8, 12)]
+    mine = [attrs.evolve(read, dst=(operand,)) for read, operand in zip(reads, operands)]
+    later = Instruction(SHARED, (register(43),), (register(42),), access=Access("shared", "a", 2, False))
+    barriers = Instruction(BARRIER), Instruction(BARRIER)
+    body = [write, *products[:8], barriers[0], *mine, *products[8:], barriers[1], later]
+    found = order(*body, loop=True)
+    assert found.index(0) < found.index(body.index(barriers[0]))
+
+
+def test_the_last_product_of_a_loop_covers_the_branch() -> None:
+    """What issues beside a product has slots before it, as many as the branch and its condition take."""
+    products, _, _, _ = loop_of_tiles()
+    work = [Instruction(VALU, (register(200 + n),), (register(42),)) for n in range(6)]
+    found = order(*products, *work, loop=True)
+    behind = found[found.index(len(products) - 1) + 1 :]
+    assert len(behind) < MATRIX.busy
 
 
 def around(before: list[Instruction], behind: list[Instruction]) -> list[list[int]]:

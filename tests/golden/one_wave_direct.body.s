@@ -102,10 +102,9 @@ conv_fwd_d_f2ade11c_main:
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[12:15], v1 offset:2048               // wei fragment
     s_mov_b32              m0, 5120
-    s_nop                  0
-    buffer_load_dwordx4    v4, s[12:15], s2 offen lds             // src copy
     s_waitcnt              lgkmcnt(1)
     v_mfma_f32_16x16x32_f16 v[8:11], v[24:27], v[16:19], v[8:11]
+    buffer_load_dwordx4    v4, s[12:15], s2 offen lds             // src copy
     s_waitcnt              vmcnt(0)
     ds_read_b128           v[24:27], v7 offset:5120               // src fragment
     ds_read_b128           v[16:19], v2 offset:2048               // wei fragment
