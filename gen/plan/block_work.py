@@ -88,6 +88,11 @@ class _Block:
         self.simds = np.minimum(self.subgroups, facts.core.simds)
         self.depth = self.k // max(1, kind.taps)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether gaps stand behind rows of shared memory, as where windows are resident in rows."""
+        return self.kind.taps > 0 and not self.facts.block_bytes
+
     # ------------------------------------------------------------ what is copied
 
     @cached_property
@@ -115,7 +120,7 @@ class _Block:
         gaps: Numbers
         if self.facts.block_bytes:
             return self.copied
-        if not self.kind.taps:
+        if not self.has_gaps:
             pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
             gaps = (self.m + self.n) * (pitch - self.k) * self.elem
             return self.copied + gaps
@@ -160,9 +165,7 @@ class _Block:
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
-        if (
-            self.kind.taps and not self.facts.block_bytes
-        ):  # behind whose rows are gaps, so that those that are written at a time share banks
+        if self.has_gaps:  # so that those that are written at a time share banks
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes

@@ -126,8 +126,8 @@ def operand_in_rows(
     """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
 
     Of tiles in rows gaps behind these keep banks apart, and swizzles within a run; there are as many rows as come out
-    even. Where fragments take no more than half of a chunk, gaps of halves may do better. What is turned by its reads stands in
-    columns, with swizzles that are the same for each run.
+    even. Where fragments take no more than half of a chunk, gaps of halves may do better. What is turned by
+    its reads stands in columns, with swizzles that are the same for each run.
     """
     if run and is_turned(view, elem, fragment, facts):
         with suppress(DoesNotFit):

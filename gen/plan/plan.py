@@ -234,6 +234,8 @@ def _check_moves(problem: Problem, config: Config) -> None:
             raise DoesNotFit(f"{word}={missing[0]}: the problem has no such input")
     if twice := [name for name in config.packed if name in config.reorder]:
         raise DoesNotFit(f"packed={twice[0]}: it is reordered")
+    if config.packed and isinstance(config.mma, Own):
+        raise DoesNotFit(f"packed={config.packed[0]}: mma={config.mma} reads tensors where they are")
 
 
 def _with_teams(plan: Plan) -> Plan:

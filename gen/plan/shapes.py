@@ -126,8 +126,9 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
     if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
         pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS))
-        # Loops go round in whole runs, so that what is trimmed of a message is known when it is written.
-        ways = tuple(way for p in pipelines if (way := Way(*p)).round % max(1, shape.inner // shape.runs) == 0)
+        ways, blocks = tuple(Way(*pipeline) for pipeline in pipelines), max(1, shape.inner // shape.runs)
+        # In loops that go round in whole runs it is known beforehand what is trimmed of a message.
+        ways = tuple(way for way in ways if way.round % blocks == 0) or ways
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
     orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
     if shape.inner % chunk:

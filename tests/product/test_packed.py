@@ -105,13 +105,16 @@ def test_a_sampled_tile_needs_all_of_the_launch_before() -> None:
         (STEM, {}, "packed=wei reorder=wei", "packed=wei: it is reordered"),
         ("g2" + STEM.replace("ic3", "ic4"), {}, "packed=wei", "packed=wei: wanted one product"),
         ("mb2ic16ih8oc16oh8kh3ph1", {}, "taps=resident packed=src", "packed=src: its windows are resident"),
+        ("g8mb1ic8ih5oc8kh3ph1", {}, "slots=0 taps=fused packed=wei", "packed=wei: mma=fma:4x2x2 reads tensors"),
     ],
 )
 def test_what_cannot_be_packed_is_said(line: str, options: dict[str, str], words: str, why: str) -> None:
     problem = Conv.parse(line, dir="FWD_D", dt="f16", **{**LAST, **options})
-    tile = "32x32x144" if "resident" in words else "32x32x32"
+    tile, unit = "32x32x144" if "resident" in words else "32x32x32", "32x32x8"
+    if "fused" in words:
+        tile, unit = "128x8x9", "fma:4x2x2"
     with pytest.raises(UserError, match=why):
-        driver.build(problem, "gfx942", f"tile={tile} waves=1x1 mma=32x32x8 {words}")
+        driver.build(problem, "gfx942", f"tile={tile} waves=1x1 mma={unit} {words}")
 
 
 def test_sizes_known_at_launch_are_not_packed() -> None:

@@ -106,17 +106,17 @@ def test_they_meet_in_memory_that_blocks_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("dt", "line", "text"),
     [
-        ("tile=32x32x64 waves=1x1x4 mma=16x16x16 slots=1", "no input's shared memory has room"),
-        ("tile=16x16x64 waves=1x1x2 mma=16x16x16", "instructions of a subgroup over subgroups along K"),
-        ("tile=32x32x32 waves=1x1x4 mma=16x16x16", "tile K over subgroups x the instruction's K"),
-        ("tile=128x128x16 waves=1x1x1x2 mma=16x16x16", "wanted waves=MxN|MxNxK"),
+        ("f64", "tile=32x32x16 waves=1x1x4 mma=16x16x4 slots=1", "no input's shared memory has room"),
+        ("f16", "tile=16x16x64 waves=1x1x2 mma=16x16x16", "instructions of a subgroup over subgroups along K"),
+        ("f16", "tile=32x32x32 waves=1x1x4 mma=16x16x16", "tile K over subgroups x the instruction's K"),
+        ("f16", "tile=128x128x16 waves=1x1x1x2 mma=16x16x16", "wanted waves=MxN|MxNxK"),
     ],
 )
-def test_what_does_not_come_out_even_is_refused(line: str, text: str) -> None:
+def test_what_does_not_come_out_even_is_refused(dt: str, line: str, text: str) -> None:
     with pytest.raises((UserError, DoesNotFit), match=text.replace("|", r"\|")):
-        driver.build(Conv.parse(LAYER, dir="FWD_D", dt="f16"), "gfx942", line)
+        driver.build(Conv.parse(LAYER, dir="FWD_D", dt=dt), "gfx942", line)
 
 
 def test_lines_name_subgroups_along_k_where_there_are_several() -> None:
