@@ -54,7 +54,7 @@ def check_without(case: Case, disabled: tuple[str, ...], facts: TargetFacts = GF
 DISABLED = [*((name,) for name in OPTIONAL), OPTIONAL]
 
 
-@settings(FEW, max_examples=5)
+@settings(FEW, max_examples=3)
 @given(cases(GFX942))
 def test_each_pass_keeps_the_meaning(case: Case) -> None:
     check_every_pass(case)
