@@ -275,6 +275,8 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         global_widths=(32, 16, 12, 8, 4, 2, 1),
         shared_widths=(32, 16, 8, 4, 2, 1),
         global_imm_max=0,
+        # Messages have none: selection adds it, in the instruction by which an address comes to its payload anyway. So
+        # any will do, up to more than a workgroup shares.
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=phases,

@@ -230,21 +230,22 @@ class _Builder:
             found |= self._launch(kernel, None, mapping)
         return found
 
+    def _moved(self, role: str, source: View, target: View) -> _Launches:
+        """The kernel that brings a tensor from one view to another; whoever reads it there needs all workgroups."""
+        made, mapping = streams.transpose(kernel_name(self.plan, role), source, target, self.plan.facts)
+        return self._launch(made, None, mapping)
+
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
-            kernel = kernel_name(self.plan, f"reorder_{name}")
-            made, mapping = streams.transpose(kernel, *views.reordering(self.problem, name), self.plan.facts)
-            self.shared |= self._launch(made, None, mapping)
+            self.shared |= self._moved(f"reorder_{name}", *views.reordering(self.problem, name))
 
     def _packed(self, part: Part) -> _Launches:
         """The kernels that lay inputs out as a product reads them; every tile of it needs all of their workgroups."""
         found: _Launches = {}
         for each in (part.of_n, part.of_m):
             if each.unpacked:
-                kernel = kernel_name(self.plan, f"pack_{each.view.memory.name}")
-                made, mapping = streams.transpose(kernel, each.unpacked, each.view, self.plan.facts)
-                found |= self._launch(made, None, mapping)
+                found |= self._moved(f"pack_{each.view.memory.name}", each.unpacked, each.view)
         return found
 
     def _before(self, part: Part) -> _Launches:
@@ -255,9 +256,7 @@ class _Builder:
         """The kernels that bring zero points of 4 bits to bytes."""
         for point in self.problem.zero_points:
             if views.is_widened(self.problem, point.name):
-                kernel = kernel_name(self.plan, f"widen_{point.name}")
-                made, mapping = streams.transpose(kernel, *views.widening(self.problem, point.name), self.plan.facts)
-                self.shared |= self._launch(made, None, mapping)
+                self.shared |= self._moved(f"widen_{point.name}", *views.widening(self.problem, point.name))
 
     def products(self) -> None:
         """The launches of all matrix products."""

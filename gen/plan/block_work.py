@@ -118,8 +118,6 @@ class _Block:
     def slot_bytes(self) -> Numbers:
         """With what stands between rows."""
         gaps: Numbers
-        if self.facts.block_bytes:
-            return self.copied
         if not self.has_gaps:
             pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
             gaps = (self.m + self.n) * (pitch - self.k) * self.elem

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
@@ -82,7 +81,7 @@ def operand(
             swizzle, conflicts = find_swizzle(
                 length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
             )
-        tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, chunk)
+        tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
         return Operand(view, elem, tile, copy, conflicts=conflicts)
 
     return _with_least_conflicts(map(dealt, deals(copy, elem, facts)))
@@ -133,25 +132,27 @@ def operand_in_rows(
         with suppress(DoesNotFit):
             return operand(view, elem, shape[0], fragment, config, facts, period=run)
     (rows, cols), subgroups = shape, config.subgroups
-    make = partial(_rows_apart, view, elem, fragment, config, facts, run, often)
     if facts.block_bytes:
         rows = even_rows(rows, cols, elem.bytes, facts, subgroups)
-        make = partial(_rows_of_blocks, view, elem, fragment, config, facts, run)
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
-            return make((more, cols))
+            if not facts.block_bytes:
+                return _rows_apart(view, elem, (more, cols), fragment, config, facts, run, often)
+            digits = _rows_of_blocks(_image(fragment, elem, facts), run, more, cols)
+            copy = copy_layout(view, digits, more, cols, facts, subgroups, elem)
+            return Operand(view, elem, _tile(view, elem, digits, config.slots, Swizzle(), facts.chunk_bytes), copy)
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
 
 
 def _rows_apart(
     view: View,
     elem: Type,
+    shape: tuple[int, int],
     fragment: Fragment,
     config: Config,
     facts: TargetFacts,
     run: int,
     often: int,
-    shape: tuple[int, int],
 ) -> Operand:
     """The same with gaps behind rows, of so many and no more; DoesNotFit where they do not come out even."""
     (rows, cols), chunk = shape, facts.chunk_bytes
@@ -162,51 +163,36 @@ def _rows_apart(
         within = chunks & -chunks if run else 1
         apart, swizzle, conflicts = find_rows(cols, elem, unit, fragment, copy.stored, facts, within, often)
         digits = row_major(rows, cols, apart * unit // elem.bytes)
-        tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, swizzle, unit)
+        tile = _tile(view, elem, digits, config.slots, swizzle, unit)
         return Operand(view, elem, tile, copy, conflicts=conflicts)
 
-    copy, units = (
-        copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem),
-        (chunk, chunk // 2),
-    )
-    ways = ((each, unit) for each in deals(copy, elem, facts) for unit in units[: 1 + halved])
+    copy = copy_layout(view, row_major(rows, cols), rows, cols, facts, config.subgroups, elem)
+    units = (chunk, chunk // 2) if halved else (chunk,)
+    ways = ((each, unit) for each in deals(copy, elem, facts) for unit in units)
     return _with_least_conflicts(dealt(each, unit) for each, unit in ways)
 
 
-def _rows_of_blocks(
-    view: View,
-    elem: Type,
-    fragment: Fragment,
-    config: Config,
-    facts: TargetFacts,
-    run: int,
-    shape: tuple[int, int],
-) -> Operand:
-    """The same in the order of blocks: runs of columns behind one another, or rows of as many columns as blocks have.
+def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
+    """A tile in the order of the blocks that a fragment's image has: runs of columns behind one another, or rows of as
+    many columns as blocks have.
 
     DoesNotFit where it does not come out even, or blocks may not begin at any row.
     """
-    rows, cols = shape
-    image = _image(fragment, elem, facts)
     if run:
         size = image.span(Space.MEMORY)
         beside = Digit(COL, cols // run, Space.MEMORY, size)
-        below = Digit(ROW, divide("rows of a tile", rows, fragment.shape[0]), Space.MEMORY, size * beside.size)
-        digits = Digits(image.dims, (*image.digits, *(d for d in (beside, below) if d.size > 1)))
-    else:
-        depth = image.merged(Space.MEMORY).of(COL)[0]
-        down = next(d.stride for d in image.of(ROW))
-        if (depth.stride, depth.size) != (1, down):
-            raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have rows one behind the other")
-        whole = (
-            Digit(COL, down, Space.MEMORY, 1),
-            Digit(ROW, rows, Space.MEMORY, down),
-            Digit(COL, cols // down, Space.MEMORY, down * rows),
-        )
-        digits = Digits(image.dims, tuple(d for d in whole if d.size > 1))
-    copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem)
-    tile = Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, config.slots, Swizzle(), facts.chunk_bytes)
-    return Operand(view, elem, tile, copy)
+        below = Digit(ROW, divide("rows of a tile", rows, image.extent(ROW)), Space.MEMORY, size * beside.size)
+        return Digits(image.dims, (*image.digits, *(d for d in (beside, below) if d.size > 1)))
+    depth = image.merged(Space.MEMORY).of(COL)[0]
+    down = next(d.stride for d in image.of(ROW))
+    if (depth.stride, depth.size) != (1, down):
+        raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have rows one behind the other")
+    whole = (
+        Digit(COL, down, Space.MEMORY, 1),
+        Digit(ROW, rows, Space.MEMORY, down),
+        Digit(COL, cols // down, Space.MEMORY, down * rows),
+    )
+    return Digits(image.dims, tuple(d for d in whole if d.size > 1))
 
 
 def _direct(
@@ -228,8 +214,14 @@ def _direct(
     digits = column_major(*shape) if turned else row_major(*shape)
     places_of(digits, elem, width, facts.subgroup_size, config.subgroups)
     swizzle, conflicts = find_swizzle(shape[not turned], elem, chunk, fragment, None, facts, turned=turned)
-    tile = Shared(f"{name}_tile", elem, *shape, digits, config.slots, swizzle, chunk)
+    tile = _tile(view, elem, digits, config.slots, swizzle, chunk)
     return Operand(view, elem, tile, None, direct=width, conflicts=conflicts)
+
+
+def _tile(view: View, elem: Type, digits: Digits, slots: int, swizzle: Swizzle, chunk: int) -> Shared:
+    """The shared tile through which an input of a product goes."""
+    rows, cols = digits.shape
+    return Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, slots, swizzle, chunk)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:

@@ -202,8 +202,7 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     rows, depth = view.extent(0), view.extent(1)
     with suppress(DoesNotFit):
         moved = (problem.tensor(name).layout.size_elems + rows * depth) * elem.bytes
-        clocks = facts.costs.launch + moved / (facts.compute_units * facts.costs.stream_rate)
-        yield evolve(shape, of_n=packed(view, "", rows, depth), packed=(name,), before=clocks)
+        yield evolve(shape, of_n=packed(view, "", rows, depth), packed=(name,), before=_streaming(1, moved, facts))
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:
@@ -289,4 +288,9 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
 def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
     """Clocks that reordering inputs takes."""
     traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
-    return len(names) * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
+    return _streaming(len(names), traffic, facts)
+
+
+def _streaming(launches: int, traffic: int, facts: TargetFacts) -> float:
+    """Clocks of so many launches that read and write so many bytes in all."""
+    return launches * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -41,13 +42,14 @@ def windows(random: Random) -> tuple[Conv, int]:
     return Conv.parse(line, dir=direction, dt=random.choice(("f16", "bf16")), **CHANNELS_LAST), taps
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_convolutions_are_right(target: str) -> None:
+def right(target: str, mma: str, grids: Sequence[str], depths: Sequence[int], ways: Sequence[str], count: int) -> int:
+    """Of so many random problems and configs those that fit; all of them are right."""
     random, ran = Random(f"resident {target}"), 0
-    for n in range(18):
+    for n in range(count):
         problem, taps = windows(random)
-        tile = f"tile={random.choice((64, 96, 128))}x32x{16 * taps} waves={random.choice(('2x1', '2x2', '1x1'))}"
-        config = f"{tile} mma=16x16x16 taps=resident {WAYS[n % len(WAYS)]}"
+        depth = random.choice(depths)
+        tile = f"tile={random.choice((64, 96, 128))}x32x{depth * taps} waves={random.choice(grids)}"
+        config = f"{tile} mma={mma} taps=resident {ways[n % len(ways)]}"
         try:
             code = driver.compile(driver.build(problem, target, config))
         except UserError:
@@ -55,26 +57,18 @@ def test_convolutions_are_right(target: str) -> None:
         outcome = verify.run(code)
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
         ran += 1
-    assert ran >= 6
+    return ran
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_convolutions_are_right(target: str) -> None:
+    assert right(target, "16x16x16", ("2x1", "2x2", "1x1"), (16,), WAYS, 18) >= 6
 
 
 @pytest.mark.parametrize("target", XE)
 def test_blocks_of_shared_memory_may_begin_at_any_row(target: str) -> None:
-    random, ran = Random(f"resident {target}"), 0
     ways = "slots=1", "slots=2", "slots=1 packed=wei", "slots=1 stages=2", "slots=1 subtiles=2", "slots=2 packed=wei"
-    for n in range(7):
-        problem, taps = windows(random)
-        depth = random.choice((16, 32))
-        tile = f"tile={random.choice((64, 96, 128))}x32x{depth * taps} waves={random.choice(XE[target])}"
-        config = f"{tile} mma=16x8x16 taps=resident {ways[n % len(ways)]}"
-        try:
-            code = driver.compile(driver.build(problem, target, config))
-        except UserError:
-            continue
-        outcome = verify.run(code)
-        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
-        ran += 1
-    assert ran >= 2
+    assert right(target, "16x8x16", XE[target], (16, 32), ways, 7) >= 2
 
 
 @pytest.mark.parametrize(
