@@ -168,6 +168,7 @@ class TargetFacts:
     direct_widths: tuple[int, ...] = ()
     #: of reads after which lanes turn little matrices (`stmt.TurnedRead`), 8 bytes a lane; None if there are none
     turned_reads: SharedPhases | None = None
+    lane_words: bool = False  #: an instruction may read the word of one lane for all
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none

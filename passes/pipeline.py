@@ -31,6 +31,7 @@ from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.resolve_packs import resolve_packs
 from convgen.passes.rotate_fragments import rotate_fragments
 from convgen.passes.share_addresses import share_addresses
+from convgen.passes.share_lanes import share_lanes
 from convgen.passes.share_loads import share_loads
 from convgen.passes.split_barriers import split_barriers
 from convgen.passes.unroll import unroll
@@ -74,7 +75,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("expand_conversions", "message", LOWERING, expand_conversions),
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("share_loads", "message", OPTIMISING, share_loads),
-    _pass("reduce_strength", "message", OPTIMISING, reduce_strength),
+    Pass("reduce_strength", "message", OPTIMISING, reduce_strength),
+    _pass("share_lanes", "message", OPTIMISING, share_lanes),
     Pass("share_addresses", "message", OPTIMISING, share_addresses),
     _pass("expand_division", "message", LOWERING, expand_division),
     Pass("fill_stores", "message", OPTIMISING, fill_stores),

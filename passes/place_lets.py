@@ -33,6 +33,7 @@ from convgen.ir.expr import (
     Select,
     Surface,
     Unary,
+    Uniform,
     Var,
     temporary,
     var,
@@ -146,7 +147,7 @@ class _Placer:
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
-                if not (isinstance(e, FromLane) and c is e.lane):
+                if not ((isinstance(e, FromLane) and c is e.lane) or _is_operand(e)):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
         hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]
@@ -163,7 +164,7 @@ class _Placer:
     def _may_bind(self, e: Expr) -> bool:
         if isinstance(e, Surface):
             return True
-        if isinstance(e, _LEAVES):
+        if isinstance(e, _LEAVES) or _is_operand(e):
             return False
         if not isinstance(e.type, Type):
             widens = isinstance(e, Cast) and e.type.bits > e.a.type.bits  # what narrows goes to where it is stored
@@ -249,6 +250,14 @@ class _Placer:
 def _inside(s: Stmt, depth: int) -> int:
     """How deep the blocks within a statement of a block of that depth are nested."""
     return depth if isinstance(s, Block) or _is_vote(s) else depth + 1
+
+
+def _is_operand(e: Expr) -> bool:
+    """Whether an expression is the word of one lane for all lanes, which an instruction reads as it is.
+
+    Passes make such for targets alone where that is so.
+    """
+    return isinstance(e, Uniform) and isinstance(e.a, FromLane) and isinstance(e.a.lane, Const)
 
 
 def _is_vote(s: Stmt) -> TypeGuard[If]:

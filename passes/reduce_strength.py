@@ -4,20 +4,42 @@
 of a mixed-radix number that grows by `a` each iteration. For each `x` one set of digits, that of the smallest `b`, is
 carried, advanced by additions and compares; the digits of the other numerators are advanced from these. Divisors whose
 boundaries do not divide one another are left alone.
+
+Where an instruction reads one lane's word for all lanes, and there are more than two numerators of an `x` that lanes
+share, each has a lane: what one of them takes to advance does for all. Of fewer, registers of all lanes are worth more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise, zip_longest
 from math import gcd
 from operator import add
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import attrs
 
-from convgen.ir.expr import Add, Cast, Const, Div, Expr, Mod, Mul, Sub, Var, const, minimum, select, var
+from convgen.ir.expr import (
+    Add,
+    Cast,
+    Const,
+    Div,
+    Expr,
+    FromLane,
+    Lane,
+    Mod,
+    Mul,
+    Sub,
+    Uniform,
+    Var,
+    const,
+    eq,
+    minimum,
+    select,
+    var,
+)
+from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -27,21 +49,24 @@ from convgen.ir.simplify.extents import divisor
 from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
 from convgen.ir.types import s32, u32
+from convgen.ir.uniform import uniformity
 from convgen.passes.clone import bound_vars
 from convgen.passes.messages.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
+_FEW = 2  #: numbers that do not take a register of all lanes for each digit
 
 
-def reduce_strength(kernel: Kernel) -> Kernel:
+def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """No division of a loop counter by constants is left, where its digits can be carried; message level.
 
     Of what is carried no range is known: a loop that divides what depends on it stays as it is.
     """
-    bounds = Bounds(var_ranges(kernel), kernel.width)
+    bounds, uniform = Bounds(var_ranges(kernel), kernel.width), uniformity(kernel)
+    width = kernel.width if facts.lane_words else 0
 
     def reduced(loop: For) -> Stmt:
-        new = _reduce(loop, bounds)
+        new = _reduce(loop, bounds, lambda steady: width if uniform(steady) and uniform(loop.begin) else 0)
         return loop if _divides_carried(new, loop) else new
 
     return replace(kernel, body=rewrite(kernel.body, {For: reduced}))
@@ -302,7 +327,7 @@ def _addends(e: Expr) -> Iterator[Expr]:
             yield e
 
 
-def _reduce(loop: For, bounds: Bounds) -> Stmt:
+def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
     if bounds(loop.begin)[0] < 0:
         return loop
     inside = _Loop(loop, bounds)
@@ -317,11 +342,13 @@ def _reduce(loop: For, bounds: Bounds) -> Stmt:
         places = _chain(list(family.values()))
         if places is None:
             continue
-        start = min(q.b for q in family.values())
+        starts = sorted({q.b for q in family.values()})
         wholes = {q.below for q in family.values() if q.count is None and q.below != places[-1]}
-        number = _Number.counting(loop, _Digits(places, tuple(sorted(wholes))), growth, steady, start)
+        digits = _Digits(places, tuple(sorted(wholes)))
+        kind = _NumberOfLanes if _FEW < len(starts) <= lanes(steady) else _Number
+        number = kind.counting(loop, digits, growth, steady, starts)
         for e, q in family.items():
-            replaced[e] = number.digits.value(number.ahead(q.b - start), q)
+            replaced[e] = number.digits.value(number.ahead(q.b - starts[0]), q)
         numbers.append(number)
     if not replaced:
         return loop
@@ -352,11 +379,12 @@ class _Number:
     further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)  #: by how far they are ahead
 
     @classmethod
-    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, start: int) -> _Number:
+    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:
+        """The number that begins first."""
         now = tuple(var(f"{loop.var.name}_{p}s") for p in (*digits.places, *digits.wholes))
-        return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, start))
+        return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, starts[0]))
 
-    def ahead(self, by: int) -> tuple[Var, ...]:
+    def ahead(self, by: int) -> Sequence[Expr]:
         """The digits of the number that is greater by a constant."""
         if not by:
             return self.now
@@ -378,6 +406,25 @@ class _Number:
         yield from (all_digits[at] for at in range(count, len(all_digits)) if at in wanted)
         # Highest digit first: it needs the lower ones as they were.
         yield from reversed(all_digits[:needed])
+
+
+@frozen(eq=False)
+class _NumberOfLanes(_Number):
+    """Such numbers, each in a lane: the first in lanes that are left, too."""
+
+    lanes: dict[int, Const] = attrs.field(factory=dict, init=False)  #: by how far they are ahead
+
+    @classmethod
+    def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:
+        ahead: Expr = ZERO
+        for lane, start in list(enumerate(starts))[1:]:
+            ahead = select(eq(Lane(), lane), const(start - starts[0]), ahead)
+        made = super().counting(loop, digits, growth, plus(steady, ahead), starts)
+        made.lanes.update((start - starts[0], const(lane)) for lane, start in enumerate(starts))
+        return made
+
+    def ahead(self, by: int) -> Sequence[Expr]:
+        return [Uniform(FromLane(digit, self.lanes[by])) for digit in self.now]
 
 
 def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:

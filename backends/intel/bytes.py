@@ -1,7 +1,8 @@
-"""Words put together of the bytes of others, lane by lane: moves of bytes, or of aligned pairs, a dword apart.
+"""Words put together of the bytes of others, lane by lane: of two halves by one sum, else by moves a dword apart.
 
-Destinations keep to a stride of a dword, for which all generations let sources lie anywhere within theirs (Mesa,
-brw_eu_validate.c, "sub-dword integer region restrictions").
+Destinations of moves keep to a stride of a dword, for which all generations let sources lie anywhere within theirs
+(Mesa, brw_eu_validate.c, "sub-dword integer region restrictions"). Of a sum's sources the last one has no region of its
+own: it begins where the destination does (IGC, `isGoodAlign1TernarySrc`), so that it is always a lower half.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.emitter import XeEmitter
-from convgen.backends.intel.isa import region
+from convgen.backends.intel.isa import Literal, region
 from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.vectors import WORD_BYTES, Bytes
+from convgen.ir.record import evolve
 
 UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> the type of so many
+_HALF_BYTES = 2
 
 
 def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
@@ -24,6 +27,10 @@ def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -
         if runs == [WORD_BYTES]:
             out.copy(into, held[four[0] // WORD_BYTES])
             continue
+        if runs == [_HALF_BYTES] * 2:
+            low, high = (divmod(b // _HALF_BYTES, WORD_BYTES // _HALF_BYTES) for b in four[::_HALF_BYTES])
+            _join(out, into, (held[low[0]], low[1]), (held[high[0]], high[1]))
+            continue
         at = 0
         for size in runs:
             source, offset = divmod(four[at], WORD_BYTES)
@@ -32,6 +39,17 @@ def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -
             out.emit("mov", (to,), (of,), lanes=out.lanes, partial=at > 0)
             at += size
     return dst
+
+
+def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]) -> None:
+    """`into` becomes two halves, each the lower (0) or the upper (1) one of a word that is held."""
+    first, (word, part) = region(low[0], "uw", low[1], 2), high
+    lower = region(word, "uw", 0, 2)
+    if part:  # the word itself, but for its lower half
+        name, others = "add3", (region(word, "ud"), evolve(lower, signs="-"))
+    else:
+        name, others = "mad", (region(out.kept(Literal(1 << 16, "ud")), "ud", 0, 0), lower)
+    out.emit(name, (region(into, "ud"),), (first, *others), lanes=out.lanes)
 
 
 def _runs(wanted: Bytes) -> Iterator[int]:

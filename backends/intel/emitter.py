@@ -18,7 +18,7 @@ from convgen.backends.intel.isa import (
 )
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.emitter import Emitter
-from convgen.backends.machine.instruction import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
+from convgen.backends.machine.instruction import Access, Function, Imm, Instruction, Opcode, Operand, Reg, Unit
 from convgen.backends.machine.vectors import WORD_BYTES
 
 _SHORT = ("w", "uw")
@@ -30,6 +30,7 @@ class XeEmitter(Emitter):
     def __init__(self, name: str, generation: Generation) -> None:
         super().__init__(name)
         self.generation, self.lanes = generation, generation.lanes
+        self._kept: dict[Literal, Reg] = {}
 
     # ------------------------------------------------------------ operands
 
@@ -42,6 +43,8 @@ class XeEmitter(Emitter):
             return Literal(value - (1 << min(bits, 32)) if signed else value, {"q": "d", "uq": "ud"}.get(type, type))
         if isinstance(o, Reg) and not isinstance(o, Region):
             return region(o, type, 0, 0 if o.bank == "s" else 1)
+        if isinstance(o, Region) and not o.type:  # a lane's word
+            return region(o, type, o.sub, o.stride)
         return o
 
     @staticmethod
@@ -125,6 +128,23 @@ class XeEmitter(Emitter):
         dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
         self.emit("mov", (region(dst, "d" if value.type in _SHORT else value.type),), (value,))
         return dst
+
+    def kept(self, value: Literal) -> Reg:
+        """A scalar register that has the value all through the function."""
+        if value not in self._kept:
+            self._kept[value] = self.new("s", TYPE_BYTES[value.type] // 4)
+        return self._kept[value]
+
+    def finish(self) -> Function:
+        """The function, which begins with the constants that are kept."""
+        entry, written = self.function.blocks[0], self.block
+        code = entry.instructions
+        self.block, entry.instructions = entry, []
+        for value, dst in self._kept.items():
+            self.emit("mov", (region(dst, value.type),), (value,))
+        entry.instructions += code
+        self.block = written
+        return super().finish()
 
     def compare(
         self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Region | None = None

@@ -1,7 +1,4 @@
-"""Tuples put together of others' words are made in one of these, where some words stand in their places already.
-
-So a little matrix of halves turns in three moves for two registers: the second row is made in what the first has read.
-"""
+"""Tuples put together of others' words are made in one of these, where some words stand in their places already."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Physical:
         if isinstance(o, Literal):
             return literal(o)
         assert isinstance(o, Region)
-        stride = str(o.stride) if last else f"{o.stride};0"
+        stride = str(o.stride) if last else f"{o.stride};0" if o.stride < 2 else f"{2 * o.stride};{o.stride}"
         return f"{o.signs}{self._place(o)}<{stride}>:{o.type}"
 
     def matrix_source(self, o: Operand, last: bool) -> str:

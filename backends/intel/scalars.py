@@ -9,14 +9,14 @@ from typing import Protocol
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
-from convgen.backends.machine.instruction import BasicBlock, Imm, Operand, Reg
+from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import wrapped
-from convgen.ir.types import AnyType, Kind, Type, s16, u32
+from convgen.ir.types import AnyType, Kind, Type, s16
 from convgen.ir.uniform import Uniformity
 from convgen.ir.votes import AllLanes
 
@@ -33,7 +33,6 @@ CONDITIONS: dict[type[x.Expr], str] = {x.Lt: "lt", x.Le: "le", x.Eq: "eq", x.Ne:
 #: A condition with its operands exchanged.
 SWAPPED = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _U16 = (1 << 16) - 1
-_SIGN = x.const(1 << 31, u32)
 
 
 class OtherTypes(Protocol):
@@ -58,7 +57,6 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
-        self._bits_made: dict[x.Expr, tuple[BasicBlock, Operand]] = {}  # by place, in which block
 
     def value(self, e: x.Expr) -> Operand:
         held = super().value(e)
@@ -92,6 +90,8 @@ class XeScalars(Scalars):
                 return Imm(e.bits) if e.type.bits <= 32 else self._wide_constant(e)
             case x.AddressOf(buffer):
                 return self.pointers[buffer.name]
+            case x.Uniform(x.FromLane(a, x.Const(_, lane))) if e.type.bits == 32:
+                return self._word_of(a, lane)
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
             case x.FromLane() | x.Pack() if e.type.bits == 32:
@@ -105,6 +105,11 @@ class XeScalars(Scalars):
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
             raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {e}")
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
+
+    def _word_of(self, e: x.Expr, lane: int) -> Operand:
+        """The word of one lane, as an operand of all."""
+        o = self.value(e)
+        return o if not isinstance(o, Reg) or self.out.is_uniform(o) else region(o, "", lane, 0)
 
     def _first_lane(self, o: Operand) -> Operand:
         if not isinstance(o, Reg) or self.out.is_uniform(o):
@@ -143,6 +148,9 @@ class XeScalars(Scalars):
             case x.Min() | x.Max():
                 a, b = self.value(e.a), self.value(e.b)
                 return out.alu("sel", kind, a, b, condition=CONDITIONS[type(e)])
+            case x.Shl(a, x.And(by, x.Const(_, 31))) | x.Shr(a, x.And(by, x.Const(_, 31))):
+                # The engine looks at no more than these bits: Programmer's Reference Manuals, Shift Left.
+                return out.alu(_ALU[type(e)][unsigned], kind, self.value(a), self.value(by))
             case x.Binary() if type(e) in _ALU:
                 return out.alu(_ALU[type(e)][unsigned], kind, self.value(e.a), self.value(e.b))
             case x.Not():
@@ -405,9 +413,9 @@ class XeScalars(Scalars):
             return self.elements.compared(e)
         if e.a.type.bits == 64 and not self.out.generation.long_alu:
             raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {e}")
-        sign = self._sign_test(e, lanes) if into is None else None
-        if sign is not None:
-            return sign
+        tested = self._bit_test(e, lanes) if into is None else None
+        if tested is not None:
+            return tested
         kind = ("uq" if unsigned else "q") if e.a.type.bits == 64 else ("ud" if unsigned else "d")
         a, b = self.value(e.a), self.value(e.b)
         name = CONDITIONS[type(e)]
@@ -415,33 +423,17 @@ class XeScalars(Scalars):
             a, b, name = b, a, SWAPPED[name]
         return self.out.compare(name, kind, a, b, lanes, into)
 
-    def _sign_test(self, e: x.Comparison, lanes: int) -> Reg | None:
-        """`0 <= a << b`: whether a bit of `a` is not set.
-
-        The shift cannot tell: a condition may see more of its result than is kept.
-        """
-        shifted = strip(e.b)
-        if not (isinstance(e, x.Le) and isinstance(e.a, x.Const) and e.a.bits == 0 and isinstance(shifted, x.Shl)):
+    def _bit_test(self, e: x.Comparison, lanes: int) -> Reg | None:
+        """`a & b` against zero: `and` tells by itself."""
+        if not (isinstance(e, x.Eq | x.Ne) and isinstance(e.b, x.Const) and e.b.bits == 0 and e.b.type.bits == 32):
             return None
-        if e.b.type.elem.kind is not Kind.SIGNED or e.b.type.bits != 32:
+        bits = strip(e.a)
+        if not isinstance(bits, x.And):
             return None
         out, flag = self.out, self.out.new("f")
-        a, b = out.source(self.value(shifted.a), "ud"), out.source(self._single_bit(strip(shifted.b)), "ud")
-        if isinstance(a, Literal):
-            a = out.source(out.constant(a), "ud")
-        out.emit("and", (Null("ud"),), (a, b), lanes=lanes, condition="eq", flag=flag)
+        sources = sorted((out.source(self.value(a), "ud") for a in bits.children()), key=_is_immediate)
+        out.emit("and", (Null("ud"),), sources, lanes=lanes, condition=CONDITIONS[type(e)], flag=flag)
         return flag
-
-    def _single_bit(self, place: x.Expr) -> Operand:
-        """The sign bit moved down by `place`; one of all lanes is made once a block."""
-        if isinstance(place, x.Const):
-            return Imm(_SIGN.bits >> place.bits)
-        block, bit = self._bits_made.get(place, (None, Imm(0)))
-        if block is not self.out.block:
-            bit = self.value(_SIGN >> place.to(u32))
-            if self.out.is_uniform(bit):
-                self._bits_made[place] = self.out.block, bit
-        return bit
 
     def _flags(self, name: str, *src: Operand) -> Reg:
         flag = self.out.new("f")

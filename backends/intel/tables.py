@@ -303,12 +303,13 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         uniform_fused=_FUSED,
         fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
         fused_signs=True,  # the same
-        # Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; three moves for two
-        # registers that are turned, and zeros where they are masked. Threads issue in order.
-        costs=Costs(block=30, read=3, turn=2.0, others_hide=True),
+        # Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register
+        # that is turned, and zeros where they are masked. Threads issue in order.
+        costs=Costs(block=30, read=3, turn=1.5, others_hide=True),
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
+        lane_words=True,  # regions without strides: Programmer's Reference Manuals
         split_barriers=True,
         tickets=True,
         block_bytes=512,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
+from itertools import accumulate
 from operator import and_, or_
 
-from convgen.ir.expr import Expr, const, lift, maximum, minimum, select
+from convgen.ir.expr import Expr, const, eq, lift, maximum, minimum, select
 from convgen.ir.layout.digits import times
+from convgen.ir.record import frozen
 from convgen.ir.simplify.extents import divisor, least, never_less
 from convgen.ir.sizes import Extent
 from convgen.ir.types import bool_, s32, u32
@@ -24,12 +26,31 @@ _K = 1  #: the axis that is summed, if a view has more than one
 MASK_BITS = 31
 
 ONES = const(0xFFFFFFFF, u32)
+_WORD_BITS = 32
+_TOP = const(1 << _WORD_BITS - 1, u32)
 TRUE = const(True, bool_)
 
 
 #: Dims that may leave their range, and whether their offsets show it: of these the whole position belongs into the
 #: varying offset, which alone is checked.
 Leaving = Sequence[tuple[LinearDim, bool]]
+
+
+@frozen
+class Bits:
+    """A word of which bit 31-n says that there is no element at place `n` of the first `count`, and the place."""
+
+    word: Expr
+    place: Expr
+    count: int
+
+    @property
+    def at_sign(self) -> Expr:
+        """A word whose sign bit says it."""
+        return self.word << self.place
+
+
+Tests = tuple[list[Bits], list[Expr]]  #: what tells whether an element exists: bits and conditions
 
 
 class Masks:
@@ -43,9 +64,9 @@ class Masks:
         self.outside: tuple[Expr, ...] = ()
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
-    def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> tuple[list[Expr], list[Expr]]:
-        """What tells whether an element exists: words whose sign bit says that it does not, and conditions."""
-        words: list[Expr] = []
+    def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> Tests:
+        """What tells whether an element exists."""
+        words: list[Bits] = []
         conditions: list[Expr] = [*self.outside]
         tested: list[str] = []
         for halo in self.view.halos:
@@ -59,7 +80,7 @@ class Masks:
                 words.append(self._halo_word(halo, *tap, positions))
         for dim, value in ((d, positions[d.name].value) for d, shows in leaving if not shows):
             if dim.exact is None and self._fits_word(value) and not self.access.is_steady_or_lane(value):
-                words += [] if dim.name in tested else [(ONES >> const(dim.size, u32)) << value.to(u32)]
+                words += [] if dim.name in tested else [self._bits(ONES >> const(dim.size, u32), value)]
             elif self.bounds(value)[0] < 0:
                 conditions.append(value.to(u32) < lift(dim.extent, ZERO).to(u32))
             else:
@@ -75,23 +96,24 @@ class Masks:
                 return at.uniform < dim.exact
         return at.value < dim.extent
 
-    def mask(self, words: list[Expr], conditions: list[Expr]) -> Expr:
+    def mask(self, words: list[Bits], conditions: list[Expr]) -> Expr:
         """Where the element exists. Loop-invariant conditions come first."""
         tests = sorted(conditions, key=lambda c: not self.access.is_steady_or_lane(c))
-        tests += [reduce(or_, words).to(s32) >= 0] if words else []
+        tests += map(_none_is_set, _packed(words))
         return _all(tests) if tests else TRUE
 
-    def masked(self, offset: Expr, words: list[Expr], conditions: list[Expr]) -> Expr:
+    def masked(self, offset: Expr, words: list[Bits], conditions: list[Expr]) -> Expr:
         """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
         steady = [c for c in conditions if self.access.is_steady_or_lane(c)]
         moving = [c for c in conditions if not self.access.is_steady_or_lane(c)]
+        signs = [bits.at_sign for bits in words]
         if steady and not self.access.is_steady_or_lane(offset):
-            words.append(select(_all(steady), const(0, u32), 1 << 31))
+            signs.append(select(_all(steady), const(0, u32), _TOP))
         else:
             for condition in steady:
                 offset = select(condition, offset, OUT_OF_RANGE)
-        if words:
-            offset = (reduce(or_, words) & const(1 << 31, u32)).to(s32) | offset
+        if signs:
+            offset = (reduce(or_, signs) & _TOP).to(s32) | offset
         if moving:
             offset = (select(_all(moving), const(0), 1) << 31) | offset
         return offset
@@ -183,14 +205,15 @@ class Masks:
         low, high = self.bounds(position)
         return low >= 0 and high <= MASK_BITS
 
-    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Expr:
-        """A word whose sign bit is set where the coordinate is outside, or the tap beyond its dim.
+    def _bits(self, word: Expr, position: Expr) -> Bits:
+        """The word, asked for a position that fits it."""
+        return Bits(word, position.to(u32), self.bounds(position)[1] + 1)
 
-        Shifting a loop-invariant word left by a tap brings what it says of that one to the sign.
-        """
+    def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Bits:
+        """Whether the coordinate is outside, or the tap beyond its dim: a loop-invariant word, and the tap."""
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
         origin = self._coordinate(terms, halo.const, positions)
-        return _outside(origin, step, tap.size, halo.size) << positions[tap.name].value.to(u32)
+        return self._bits(_outside(origin, step, tap.size, halo.size), positions[tap.name].value)
 
 
 @lru_cache(maxsize=2**8)
@@ -200,6 +223,32 @@ def _outside(origin: Expr, step: int, taps: int, size: int) -> Expr:
     first = minimum(maximum(divide(const(step - 1) - origin, step), 0), taps)
     end = minimum(maximum(divide(const(size - 1) - origin, step) + 1, 0), taps)
     return ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
+
+
+def _packed(words: Iterable[Bits]) -> Sequence[Sequence[Bits]]:
+    """The words by those that fit into one together."""
+    packs: list[list[Bits]] = []
+    for bits in words:
+        for pack in packs:
+            if sum(each.count for each in pack) + bits.count <= _WORD_BITS:
+                pack.append(bits)
+                break
+        else:
+            packs.append([bits])
+    return packs
+
+
+def _none_is_set(pack: Sequence[Bits]) -> Expr:
+    """Whether no bit is set at its word's place: of the words side by side, one test for all.
+
+    What the places are is known of all lanes, mostly, and the same for many accesses; no loop changes the words.
+    """
+    if len(pack) == 1:
+        return eq(pack[0].word & _TOP >> pack[0].place, 0)
+    begins = list(accumulate((bits.count for bits in pack), initial=0))
+    words = ((bits.word & ~(ONES >> const(bits.count, u32))) >> begin for bits, begin in zip(pack, begins))
+    asked = ((_TOP >> begin) >> bits.place for bits, begin in zip(pack, begins))
+    return eq(reduce(or_, words) & reduce(or_, asked), 0)
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:

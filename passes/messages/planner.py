@@ -15,7 +15,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
-from convgen.passes.messages.masks import TRUE, Leaving, Masks
+from convgen.passes.messages.masks import TRUE, Leaving, Masks, Tests
 from convgen.passes.messages.positions import Positions
 from convgen.passes.messages.runs import Run, Runs
 from convgen.passes.messages.windows import Window
@@ -114,24 +114,23 @@ def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAcc
     return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
-_Tests = tuple[list[Expr], list[Expr]]  #: words whose sign bit says that an element does not exist, and conditions
 _Checked = tuple[Expr, int, Expr]  #: a varying offset and an immediate, and where what is there exists
 
 
-def _flat(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
+def _flat(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
     """One offset, with a mask; without a sign where it is never negative: it is added in fewer instructions then."""
     offset, is_signed = varying + imm if imm else varying, access.bounds(varying)[0] + imm < 0
     return offset if is_signed else offset.to(u32), 0, masks.mask(*tests)
 
 
-def _on_surface(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
+def _on_surface(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
     """The mask in the varying offset, and an immediate that fits."""
     varying = masks.masked(varying, *tests)
     extra = imm - imm % (access.facts.global_imm_max + 1)
     return varying + extra if extra else varying, imm - extra, TRUE
 
 
-def _by_offset(access: TileAccess, masks: Masks, tests: _Tests, varying: Expr, imm: int) -> _Checked:
+def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
     """The same without an immediate, which would count in shared memory as well."""
     return masks.masked(varying + imm if imm else varying, *tests), 0, TRUE
 

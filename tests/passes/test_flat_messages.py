@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import Const, Lane
+from convgen.ir.expr import And, Const, Eq, Expr, Lane
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Digit, Space
@@ -71,10 +71,13 @@ def lowered(descriptor: str, facts: TargetFacts = XEHPC, **knobs: str) -> Kernel
     return lower_tiles(buffer_shared(tile_kernel(problem, config, facts)), facts)
 
 
+def masks_of(kernel: Kernel, comment: str) -> list[Expr]:
+    return [s.mask for s in postorder(kernel) if isinstance(s, FlatLoad) and s.site.comment == comment]
+
+
 def masks(kernel: Kernel, comment: str) -> set[bool]:
     """Whether the masks of loads are always true."""
-    loads = (s for s in postorder(kernel) if isinstance(s, FlatLoad) and s.site.comment == comment)
-    return {isinstance(s.mask, Const) and bool(s.mask.bits) for s in loads}
+    return {isinstance(mask, Const) and bool(mask.bits) for mask in masks_of(kernel, comment)}
 
 
 def test_only_what_may_not_exist_has_a_mask() -> None:
@@ -83,6 +86,15 @@ def test_only_what_may_not_exist_has_a_mask() -> None:
     assert masks(lowered("mb1ic64ih8oc32kh3ph1", whole), "src") == {False}
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "src") == {False}  # 81 pixels in tiles of 32
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "wei") == {True}
+
+
+@pytest.mark.parametrize(("taps", "tests"), [("kh3kw5ph1pw2", 1), ("kh3kw30ph1pw15", 2)])
+def test_taps_that_fit_one_word_are_one_test(taps: str, tests: int) -> None:
+    """Bits of kh and of kw, 3 and 5 or 3 and 30, stand side by side where they are 32 at most."""
+    kernel = lowered(f"mb1ic32ih9iw40oc32{taps}")
+    found = [[n for n in postorder(mask) if isinstance(n, Eq)] for mask in masks_of(kernel, "src")]
+    assert max(map(len, found)) == tests  # blocks of K that are peeled know their taps
+    assert all(isinstance(n.a, And) for each in found for n in each)
 
 
 def test_a_matrix_is_loaded_in_rectangles() -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.expr import Add, Lane
+from convgen.ir.expr import Add, FromLane, Lane, Uniform, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
-from convgen.ir.types import f8_e4m3, f16, f32, vector
+from convgen.ir.types import f8_e4m3, f16, f32, s32, vector
 from convgen.passes import pipeline
 from tests import samples
 from tests.passes.texts import statements
@@ -101,7 +101,19 @@ def repeating() -> Kernel:
     return k.done()
 
 
+def of_lanes() -> Kernel:
+    """A loop that makes the same of the words of two lanes."""
+    k = KernelBuilder("of_lanes")
+    result = k.surface(k.buffer("result", s32, 64 * 100))
+    with k.loop("i", 0, 100, word=Lane()) as loop:
+        one, other = (Uniform(FromLane(loop["word"], const(lane))) * 5 + 1 for lane in (0, 2))
+        k.global_store(result, one ^ other, loop.var * 256 + Lane() * 4)
+        loop.yields(loop["word"] + 1)
+    return k.done()
+
+
 BY_HAND = {
+    "share_lanes": of_lanes,
     "legalize_messages": wide,
     "exchange": exchanging,
     "expand_conversions": narrow,

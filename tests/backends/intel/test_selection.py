@@ -13,7 +13,7 @@ from convgen.backends import target as targets
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
-from convgen.ir.expr import AddressOf, Expr, Lane, Uniform, const, select
+from convgen.ir.expr import AddressOf, Expr, FromLane, Lane, Uniform, const, eq, ne, select
 from convgen.ir.fused import Fused
 from convgen.ir.types import bool_, s32, u32, u64
 from convgen.ir.verify import verify
@@ -142,7 +142,32 @@ def of_three_sources(k: Room) -> None:
     k.store(products[0] ^ products[1] ^ products[2], mask=sums[1] > 13)  # undefined bits of a mask are found
 
 
+def bits_against_zero(k: Room) -> None:
+    """What `and` finds by itself: of lanes, of all of them, with a constant on either side."""
+    a = k.load(AddressOf(k.given) + (Lane() * 4).to(u64))
+    n = k.n.to(u32) & 31
+    for far, bits in enumerate((a & n, n & 6, const(1 << 31, u32) >> n & a)):
+        k.store(k.n, const(256 * far, u64), mask=eq(bits, 0))
+        k.store(k.n + 1, const(256 * far, u64), mask=ne(bits, 0))
+    with k.when(Uniform(eq(k.n & 4, 0))):
+        k.store(a, const(1024, u64))
+
+
+def words_of_lanes(k: Room) -> None:
+    """One lane's word is an operand of all, whatever takes it."""
+    a = k.load(AddressOf(k.given) + (Lane() * 4).to(u64))
+    word = k.let("word", (a & 0xFFF).to(s32) - 2 * Lane())
+    first, third = (Uniform(FromLane(word, const(lane))) for lane in (0, 2))
+    k.store(word * first + (third - Lane()), mask=(first < word) | eq(third & 1, 0))
+    k.store((const(1 << 20, u32) >> (word * 5 & 31).to(u32)) + (first.to(u32) << 3), const(256, u64))
+    held = k.let("held", third)
+    k.store(Fused("mad16", first, const(5), held) ^ select(held < 3, first, third), const(512, u64))
+    k.store(held, (first & 3).to(u32).to(u64) * const(64, u64) + 1024)
+
+
 SMALL = [
+    bits_against_zero,
+    words_of_lanes,
     counted,
     half_an_address,
     of_three_sources,

@@ -1,0 +1,127 @@
+"""What several lanes' words make of themselves in the same way is computed once, in all lanes.
+
+A value of all lanes that depends on one lane's word is a word of that lane, too, of a value that lanes compute from
+their own: `f(from_lane(v, 2))` is `from_lane(f(v), 2)`. Where a loop's body has it for several lanes, one `f` does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from convgen.ir.expr import (
+    Add,
+    And,
+    Cast,
+    Const,
+    Expr,
+    FromLane,
+    Max,
+    Min,
+    Mul,
+    Or,
+    Shl,
+    Shr,
+    Sub,
+    Uniform,
+    Var,
+    Xor,
+    lift,
+    temporary,
+)
+from convgen.ir.mutate import rewrite, substitute
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
+from convgen.ir.stmt import Block, For, Let, Stmt, block
+from convgen.ir.types import s32, u32
+from convgen.ir.uniform import Uniformity, uniformity
+from convgen.passes.clone import bound_vars
+
+_OPERATIONS = (Add, And, Cast, Max, Min, Mul, Or, Shl, Shr, Sub, Xor)  #: that lanes share
+_TOP = 31  #: a word's uppermost bit
+
+
+def share_lanes(kernel: Kernel) -> Kernel:
+    """What a loop's body computes alike of words of several lanes is computed by all of them; message level."""
+    uniform = uniformity(kernel)
+
+    def shared(loop: For) -> Stmt:
+        return _shared(loop, _Lanes(bound_vars(loop.body), uniform))
+
+    return replace(kernel, body=rewrite(kernel.body, {For: shared}))
+
+
+@frozen
+class _OfLane:
+    """A value of all lanes: what a lane's word makes of itself, or, without a lane, what is the same for all."""
+
+    own: Expr  #: what each lane computes
+    lane: Const | None = None
+
+
+class _Lanes:
+    """Which expressions are values of one lane, in a loop whose body binds some variables."""
+
+    def __init__(self, inside: Iterable[Var], uniform: Uniformity) -> None:
+        self.inside, self.uniform = frozenset(inside), uniform
+        self._memo: dict[Expr, _OfLane | None] = {}
+
+    def of(self, e: Expr) -> _OfLane | None:
+        """None for what is of more than one lane, or depends on what the body binds."""
+        if e not in self._memo:
+            self._memo[e] = self._found(e)
+        return self._memo[e]
+
+    def _found(self, e: Expr) -> _OfLane | None:
+        match e:
+            case Const():
+                return _OfLane(e)
+            case Var():
+                return _OfLane(e) if e not in self.inside and self.uniform(e) else None
+            case Uniform(FromLane(Var() as v, Const() as lane)):
+                return _OfLane(v, lane) if v not in self.inside else None
+        if not isinstance(e, _OPERATIONS) or e.type not in (s32, u32):
+            return None
+        operands = {c: self.of(c) for c in e.children()}
+        lanes = {o.lane for o in operands.values() if o is not None and o.lane is not None}
+        if None in operands.values() or len(lanes) > 1:
+            return None
+        own = substitute(e, {c: o.own for c, o in operands.items() if o is not None})
+        return _OfLane(_anywhere(own), *lanes)
+
+    def greatest(self, e: Expr) -> Iterator[tuple[Expr, _OfLane]]:
+        """The parts of an expression that are a lane's, but for words as they are; none of them within another."""
+        found = self.of(e)
+        if found is not None and not isinstance(found.own, Var):
+            if found.lane is not None:
+                yield e, found
+            return
+        for c in e.children():
+            yield from self.greatest(c)
+
+
+def _anywhere(e: Expr) -> Expr:
+    """An operation of lanes that are not asked, too, whose words may be more than what it shifts has bits."""
+    if not isinstance(e, (Shl, Shr)) or isinstance(e.b, Const):
+        return e
+    return replace(e, b=e.b & lift(_TOP, e.b))
+
+
+def _shared(loop: For, lanes: _Lanes) -> Stmt:
+    stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
+    alike: dict[Expr, dict[Expr, Const]] = defaultdict(dict)
+    for root in (*(o for s in stmts for o in s.operands), *loop.yields):
+        for e, found in lanes.greatest(root):
+            assert found.lane is not None
+            alike[found.own][e] = found.lane
+    lets: list[Let] = []
+    replaced: dict[Expr, Expr] = {}
+    for own, parts in alike.items():
+        if len(parts) > 1:
+            lets.append(Let(temporary(own.type), own))
+            replaced |= {e: Uniform(FromLane(lets[-1].var, lane)) for e, lane in parts.items()}
+    if not lets:
+        return loop
+    body, yields = substitute(loop.body, replaced), tuple(substitute(y, replaced) for y in loop.yields)
+    return replace(loop, body=block(*lets, body), yields=yields)
