@@ -69,6 +69,9 @@ class Costs:
     #: bytes a clock; at which a unit writes the results of its workgroups one after the other, if that is reckoned
     result_rate: float = inf
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
+    #: times that issue, of a message along K that is trimmed: these bind, and all SIMDs' waves share the path
+    trim: float = 4.0
+    trim_rows: float = 4.0  #: the same of one along rows, whose cuts differ from lane to lane
     barrier: int = 40  #: clocks; a barrier beyond the instructions around it
     block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads
     read: int = 0  #: clocks; issue of a read of fragments from shared memory, if that is reckoned

@@ -244,8 +244,9 @@ class _Builder:
         """The kernels that lay inputs out as a product reads them; every tile of it needs all of their workgroups."""
         found: _Launches = {}
         for each in (part.of_n, part.of_m):
-            if each.unpacked:
-                found |= self._moved(f"pack_{each.view.memory.name}", each.unpacked, each.view)
+            if each.packing:
+                role = f"pack_{each.view.memory.name}"
+                found |= self._moved(role, each.packing.source, each.packing.target)
         return found
 
     def _before(self, part: Part) -> _Launches:

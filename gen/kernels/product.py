@@ -94,7 +94,7 @@ class _Product:
         plan, part, k = self.plan, self.part, self.k
         tile_m, tile_n, _ = plan.config.tile
         beside = [what.view.memory for side in (part.of_n, part.of_m) if side.made for what in side.made.shared]
-        anew = [side.unpacked.memory for side in (part.of_n, part.of_m) if side.unpacked and part.padding]
+        anew = [side.packing.source.memory for side in (part.of_n, part.of_m) if side.packing and part.padding]
         buffers = part.of_m.view.memory, part.of_n.view.memory, *anew, *beside, *epilogue.reads, result.memory
         shared = (meeting.sums.memory, meeting.counts) if meeting else ()
         k.params += dict.fromkeys((*buffers, *shared))

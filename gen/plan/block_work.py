@@ -11,14 +11,13 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
 from convgen.plan.combinations import ORDER, SUBTILES, Configs, along, by_tile
-from convgen.plan.config import CHUNK, RESIDENT, SPLIT
+from convgen.plan.config import CHUNK, RESIDENT, RUNS, SPLIT
 from convgen.plan.copies import copied_at_once, even_rows, pitch_of
 from convgen.plan.registers import Held, Numbers, masks_of
 from convgen.plan.shapes import OperandLoad, Shape
 
 _CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
 _OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
-_RUN_DECODE = 4.0  #: times the issue, of messages that are trimmed: these bind, and all SIMDs' waves share the path
 _WHOLE_ROW = 128  #: bytes; of rows with gaps, of which one is written at a time; less takes twice, by the simulator
 _GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
 
@@ -38,17 +37,17 @@ class Kind:
         taps, reach = (len(shape.windows.taps), shape.windows.reach) if shape.windows else (0, 0)
         loads = shape.loads(atom, facts)
         decodes = tuple(tuple(_decode(order, shape, load, atom, facts) for order in k_orders) for load in loads)
-        masks = masks_of(shape.of_m, shape.runs), masks_of(shape.of_n, shape.runs)
+        masks = masks_of(shape.of_m, loads[0].trimmed), masks_of(shape.of_n, loads[1].trimmed)
         return cls(taps, reach, loads, masks, decodes)
 
 
 def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> float:
     """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
-    if shape.runs:
-        return _RUN_DECODE
+    if load.trimmed:
+        return facts.costs.trim if load.along_k else facts.costs.trim_rows
     if load.as_rectangles:
         return _OF_RECTANGLES
-    if order in (SPLIT, RESIDENT):
+    if order in (SPLIT, RESIDENT, RUNS):
         return 1.0
     even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE

@@ -21,6 +21,7 @@ from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, deals, divide, even_rows, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
+from convgen.plan.packing import Packing
 
 
 @frozen
@@ -35,7 +36,7 @@ class Operand:
     taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
     direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
     conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
-    unpacked: View | None = None  #: where it is before a launch packs it, if one does
+    packing: Packing | None = None  #: how a launch packs it, if one does
 
     @property
     def less(self) -> int:

@@ -1,20 +1,42 @@
-"""Packed inputs: a launch before lays an input out as one product reads it, in rows of K without gaps.
+"""Packed inputs: a launch before lays an input out as one product reads it, so that copies of it are whole messages.
 
 What it takes to find elements (taps and channels apart, padding of runs and of tiles, masks of phases) is done once
-there, not by each workgroup that reads the input: copies of it are whole chunks, and none is masked.
+there, not by each workgroup that reads the input: none of its copies is masked or trimmed.
+
+An input whose windows are read in runs becomes an *image* with its padding around, in which windows overlap as they
+did; all others a *matrix*, in rows of K without gaps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from math import prod
+
 from convgen.ir.error import DoesNotFit
-from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, RunView, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve, frozen
+from convgen.plan.padding import windows
 
-_ROWS, _K = "packed_row", "packed_k"  #: dims of the view
+_ROWS, _K = "packed_row", "packed_k"  #: dims of a matrix
+_MOST_GROWTH = 1.25  #: of an image, for whole tiles
 
 
-def packed(view: View, role: str, rows: int, depth: int) -> View:
-    """Where an input of the product `role` goes: a matrix of `rows` x `depth` elements, as many as whole tiles have.
+@frozen
+class Packing:
+    """An input that a launch packs."""
+
+    source: View  #: what the launch reads, as (rows, what is contiguous)
+    target: View  #: and where it brings that
+    seen: View  #: what the product reads there
+    is_image: bool = False
+
+
+def packed(view: View, role: str, rows: int, depth: int, chunk: int) -> Packing:
+    """An input of the product `role`, as a matrix of `rows` x `depth` elements, or as an image with its padding.
+
+    A matrix has as many rows and columns as whole tiles have, an image where that takes little more. Rows of an image
+    begin at whole chunks, of so many elements.
 
     Raises DoesNotFit where the input is that of several products, has sizes that are known at launch, or two elements
     in a byte.
@@ -23,7 +45,62 @@ def packed(view: View, role: str, rows: int, depth: int) -> View:
     if isinstance(view, SizedView) or len(view.axes) > 2 or memory.elem.bits < 8:
         raise DoesNotFit(f"packed={memory.name}: wanted one product, of sizes that are known and whole bytes")
     name = "_".join(filter(None, (memory.name, "packed", role)))
-    held = Global(name, memory.elem, memory.elem.size(rows * depth))
+    if isinstance(view, RunView) and windows(view):
+        return _image(view, name, (rows, depth), chunk)
+    return _matrix(view, name, rows, depth)
+
+
+def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
+    elem = view.memory.elem
+    held = Global(name, elem, elem.size(rows * depth))
     index = TensorDim(rows, ((_ROWS, 1),)), TensorDim(depth, ((_K, 1),))
     axes = (Dim(_ROWS, rows, rows),), (Dim(_K, depth, depth),)
-    return View(held, Layout.dense((rows, depth), (0, 1)), axes, index)
+    made = View(held, Layout.dense((rows, depth), (0, 1)), axes, index)
+    return Packing(view, made, made)
+
+
+def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packing:
+    """The tensor with all around it that windows reach, also what pads their runs and their axes up to some counts.
+
+    What pads runs are elements then, with which the other factor has none; what pads axes are zeros.
+    """
+    strides = view.layout.strides()
+    kept = sorted((n for n, apart in enumerate(strides) if apart), key=lambda n: -strides[n])  # not where runs begin
+    index = [view.index[n] for n in kept]
+    axes = [tuple(evolve(d, size=d.padded) for d in axis) for axis in view.axes]
+    most = _MOST_GROWTH * _size(index, axes)
+    for n, count in enumerate(counts):
+        longer = [*axes[:n], _at_least(axes[n], count), *axes[n + 1 :]]
+        axes = longer if _size(index, longer) <= most else axes
+    lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
+    sizes = [*extents[:-1], -(-extents[-1] // chunk) * chunk]
+    layout = Layout.dense(sizes, range(len(sizes)))
+    held = Global(name, view.memory.elem, view.memory.elem.size(prod(sizes)))
+    dims = [Dim(f"at{n}", size, size) for n, size in enumerate(sizes)]
+    places = tuple(dims[:-1]), tuple(dims[-1:])
+    there = tuple(TensorDim(d.size, ((d.name, 1),)) for d in dims)
+    here = tuple(
+        TensorDim(t.size, ((d.name, 1),), low, low < 0 or low + d.size > t.size) for t, d, low in zip(index, dims, lows)
+    )
+    source = View(view.memory, Layout.strided((t.size for t in index), [strides[n] for n in kept]), places, here)
+    inside = tuple(TensorDim(size, t.terms, t.const - low) for t, size, low in zip(index, sizes, lows))
+    return Packing(source, View(held, layout, places, there), View(held, layout, tuple(axes), inside), is_image=True)
+
+
+def _at_least(axis: tuple[Dim, ...], count: int) -> tuple[Dim, ...]:
+    """The dims of an axis, the outermost so long that they have as many positions."""
+    outer, *rest = axis
+    size = max(outer.size, -(-count // prod(d.size for d in rest)))
+    return (evolve(outer, size=size, padded=size), *rest)
+
+
+def _size(index: Sequence[TensorDim], axes: Sequence[Sequence[Dim]]) -> int:
+    return prod(high - low + 1 for low, high in _reaches(index, axes))
+
+
+def _reaches(index: Sequence[TensorDim], axes: Sequence[Sequence[Dim]]) -> Iterator[tuple[int, int]]:
+    """The lowest and the highest value of each coordinate."""
+    sizes = {d.name: d.size for axis in axes for d in axis}
+    for t in index:
+        ways = [coef * (sizes[name] - 1) for name, coef in t.terms]
+        yield t.const + sum(way for way in ways if way < 0), t.const + sum(way for way in ways if way > 0)

@@ -15,7 +15,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.mapping import WorkgroupMapping
-from convgen.ir.layout.memory import Shared
+from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.record import evolve, frozen
@@ -31,7 +31,7 @@ from convgen.plan.contraction import Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
-from convgen.plan.packing import packed
+from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
@@ -424,11 +424,16 @@ def _part(
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
     of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
-    from_n, from_m = (
-        packed(view, product.role, rows, blocks * config.slices * tile_k) if view.memory.name in config.packed else view
-        for view, rows in ((product.of_n, tiles[1] * tile_n), (product.of_m, tiles[0] * tile_m))
-    )
-    if windows and from_m is not product.of_m:
+    depth = blocks * config.slices * tile_k
+
+    def packing(view: View, rows: int) -> Packing | None:
+        if view.memory.name not in config.packed:
+            return None
+        return packed(view, product.role, rows, depth, facts.chunk_bytes // view.memory.elem.bytes)
+
+    packings = packing(product.of_n, tiles[1] * tile_n), packing(product.of_m, tiles[0] * tile_m)
+    from_n, from_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
+    if windows and packings[1]:
         raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
     if windows and isinstance(unit, MmaTile):
         run = tile_k // len(windows.taps)
@@ -449,10 +454,7 @@ def _part(
             evolve(o, made=dequantise.of(problem, view, (rows, tile_k)))
             for o, view, rows in ((of_n, product.of_n, tile_n), (of_m, product.of_m, tile_m))
         )
-    of_n, of_m = (
-        evolve(o, unpacked=None if o.view.memory is view.memory else view)
-        for o, view in ((of_n, product.of_n), (of_m, product.of_m))
-    )
+    of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
     batch = product.batch
     mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
@@ -461,13 +463,22 @@ def _part(
         exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
         products = result.length(2) if len(result.axes) > 2 else 1
         mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
-    depth = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
-    added = compensation(problem, product, (of_n.less, of_m.less), times(depth, tile_k * config.slices))
+    each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
+    added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(product, unit, shared=mapping.sharers > 1)
+        _check_runs(product, packings, kept_out)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
+
+
+def _check_runs(product: Product, packings: Sequence[Packing | None], kept_out: Padding | None) -> None:
+    """DoesNotFit where an image has elements that pad runs of K, and sums are not made again without these."""
+    for packing, view in zip(packings, (product.of_n, product.of_m)):
+        longer = packing and packing.is_image and any(d.padded > d.size for d in view.axes[1])
+        if longer and kept_out is None and view.memory.elem.is_float:
+            raise DoesNotFit(f"packed={view.memory.name}: runs are padded, and its windows reach nowhere outside")
 
 
 def accumulator_registers(plan: Plan) -> int:

@@ -17,7 +17,7 @@ Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats where there are pa
 Counts: TypeAlias = Numbers | int
 
 
-def masks_of(view: View, trimmed: int) -> int:
+def masks_of(view: View, trimmed: bool) -> int:
     """What masks a load, if a halo does: two masks where messages are trimmed, which also takes places of the cuts."""
     return (2 if trimmed else 1) if linearize(view).halos else 0
 

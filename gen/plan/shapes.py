@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from math import prod
@@ -10,7 +10,7 @@ from math import prod
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import RunView, View
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, scalar
@@ -21,6 +21,7 @@ from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
 from convgen.plan.directions import have_columns
 from convgen.plan.packing import packed
+from convgen.plan.padding import windows
 from convgen.plan.plan import converted
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
@@ -52,6 +53,7 @@ class OperandLoad:
     along_k: bool
     as_rectangles: bool = False  #: whether such of memory come at once, which few instructions find and none turns
     by_reads: bool = False  #: whether chunks along rows are turned when they are read; if lanes share them out evenly
+    trimmed: bool = False  #: whether messages bring runs, of which they leave a part out
 
     def upto(self, chunk: int) -> OperandLoad:
         """The same where lanes take chunks of so many elements along K."""
@@ -180,7 +182,7 @@ def _fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operan
 
 def _load(view: View, facts: TargetFacts) -> OperandLoad:
     along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
-    return OperandLoad(max(along_k, along_rows), along_k >= along_rows)
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows, trimmed=isinstance(view, RunView))
 
 
 # ---------------------------------------------------------------- products
@@ -194,15 +196,32 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
 
 
 def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:
-    """The same with weights packed, if lanes load them in less than a word otherwise, and no launch moved them."""
-    view = shape.of_n
-    name, elem = view.memory.name, view.memory.elem
-    if name != "wei" or shape.parts > 1 or shape.merged or _load(view, facts).widest * elem.bits >= 8 * WORD:
+    """The same with inputs packed, if no launch moved them: weights that lanes load in less than a word otherwise, and
+    with them, or alone, what is read in runs.
+    """
+    if shape.parts > 1 or shape.merged:
         return
-    rows, depth = view.extent(0), view.extent(1)
-    with suppress(DoesNotFit):
-        moved = (problem.tensor(name).layout.size_elems + rows * depth) * elem.bytes
-        yield evolve(shape, of_n=packed(view, "", rows, depth), packed=(name,), before=_streaming(1, moved, facts))
+    wanted = [()] if not _is_narrow(shape.of_n, facts) else [(), (shape.of_n,)]
+    runs = [view for view in (shape.of_n, shape.of_m) if isinstance(view, RunView) and windows(view)]
+    for views in [*wanted[1:], *((*some, *runs) for some in wanted if runs)]:
+        with suppress(DoesNotFit):
+            yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
+
+
+def _is_narrow(view: View, facts: TargetFacts) -> bool:
+    """Whether weights are loaded in less than words."""
+    return view.memory.name == "wei" and _load(view, facts).widest * view.memory.elem.bits < 8 * WORD
+
+
+def _with_packed(shape: Shape, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Shape:
+    """The same with some inputs packed; DoesNotFit where one is not, or has been moved."""
+    chunk = facts.chunk_bytes // shape.of_m.memory.elem.bytes
+    found = {name: packed(view, "", view.extent(0), view.extent(1), chunk) for name, view in views.items()}
+    read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in found.items())
+    moved = read + sum(p.seen.memory.bytes for p in found.values())
+    of_n, of_m = (found[v.memory.name].seen if v.memory.name in found else v for v in (shape.of_n, shape.of_m))
+    before = _streaming(len(found), moved, facts)
+    return evolve(shape, of_n=of_n, of_m=of_m, packed=tuple(sorted(found)), before=before)
 
 
 def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Shape]:

@@ -62,6 +62,68 @@ def test_convolutions_are_right(target: str) -> None:
     assert ran >= 2
 
 
+def windows(random: Random) -> Conv:
+    """A problem of few channels, with windows that reach outside, whose runs begin at words in the image made of it."""
+    ic, oc, k = random.choice((1, 2, 3, 4, 6)), random.choice((3, 16, 40)), random.choice((2, 3, 5, 7))
+    stride = random.choice((1, 2, 3) if ic % 2 == 0 else (2, 4))
+    size = 2 * random.randint(k, 8)  # so that rows of memory are whole words
+    line = f"mb{random.randint(1, 3)}ic{ic}oc{oc}ih{size}kh{k}sh{stride}ph{random.randint(1, k // 2)}"
+    return Conv.parse(line, dir=random.choice(("FWD_D", "BWD_W")), dt=random.choice(("f16", "bf16")), **LAST)
+
+
+@pytest.mark.parametrize("target", GRIDS)
+def test_windows_are_right_in_images(target: str) -> None:
+    random, ran = Random(f"images {target}"), 0
+    waves, mma = GRIDS[target]
+    for n in range(12):
+        problem = windows(random)
+        packed = random.choice(("src", "src+wei")) if problem.direction.is_forward else "src"
+        tile = f"tile={random.choice((64, 96))}x32x32 waves={waves} mma={mma}"
+        line = f"{tile} taps=runs {WAYS[n % len(WAYS)]} packed={packed}"
+        try:
+            code = driver.compile(driver.build(problem, target, line))
+        except UserError:
+            continue
+        outcome = verify.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
+        assert any("_pack_src_packed" in name for name in code.kernels)
+        ran += 1
+    assert ran >= 4
+
+
+def test_nothing_of_an_image_is_masked_or_trimmed() -> None:
+    """Its padding is there, and what pads runs and whole tiles, unless that is many images."""
+    problem = Conv.parse("mb8ic3ih32oc64oh16kh7sh2ph3", dir="BWD_W", dt="f16", **LAST)
+    config = Config.parse("tile=64x256x32 waves=2x8 mma=16x8x16 taps=runs slices=3 packed=src")
+    (part,) = make_plan(problem, config, get("xehpc").facts).parts
+    image = part.of_n.view
+    assert not any(t.masked for t in image.index)
+    assert image.extent(0) >= 256
+    assert image.extent(1) >= 3 * 32 * part.k_blocks
+    assert image.memory.bytes % 2 == 0
+
+
+@pytest.mark.parametrize(("name", "packs"), [("3", True), ("0", False)])
+def test_what_pads_runs_of_an_image_is_kept_out_of_sums(name: str, *, packs: bool) -> None:
+    """By the sums that are made again where padding is; a window that reaches nowhere outside has none."""
+    line = f"mb1ic3ih16oc16kh7sh2ph{name}"
+    problem = Conv.parse(line, dir="FWD_D", dt="f16", **LAST)
+    config = "tile=64x16x32 waves=2x1 mma=16x8x16 taps=runs packed=src"
+    if packs:
+        padding.check(problem, "xehpc", config, padding.corners(problem))
+        return
+    with pytest.raises(UserError, match="packed=src: runs are padded, and its windows reach nowhere outside"):
+        driver.build(problem, "xehpc", config)
+    driver.build(problem, "xehpc", f"{config} padding=zeros")
+
+
+def test_padding_of_an_image_meets_no_infinity_of_gradients() -> None:
+    problem = Conv.parse("mb2ic3ih16oc16kh7sh2ph3", dir="BWD_W", dt="f16", **LAST)
+    padding.check(
+        problem, "xehpc", "tile=16x64x32 waves=2x2 mma=16x8x16 taps=runs packed=src", padding.corners(problem)
+    )
+
+
 @pytest.mark.parametrize("name", ["src", "wei"])
 def test_either_factor_of_a_product_is_packed(name: str) -> None:
     problem = Matmul.parse("50x36:36x40", dt="f16", stag="ba", wtag="ab")
@@ -128,19 +190,21 @@ def test_rows_are_those_of_whole_tiles() -> None:
     config = Config.parse("tile=64x48x32 waves=2x1 mma=16x8x16 taps=runs slices=2 packed=wei")
     (part,) = make_plan(problem, config, get("xehpc").facts).parts
     assert (part.of_n.view.extent(0), part.of_n.view.extent(1)) == (48, 8 * 32)  # of 16; 7 runs of 21 in two slices
-    assert part.of_n.unpacked is part.product.of_n
-    assert part.of_m.unpacked is None
+    assert part.of_n.packing is not None
+    assert part.of_n.packing.source is part.product.of_n
+    assert part.of_m.packing is None
 
 
 @pytest.mark.parametrize(
-    ("line", "direction", "packs"),
+    ("line", "direction", "packed"),
     [
-        ("mb32ic3ih224oc64oh112kh7sh2ph3", "FWD_D", True),
-        ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_D", True),
-        ("mb32ic64ih56oc64oh56kh3ph1", "FWD_D", False),  # lanes load whole chunks
-        ("mb1ic3ih8oc8oh8kh3ph1", "FWD_D", False),  # a launch takes longer than it spares
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "FWD_D", ("wei",)),
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_D", ("wei",)),
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_W", ("src",)),  # cuts of runs along rows differ from lane to lane
+        ("mb32ic64ih56oc64oh56kh3ph1", "FWD_D", ()),  # lanes load whole chunks
+        ("mb1ic3ih8oc8oh8kh3ph1", "FWD_D", ()),  # a launch takes longer than it spares
     ],
 )
-def test_weights_are_packed_where_that_is_worth_a_launch(line: str, direction: str, *, packs: bool) -> None:
+def test_inputs_are_packed_where_that_is_worth_a_launch(line: str, direction: str, packed: tuple[str, ...]) -> None:
     best = candidates(Conv.parse(line, dir=direction, dt="f16", **LAST), get("xehpc").facts)[0]
-    assert best.config.packed == (("wei",) if packs else ())
+    assert best.config.packed == packed

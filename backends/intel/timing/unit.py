@@ -30,6 +30,7 @@ class Thread:
     done: dict[str, list[float]] = attrs.Factory(dict)  #: by in-order pipe, when each of its instructions is done
     tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)  #: when sources are read, and when all is done
     chains: set[int] = attrs.Factory(set)  #: tokens that a matrix instruction set last
+    passed: int = 0  #: barriers
 
     def stalls(self) -> Iterator[float]:
         """Clocks in which it could have issued each instruction but for what it needs."""
@@ -56,7 +57,7 @@ class _Run:
         self.signalled = [0] * len(workgroups)
         self.opened = [0.0] * len(workgroups)  #: when the last barrier let threads go on
         self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: at a barrier
-        self.passing = [0] * len(workgroups)  #: threads that have not come to a barrier that is open
+        self.opened_so_far = [0] * len(workgroups)  #: barriers
         self.free: dict[str, float] = {}  #: when each pipe takes the next instruction
         self.queue = [(thread.since, n, thread) for n, thread in enumerate(self.threads)]
         self.issues = 0.0  #: when the EU issues the next instruction
@@ -70,21 +71,17 @@ class _Run:
             start = max(now, self.issues, self.free.get(op.pipe, 0.0) if op.pipe else 0.0, _allowed(thread, op))
             if start > now:
                 heappush(self.queue, (start, number, thread))
-            elif op.barrier == "wait" and not self._passes(thread.group):
+            elif op.barrier == "wait" and thread.passed == self.opened_so_far[thread.group]:
                 self.held[thread.group].append((number, thread))
             else:
                 self._issue(number, thread, op, now)
         return Course(self.end, self.threads)
 
-    def _passes(self, group: int) -> bool:
-        """Whether a thread that comes to a barrier need not wait for another one's signal."""
-        if not self.passing[group]:
-            return False
-        self.passing[group] -= 1
-        return True
-
     def _issue(self, number: int, thread: Thread, op: Op, now: float) -> None:
-        start = max(now, self.opened[thread.group]) if op.barrier == "wait" else now
+        start = now
+        if op.barrier == "wait":
+            start = max(now, self.opened[thread.group])
+            thread.passed += 1
         thread.waited.append(start - thread.since)
         self.issues = max(self.issues, now + 1)
         done = start + op.busy - 1 + op.latency
@@ -109,7 +106,7 @@ class _Run:
             return
         self.signalled[group], self.opened[group] = 0, done + BARRIER
         waiting, self.held[group] = self.held[group], []
-        self.passing[group] = self.members[group]
+        self.opened_so_far[group] += 1
         for number, thread in waiting:
             heappush(self.queue, (self.opened[group], number, thread))
 

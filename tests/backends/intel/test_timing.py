@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from convgen.backends import target as targets
@@ -80,6 +81,14 @@ def test_barriers_hold_a_workgroup_and_no_other() -> None:
     assert sum(apart.waves[0].stalls()) < 100
     again = run([[[SIGNAL, WAIT, SIGNAL, WAIT], [SIGNAL, WAIT, *[ADD] * 100, SIGNAL, WAIT]]]).waves[0]
     assert list(again.stalls())[1] < BARRIER + 2 < 100 < list(again.stalls())[3]
+
+
+def test_no_thread_takes_the_pass_of_one_that_is_late() -> None:
+    """One comes to the next barrier before the other, which waits for a load, has passed the last."""
+    late = attrs.evolve(WAIT, waits=((0, False),))
+    course = run([[[LOAD, SIGNAL, late, SIGNAL, WAIT], [SIGNAL, WAIT, SIGNAL, WAIT]]])
+    assert [len(list(thread.stalls())) for thread in course.waves] == [5, 4]
+    assert course.end > 200 + BARRIER
 
 
 def test_threads_go_to_engines_in_turn() -> None:
