@@ -304,13 +304,12 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
         fused_signs=True,  # the same
         # Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register
-        # that is turned, and zeros where they are masked; what trims a message, instructions of which each waits for
-        # the one before. Threads issue in order. A launch streams as fast as memory.
+        # that is turned, and zeros where they are masked; what trims a message along rows, instructions of which each
+        # waits for the one before. Threads issue in order. A launch streams as fast as memory.
         costs=Costs(
             block=30,
             read=3,
             turn=1.5,
-            trim=2.5,
             trim_rows=6.0,
             others_hide=True,
             stream_rate=max(1, caches.memory_rate // units),

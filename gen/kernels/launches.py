@@ -230,24 +230,23 @@ class _Builder:
             found |= self._launch(kernel, None, mapping)
         return found
 
-    def _moved(self, role: str, source: View, target: View) -> _Launches:
-        """The kernel that brings a tensor from one view to another; whoever reads it there needs all workgroups."""
-        made, mapping = streams.transpose(kernel_name(self.plan, role), source, target, self.plan.facts)
+    def _moved(self, role: str, *moves: tuple[View, View]) -> _Launches:
+        """The kernel that brings tensors from views to others; whoever reads one there needs all workgroups."""
+        made, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
         return self._launch(made, None, mapping)
 
     def reorders(self) -> None:
         """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
-            self.shared |= self._moved(f"reorder_{name}", *views.reordering(self.problem, name))
+            self.shared |= self._moved(f"reorder_{name}", views.reordering(self.problem, name))
 
     def _packed(self, part: Part) -> _Launches:
-        """The kernels that lay inputs out as a product reads them; every tile of it needs all of their workgroups."""
-        found: _Launches = {}
-        for each in (part.of_n, part.of_m):
-            if each.packing:
-                role = f"pack_{each.view.memory.name}"
-                found |= self._moved(role, each.packing.source, each.packing.target)
-        return found
+        """The kernel that lays inputs out as a product reads them; every tile of it needs all of its workgroups."""
+        moves = [each.packing for each in (part.of_n, part.of_m) if each.packing]
+        if not moves:
+            return {}
+        role = "_".join(("pack", *(move.target.memory.name for move in moves)))
+        return self._moved(role, *((move.source, move.target) for move in moves))
 
     def _before(self, part: Part) -> _Launches:
         """What a product needs for itself."""
@@ -257,7 +256,7 @@ class _Builder:
         """The kernels that bring zero points of 4 bits to bytes."""
         for point in self.problem.zero_points:
             if views.is_widened(self.problem, point.name):
-                self.shared |= self._moved(f"widen_{point.name}", *views.widening(self.problem, point.name))
+                self.shared |= self._moved(f"widen_{point.name}", views.widening(self.problem, point.name))
 
     def products(self) -> None:
         """The launches of all matrix products."""

@@ -9,6 +9,8 @@ order of all additions is fixed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from math import isqrt
 
 from convgen.ir.build import Index, KernelBuilder
@@ -122,23 +124,26 @@ def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int
     return Fragment(("n", "m", "r"), tuple(d for d in digits if d.size > 1))
 
 
-def transpose(name: str, source: View, target: View, facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
-    """Bring a tensor from one layout, and element type, to another, both as (rows, K).
+def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
+    """Bring tensors from one layout, and element type, to another, both as (rows, K), and all in one launch.
 
     Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
-    split = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
-    down, across = (-(-target.extent(axis) // side) for axis in (0, 1))
-    mapping = WorkgroupMapping.of(down, across)
-    k = KernelBuilder(name, mapping.grid, 1, facts.subgroup_size)
-    k.params += [source.memory, target.memory]
-    with k.tile_of(mapping) as tile:
-        at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
-        held = k.load_view("held", source, at, split.loaded, "load")
-        wide = held.to(vector(target.memory.elem, split.loaded.registers))
-        k.store_view(target, at, reordered(wide, split.loaded, split.stored), split.stored, "store")
-    return k.done(), mapping
+    tiles = [[-(-target.extent(axis) // side) for axis in (0, 1)] for _, target in moves]
+    begins = list(accumulate((down * across for down, across in tiles), initial=0))
+    whole = WorkgroupMapping.of(*tiles[0]) if len(moves) == 1 else WorkgroupMapping.of(begins[-1], 1)
+    k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
+    for (source, target), (down, across), begin in zip(moves, tiles, begins):
+        split = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
+        own = WorkgroupMapping.of(down, across)
+        k.params += [source.memory, target.memory]
+        with k.tile_of(own if len(moves) == 1 else evolve(own, first=begin)) as tile:
+            at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
+            held = k.load_view("held", source, at, split.loaded, "load")
+            wide = held.to(vector(target.memory.elem, split.loaded.registers))
+            k.store_view(target, at, reordered(wide, split.loaded, split.stored), split.stored, "store")
+    return k.done(), whole
 
 
 def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:

@@ -220,7 +220,7 @@ def _with_packed(shape: Shape, views: Mapping[str, View], problem: Problem, fact
     read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in found.items())
     moved = read + sum(p.seen.memory.bytes for p in found.values())
     of_n, of_m = (found[v.memory.name].seen if v.memory.name in found else v for v in (shape.of_n, shape.of_m))
-    before = _streaming(len(found), moved, facts)
+    before = _streaming(1, moved, facts)
     return evolve(shape, of_n=of_n, of_m=of_m, packed=tuple(sorted(found)), before=before)
 
 

@@ -20,7 +20,7 @@ from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import USES, Left
 from convgen.ir.simplify.rules import Rewrites, make, number
 from convgen.ir.simplify.sums import LinearForms, Terms, build, normal_sum, peel
-from convgen.ir.types import Kind, VectorType
+from convgen.ir.types import Kind, Type, VectorType
 
 _WORD = 0xFFFFFFFF
 
@@ -279,7 +279,13 @@ def _shuffle(s: Algebra, e: x.Shuffle) -> x.Expr | None:
 
 
 def _pack(s: Algebra, e: x.Pack) -> x.Expr | None:
-    return e.parts[0] if len(e.parts) == 1 and e.parts[0].type is e.type else None
+    match e.parts:
+        case (part,) if part.type is e.type:
+            return part
+        case (x.Splat(_, x.Const(elem, bits)),) if isinstance(e.type, Type) and e.type.is_int:
+            mask = (1 << elem.bits) - 1
+            return make(sum((bits & mask) << at for at in range(0, e.type.bits, elem.bits)), e.type)
+    return None
 
 
 _REWRITES = Rewrites(*TABLES)

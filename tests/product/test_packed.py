@@ -75,7 +75,7 @@ def windows(random: Random) -> Conv:
 def test_windows_are_right_in_images(target: str) -> None:
     random, ran = Random(f"images {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(12):
+    for n in range(8):
         problem = windows(random)
         packed = random.choice(("src", "src+wei")) if problem.direction.is_forward else "src"
         tile = f"tile={random.choice((64, 96))}x32x32 waves={waves} mma={mma}"
@@ -86,9 +86,9 @@ def test_windows_are_right_in_images(target: str) -> None:
             continue
         outcome = verify.run(code)
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
-        assert any("_pack_src_packed" in name for name in code.kernels)
+        assert sum("_pack_" in name for name in code.kernels) == 1
         ran += 1
-    assert ran >= 4
+    assert ran >= 3
 
 
 def test_nothing_of_an_image_is_masked_or_trimmed() -> None:
@@ -198,7 +198,7 @@ def test_rows_are_those_of_whole_tiles() -> None:
 @pytest.mark.parametrize(
     ("line", "direction", "packed"),
     [
-        ("mb32ic3ih224oc64oh112kh7sh2ph3", "FWD_D", ("wei",)),
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", "FWD_D", ("src", "wei")),
         ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_D", ("wei",)),
         ("mb32ic3ih224oc64oh112kh7sh2ph3", "BWD_W", ("src",)),  # cuts of runs along rows differ from lane to lane
         ("mb32ic64ih56oc64oh56kh3ph1", "FWD_D", ()),  # lanes load whole chunks
