@@ -2,7 +2,7 @@
 Terms of one block are a sum, which others with the same of them share.
 
 Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart, one of all
-lanes also where it is multiplied by a constant. A constant, which the simplifier leaves last, goes to the outermost
+lanes also where it is multiplied by a constant, or where all who use it add constants: these go outwards, too. A constant, which the simplifier leaves last, goes to the outermost
 term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. Where messages have immediate offsets,
 constants are these, and the other terms of an address are few: all stays as it is.
 """
@@ -33,6 +33,9 @@ class _Orderer(Mutator):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.uses = Counter(child for node in postorder(kernel.body) for child in node.children())
+        self.others = {  # what is used by more than sums with a constant
+            c for node in postorder(kernel.body) if not _adds_constant(node) for c in node.children()
+        }
         self.uniform = uniformity(kernel)
         self.depths: dict[Node, int] = {}  # how deep the block is nested where an expression is known
         self._note_binders(kernel.body, 0)
@@ -55,7 +58,8 @@ class _Orderer(Mutator):
         for part in (e.a, e.b):
             inner, by = (part.a, part.b.bits) if isinstance(part, Mul) and isinstance(part.b, Const) else (part, 1)
             once = self.uses[part] == 1 and (inner is part or (self.uses[inner] == 1 and self.uniform(inner)))
-            if isinstance(inner, Add) and once:
+            apart = once or (inner is part and part not in self.others and self.uniform(part))
+            if isinstance(inner, Add) and apart:
                 yield from self._terms(inner, factor * by)
             else:
                 yield _times(inner, factor * by)
@@ -72,6 +76,10 @@ class _Orderer(Mutator):
         if known is None:
             known = self.depths[e] = 0 if isinstance(e, Var) else max(map(self._depth, e.children()), default=0)
         return known
+
+
+def _adds_constant(n: Node) -> bool:
+    return isinstance(n, Add) and isinstance(n.b, Const)
 
 
 def _times(e: Expr, factor: int) -> Expr:

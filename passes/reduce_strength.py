@@ -5,8 +5,8 @@ of a mixed-radix number that grows by `a` each iteration. For each `x` one set o
 carried, advanced by additions and compares; the digits of the other numerators are advanced from these. Divisors whose
 boundaries do not divide one another are left alone.
 
-Where an instruction reads one lane's word for all lanes, and there are more than two numerators of an `x` that lanes
-share, each has a lane: what one of them takes to advance does for all. Of fewer, registers of all lanes are worth more.
+Where an instruction reads one lane's word for all lanes, and there are several numerators of an `x` that lanes share,
+each has a lane: what one of them takes to advance does for all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ from convgen.passes.clone import bound_vars
 from convgen.passes.messages.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
-_FEW = 2  #: numbers that do not take a register of all lanes for each digit
 
 
 def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -345,7 +344,7 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
         starts = sorted({q.b for q in family.values()})
         wholes = {q.below for q in family.values() if q.count is None and q.below != places[-1]}
         digits = _Digits(places, tuple(sorted(wholes)))
-        kind = _NumberOfLanes if _FEW < len(starts) <= lanes(steady) else _Number
+        kind = _NumberOfLanes if 1 < len(starts) <= lanes(steady) else _Number
         number = kind.counting(loop, digits, growth, steady, starts)
         for e, q in family.items():
             replaced[e] = number.digits.value(number.ahead(q.b - starts[0]), q)

@@ -74,10 +74,19 @@ def test_what_becomes_known_first_is_added_first(make: Callable[[Terms], Expr], 
 
 
 def test_a_sum_that_others_use_stays_whole() -> None:
-    before = sums(lambda t: t[0] + t[2] + -1, lambda t: t[0] + t[2] + 9)
+    before = sums(lambda t: t[0] + t[2] + -1, lambda t: (t[0] + t[2]) * 2)
     assert values(order_sums(before, FACTS)) == values(before)
+    of_lanes = sums(lambda t: Lane() + t[2] + -1, lambda t: Lane() + t[2] + 9)  # whose registers are dear
+    assert values(order_sums(of_lanes, FACTS)) == values(of_lanes)
     multiples = sums(lambda t: (t[0] + t[2]) * 8 + 3, lambda t: (t[0] + t[2]) * 4 + 5)
     assert values(order_sums(multiples, FACTS)) == values(multiples)
+
+
+def test_a_sum_to_which_all_add_constants_is_none_of_its_own() -> None:
+    """So that the constants are added outside of the loop."""
+    before = sums(lambda t: t[2] * 64 + t[0] + 64, lambda t: t[2] * 64 + t[0] + 96)
+    assert values(order_sums(before, FACTS)) == ["a + 64 + j * 64", "a + 96 + j * 64"]
+    assert np.array_equal(results(before, 2), results(order_sums(before, FACTS), 2))
 
 
 def test_what_is_ordered_stays_as_it_is() -> None:

@@ -104,8 +104,8 @@ def test_the_values_stay(quotients: list[Quotient], begin: int, facts: TargetFac
     assert stored(share_lanes(reduced), quotients) == expected(quotients, begin)
 
 
-@pytest.mark.parametrize(("starts", "in_lanes"), [((0, 1), False), ((0, 1, 16, 17), True)])
-def test_more_than_two_numbers_are_lanes_of_one(starts: tuple[int, ...], *, in_lanes: bool) -> None:
+@pytest.mark.parametrize(("starts", "in_lanes"), [((1,), False), ((0, 1, 16, 17), True)])
+def test_several_numbers_are_lanes_of_one(starts: tuple[int, ...], *, in_lanes: bool) -> None:
     """The digits of a pixel's number in images of 7 x 7, the coordinates of all that a turn loads."""
     pixels = [Quotient(32, b, below, 7) for b in starts for below in (1, 7)]
     before = kernel(pixels, 0)
