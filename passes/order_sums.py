@@ -2,9 +2,10 @@
 Terms of one block are a sum, which others with the same of them share.
 
 Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart, one of all
-lanes also where it is multiplied by a constant, or where all who use it add constants: these go outwards, too. A constant, which the simplifier leaves last, goes to the outermost
-term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. Where messages have immediate offsets,
-constants are these, and the other terms of an address are few: all stays as it is.
+lanes also where it is multiplied by a constant, or where all who use it add constants: these go outwards, too. A
+constant, which the simplifier leaves last, goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes
+`(row + -1) + tap`. Where messages have immediate offsets, constants are these, and the other terms of an address are
+few: all stays as it is.
 """
 
 from __future__ import annotations
