@@ -12,9 +12,9 @@ from collections.abc import Callable
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, region
 from convgen.backends.intel.scalars import XeScalars
-from convgen.backends.machine.instruction import Operand, Reg
+from convgen.backends.machine.instruction import BasicBlock, Operand, Reg
 from convgen.ir import stmt as st
-from convgen.ir.expr import Const, Expr
+from convgen.ir.expr import Add, Const, Expr
 from convgen.ir.layout.memory import Plane, Rectangle
 from convgen.ir.sizes import Extent
 
@@ -58,8 +58,9 @@ class _Pool:
 class Payloads:
     """Makes payloads. Those of loads stay for the whole kernel, those of stores are made in the block of these."""
 
-    def __init__(self, out: XeEmitter, scalars: XeScalars) -> None:
-        self.out, self.scalars = out, scalars
+    def __init__(self, out: XeEmitter, scalars: XeScalars, in_loop: Callable[[], bool]) -> None:
+        self.out, self.scalars, self.in_loop = out, scalars, in_loop
+        self.sums: dict[tuple[Reg, Reg], Reg] = {}  # of pointers and of what a loop does not change
         self.entered = 0  #: instructions of the entry that have to stand first
         self.loads, self.prefetches = (_Pool(self._lasting, _MOST_LOADS) for _ in range(2))
         self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}  # the first of each plane, and its rectangle
@@ -98,17 +99,49 @@ class Payloads:
         missing = self._missing(payload, s)
         for dword, e in missing.items():
             if dword == _BASE:
-                further = self.scalars.value(e + s.plane.base if s.plane.base else e)
-                self._based(payload, s.plane, self.out.source(further, "d"))
+                self._moved(payload, s.plane, e + s.plane.base if s.plane.base else e)
             else:
                 source = self.out.source(self.scalars.value(e), "ud")
                 self.out.emit("mov", (region(payload, "ud", dword),), (source,), partial=True)
         self.holds.setdefault((self.out.block.label, payload), {}).update(missing)
         return payload
 
-    def _based(self, payload: Reg, plane: Plane, further: Operand) -> None:
-        """The base, so many bytes behind the beginning of the buffer."""
-        base = self.out.source(self.scalars.pointers[plane.memory.name], "q")
+    def _moved(self, payload: Reg, plane: Plane, shift: Expr) -> None:
+        """A base that moves; what a loop does not change of a sum is added to the buffer's beginning before."""
+        pointer = self.scalars.pointers[plane.memory.name]
+        if isinstance(shift, Add) and self.in_loop():
+            steady = self.scalars.value(shift.a)
+            if isinstance(steady, Reg) and steady.bank == "s" and (before := self._before(steady)):
+                pointer, shift = self._summed(pointer, steady, *before), shift.b
+        self._based(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
+
+    def _before(self, o: Reg) -> tuple[BasicBlock, int] | None:
+        """Behind the one instruction that makes a scalar, if that is in a block before this one."""
+        makers = [
+            (block, n)
+            for block in self.out.function.blocks
+            for n, i in enumerate(block.instructions)
+            if any(r.vreg is o.vreg for r in i.defs())
+        ]
+        return (makers[0][0], makers[0][1] + 1) if len(makers) == 1 and makers[0][0] is not self.out.block else None
+
+    def _summed(self, pointer: Reg, steady: Reg, block: BasicBlock, at: int) -> Reg:
+        """The pointer, so many bytes further on, made at a place of a block; once."""
+        if (pointer, steady) not in self.sums:
+            here, behind = self.out.block, block.instructions[at:]
+            del block.instructions[at:]
+            self.out.block = block
+            total = self.sums[pointer, steady] = self.out.new("s", 2)
+            self.out.emit("add", (region(total, "q"),), (self.out.source(pointer, "q"), self.out.source(steady, "d")))
+            block.instructions += behind
+            self.out.block = here
+            if block is self.out.function.blocks[0] and at <= self.entered:
+                self.entered += 1
+        return self.sums[pointer, steady]
+
+    def _based(self, payload: Reg, pointer: Reg, further: Operand) -> None:
+        """The base, so many bytes behind a pointer."""
+        base = self.out.source(pointer, "q")
         self.out.emit("add", (region(payload, "q"),), (base, further), partial=True)
 
     def _lasting(self, kind: _Kind) -> Reg:
@@ -140,7 +173,7 @@ class Payloads:
         out, payload = self.out, self.out.new("v", 1, f"{plane.memory.name}_plane")
         out.fill(payload, Literal(0, "ud"))
         if shift is not None and plane.base + shift:
-            self._based(payload, plane, Literal(plane.base + shift, "d"))
+            self._based(payload, self.scalars.pointers[plane.memory.name], Literal(plane.base + shift, "d"))
         elif shift is not None:
             out.emit(
                 "mov",

@@ -73,7 +73,7 @@ class _Selector(Selector):
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
         self.zeros: Reg | None = None  # as many as a message stores
-        self.payloads = Payloads(self.out, self.scalars)
+        self.payloads = Payloads(self.out, self.scalars, lambda: bool(self.exits))
 
     # ------------------------------------------------------------ entry
 
