@@ -66,6 +66,7 @@ class _Lanes:
     def __init__(self, inside: Iterable[Var], uniform: Uniformity) -> None:
         self.inside, self.uniform = frozenset(inside), uniform
         self._memo: dict[Expr, _OfLane | None] = {}
+        self._seen: set[Expr] = set()
 
     def of(self, e: Expr) -> _OfLane | None:
         """None for what is of more than one lane, or depends on what the body binds."""
@@ -91,7 +92,10 @@ class _Lanes:
         return _OfLane(_anywhere(own), *lanes)
 
     def greatest(self, e: Expr) -> Iterator[tuple[Expr, _OfLane]]:
-        """The parts of an expression that are a lane's, but for words as they are; none of them within another."""
+        """The parts of an expression that are a lane's, but for words as they are; none within another, none again."""
+        if e in self._seen:
+            return
+        self._seen.add(e)
         found = self.of(e)
         if found is not None and not isinstance(found.own, Var):
             if found.lane is not None:
