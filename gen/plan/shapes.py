@@ -201,11 +201,13 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     """
     if shape.parts > 1 or shape.merged:
         return
-    wanted = [()] if not _is_narrow(shape.of_n, facts) else [(), (shape.of_n,)]
-    runs = [view for view in (shape.of_n, shape.of_m) if isinstance(view, RunView) and windows(view)]
-    for views in [*wanted[1:], *((*some, *runs) for some in wanted if runs)]:
+    given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in {t.name for t in problem.factors}]
+    runs = tuple(view for view in given if isinstance(view, RunView) and windows(view))
+    weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
+    for views in dict.fromkeys((weights, runs, (*weights, *runs))):
         with suppress(DoesNotFit):
-            yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
+            if views:
+                yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
 
 
 def _is_narrow(view: View, facts: TargetFacts) -> bool:
