@@ -3,17 +3,17 @@
 What it takes to find elements (taps and channels apart, padding of runs and of tiles, masks of phases) is done once
 there, not by each workgroup that reads the input: none of its copies is masked or trimmed.
 
-An input whose windows are read in runs becomes an *image* with its padding around, in which windows overlap as they
-did; all others a *matrix*, in rows of K without gaps.
+An input whose windows are read in runs or lines becomes an *image* with its padding around, in which windows overlap
+as they did; all others a *matrix*, in rows of K without gaps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import gcd, prod
 
 from convgen.ir.error import DoesNotFit
-from convgen.ir.layout.memory import Dim, Global, RunView, SizedView, TensorDim, View
+from convgen.ir.layout.memory import Dim, Global, SizedView, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.plan.padding import windows
@@ -32,11 +32,11 @@ class Packing:
     is_image: bool = False
 
 
-def packed(view: View, role: str, rows: int, depth: int, chunk: int) -> Packing:
-    """An input of the product `role`, as a matrix of `rows` x `depth` elements, or as an image with its padding.
+def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0) -> Packing:
+    """An input of the product `role`, as a matrix of so many rows and columns, or if it has windows as an image.
 
     A matrix has as many rows and columns as whole tiles have, an image where that takes little more. Rows of an image
-    begin at whole chunks, of so many elements.
+    begin at whole chunks, `image_of` so many elements; 0 if there are to be none.
 
     Raises DoesNotFit where the input is that of several products, has sizes that are known at launch, or two elements
     in a byte.
@@ -45,9 +45,9 @@ def packed(view: View, role: str, rows: int, depth: int, chunk: int) -> Packing:
     if isinstance(view, SizedView) or len(view.axes) > 2 or memory.elem.bits < 8:
         raise DoesNotFit(f"packed={memory.name}: wanted one product, of sizes that are known and whole bytes")
     name = "_".join(filter(None, (memory.name, "packed", role)))
-    if isinstance(view, RunView) and windows(view):
-        return _image(view, name, (rows, depth), chunk)
-    return _matrix(view, name, rows, depth)
+    if image_of and windows(view):
+        return _image(view, name, counts, image_of)
+    return _matrix(view, name, *counts)
 
 
 def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
@@ -65,7 +65,8 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
     What pads runs are elements then, with which the other factor has none; what pads axes are zeros.
     """
     strides = view.layout.strides()
-    kept = sorted((n for n, apart in enumerate(strides) if apart), key=lambda n: -strides[n])  # not where runs begin
+    # Not where runs begin; a single channel innermost, as several are.
+    kept = sorted((n for n, apart in enumerate(strides) if apart), key=lambda n: (-strides[n], view.index[n].size == 1))
     index = [view.index[n] for n in kept]
     axes = [tuple(evolve(d, size=d.padded) for d in axis) for axis in view.axes]
     most = _MOST_GROWTH * _size(index, axes)
@@ -73,7 +74,10 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
         longer = [*axes[:n], _at_least(axes[n], count), *axes[n + 1 :]]
         axes = longer if _size(index, longer) <= most else axes
     lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
-    sizes = [*extents[:-1], -(-extents[-1] // chunk) * chunk]
+    sizes = [*extents]
+    row = -1 if chunk % extents[-1] else -2  # what runs along it: of lines their pixels, each so many channels
+    each = chunk // gcd(chunk, prod(extents[row:][1:]))
+    sizes[row] = -(-extents[row] // each) * each
     layout = Layout.dense(sizes, range(len(sizes)))
     held = Global(name, view.memory.elem, view.memory.elem.size(prod(sizes)))
     dims = [Dim(f"at{n}", size, size) for n, size in enumerate(sizes)]

@@ -26,10 +26,11 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.teams import TeamsMeet
 from convgen.plan import dequantise, steps, views
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import APART, CHUNK, EXACT, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
+from convgen.plan.config import APART, CHUNK, EXACT, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.copies import divide
 from convgen.plan.lane_tile import LaneTile, sums_weights
+from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding
@@ -340,6 +341,8 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
             raise DoesNotFit(f"phases={config.phases}: mma={config.mma} has sums over windows of each phase")
         return windows(problem, unit.own, config, facts.chunk_bytes)
     tile_k, elem = config.tile[2], unit.atom.elem_bytes
+    if config.taps == LINES:
+        return tuple(in_lines(p, facts) for p in views.products(problem, 1, config.reorder, config.phases))
     if config.taps != RUNS:
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
@@ -429,7 +432,8 @@ def _part(
     def packing(view: View, rows: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        return packed(view, product.role, rows, depth, facts.chunk_bytes // view.memory.elem.bytes)
+        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        return packed(view, product.role, (rows, depth), image_of=chunk)
 
     packings = packing(product.of_n, tiles[1] * tile_n), packing(product.of_m, tiles[0] * tile_m)
     from_n, from_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))

@@ -16,10 +16,11 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
-from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
+from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
 from convgen.plan.directions import have_columns
+from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
 from convgen.plan.padding import windows
 from convgen.plan.plan import converted
@@ -85,6 +86,7 @@ class Shape:
     phases: str = APART  #: of strides, in products of their own or as columns of one
     windows: Resident | None = None  #: those that are resident in shared memory, if any are
     runs: int = 0  #: elements; with taps and channels as runs, of such blocks of K
+    lines: bool = False  #: whether taps and channels are lines of whole chunks
     packed: tuple[str, ...] = ()  #: inputs that a launch before lays out as the product reads them
     before: float = 0.0  #: clocks; of those launches
     #: M, N and runs of K of each product in one grid, those of most work first, where there are several.
@@ -102,7 +104,8 @@ class Shape:
         """Whether configs of this shape are like one that is given."""
         same = (self.grids, self.phases, self.packed) == (config.grids, config.phases, config.packed)
         in_runs = self.runs == (config.tile[2] if config.taps == RUNS else 0)
-        return same and in_runs and (self.windows is not None) == (config.taps == RESIDENT)
+        as_said = (self.windows is not None, self.lines) == (config.taps == RESIDENT, config.taps == LINES)
+        return same and in_runs and as_said
 
 
 @frozen
@@ -132,6 +135,8 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         # In loops that go round in whole runs it is known beforehand what is trimmed of a message.
         ways = tuple(way for way in ways if way.round % blocks == 0) or ways
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
+    if shape.lines:
+        return Choices(_TILE_M, _TILE_N, tiles_k, grids, (LINES,), tuple(Way(*pipeline) for pipeline in pipelines))
     orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
     if shape.inner % chunk:
         orders.append(CHUNK)
@@ -202,7 +207,7 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     if shape.parts > 1 or shape.merged:
         return
     given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in {t.name for t in problem.factors}]
-    runs = tuple(view for view in given if isinstance(view, RunView) and windows(view))
+    runs = tuple(view for view in given if (shape.runs or shape.lines) and windows(view))
     weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
     for views in dict.fromkeys((weights, runs, (*weights, *runs))):
         with suppress(DoesNotFit):
@@ -217,8 +222,8 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
 
 def _with_packed(shape: Shape, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Shape:
     """The same with some inputs packed; DoesNotFit where one is not, or has been moved."""
-    chunk = facts.chunk_bytes // shape.of_m.memory.elem.bytes
-    found = {name: packed(view, "", view.extent(0), view.extent(1), chunk) for name, view in views.items()}
+    chunk = facts.chunk_bytes // shape.of_m.memory.elem.bytes if shape.runs or shape.lines else 0
+    found = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
     read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in found.items())
     moved = read + sum(p.seen.memory.bytes for p in found.values())
     of_n, of_m = (found[v.memory.name].seen if v.memory.name in found else v for v in (shape.of_n, shape.of_m))
@@ -246,7 +251,8 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         sizes = sorted(((part.m, part.n, part.k // apart.inner) for part in parts), key=lambda size: -size[2])
         yield evolve(apart, parts=1, grids=MERGED, merged=tuple(sizes))
     if len(parts) == 1 and not problem.runtime:
-        yield from _as_runs(apart, largest, facts)
+        yield from (runs := tuple(_as_runs(apart, largest, facts)))
+        yield from () if runs or facts.surfaces else _in_lines(largest, facts)
 
 
 def _shape(part: Product, parts: int) -> Shape:
@@ -276,6 +282,15 @@ def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Sha
             sizes = found.m, found.n, found.k // inner.padded, inner.padded
             of = found.of_m, found.of_n, shape.result
             yield Shape(*sizes, shape.parts, shape.batch, *of, shape.grids, runs=tile_k)
+
+
+def _in_lines(part: Product, facts: TargetFacts) -> Iterator[Shape]:
+    """The same in lines, where lanes would load pixels in less than words. Images hold them, so that only such as these
+    are worth it.
+    """
+    if min(_load(view, facts).widest * view.memory.elem.bytes for view in (part.of_m, part.of_n)) < WORD:
+        with suppress(DoesNotFit):
+            yield evolve(_shape(in_lines(part, facts), 1), lines=True)
 
 
 def _in_rows(part: Product, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:

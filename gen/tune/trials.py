@@ -11,7 +11,7 @@ from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
 from convgen.plan.choose import Candidate, candidates, fitting
-from convgen.plan.config import RESIDENT, RUNS, Config
+from convgen.plan.config import LINES, RESIDENT, RUNS, Config
 from convgen.plan.mapping import ordered
 from convgen.problem.matmul import Problem
 from convgen.profile import launches
@@ -40,7 +40,7 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 
 def _kind(config: Config) -> tuple[object, ...]:
     """What configs that do the same work in about the same way have in common."""
-    windows = config.taps if config.taps in (RUNS, RESIDENT) else ""
+    windows = config.taps if config.taps in (RUNS, LINES, RESIDENT) else ""
     launches = config.reorder, config.packed, config.grids, config.phases
     return config.tile[:2], windows, config.slots > 0, config.copy, config.slices, launches
 

@@ -1,0 +1,111 @@
+"""Lines of windows, whose few channels and taps are padded to whole chunks."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.error import UserError
+from convgen.passes.messages.linear import linearize
+from convgen.plan.choose import candidates
+from convgen.plan.config import Config
+from convgen.plan.plan import make_plan
+from convgen.problem.conv import Conv
+from convgen.run import verify
+from tests.product import test_padding as padding
+
+LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
+FIRST = "mb1ic3ih9oc16oh9kh3ph1"  #: a first layer whose rows of pixels are no whole words
+GRIDS = {
+    "gfx942": ("2x1", "16x16x16"),
+    "xehpg": ("2x2", "16x8x16"),
+    "xehpc": ("2x1", "16x8x16"),
+}
+WAYS = "slots=2", "slots=1", "slots=2 stages=2", "slots=2 slices=2"
+
+
+def convolution(random: Random) -> Conv:
+    """A problem of few channels in windows of any stride."""
+    ic, oc, k = random.choice((1, 2, 3, 5, 7)), random.choice((3, 16, 40)), random.choice((1, 2, 3, 5))
+    stride, size = random.choice((1, 1, 2, 3)), random.randint(5, 12)
+    line = f"mb{random.randint(1, 3)}ic{ic}oc{oc}ih{size}kh{k}sh{stride}ph{random.randint(0, k // 2)}"
+    direction = random.choice(("FWD_D", "FWD_D", "BWD_W"))
+    dt = random.choice(("f16", "bf16", "s8", "u8:s8:s32")) if direction == "FWD_D" else "f16"
+    return Conv.parse(line, dir=direction, dt=dt, **LAST)
+
+
+@pytest.mark.parametrize("target", GRIDS)
+def test_convolutions_are_right(target: str) -> None:
+    random, ran = Random(f"lines {target}"), 0
+    waves, mma = GRIDS[target]
+    for n in range(8):
+        problem = convolution(random)
+        forward, k = problem.direction.is_forward, 32
+        packed = random.choice(("", " packed=src", " packed=src+wei") if forward else ("", " packed=src"))
+        unit = mma
+        if problem.inputs[0].dtype not in ("f16", "bf16"):
+            unit, k = ("16x16x32" if target[0] == "g" else "16x8x32"), 64
+        line = (
+            f"tile={random.choice((32, 64))}x32x{k} waves={waves} mma={unit} taps=lines {WAYS[n % len(WAYS)]}{packed}"
+        )
+        try:
+            code = driver.compile(driver.build(problem, target, line))
+        except UserError:
+            continue
+        outcome = verify.run(code)
+        assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
+        ran += 1
+    assert ran >= 3
+
+
+@pytest.mark.parametrize(("ic", "k", "padded"), [(3, 3, (4, 4)), (1, 5, (8, 2)), (5, 3, (4, 8)), (3, 7, (8, 4))])
+def test_lines_are_whole_chunks(ic: int, k: int, padded: tuple[int, int]) -> None:
+    """Of 16 elements: (taps, channels), as many as make 16 or 32."""
+    problem = Conv.parse(f"mb2ic{ic}ih24oc16kh{k}ph{k // 2}", dir="FWD_D", dt="f16", **LAST)
+    config = Config.parse("tile=64x16x32 waves=2x1 mma=16x8x16 taps=lines packed=src+wei")
+    (part,) = make_plan(problem, config, get("xehpc").facts).parts
+    *_, tap, channels = part.product.of_m.axes[1]
+    assert (tap.padded, channels.padded) == padded
+    line = linearize(part.of_m.view).axes[1][-1]
+    assert (line.stride, line.size) == (2, padded[0] * padded[1])  # one run of memory
+    assert not linearize(part.of_m.view).halos
+
+
+def test_infinities_meet_no_padding() -> None:
+    problem = Conv.parse(FIRST, dir="FWD_D", dt="f16", **LAST)
+    line = "tile=64x16x32 waves=2x1 mma=16x8x16 taps=lines packed=src+wei"
+    padding.check(problem, "xehpc", line, padding.corners(problem))
+    backward = Conv.parse(FIRST, dir="BWD_W", dt="f16", **LAST)
+    line = "tile=16x64x32 waves=2x2 mma=16x8x16 taps=lines packed=src"
+    padding.check(backward, "xehpc", line, padding.corners(backward))
+
+
+@pytest.mark.parametrize(
+    ("line", "tags", "direction", "why"),
+    [
+        ("mb1ic16ih8oc8oh8kh3ph1", LAST, "FWD_D", "16 channels fill chunks of 16"),
+        ("mb1ic3ih8oc8oh8kh3ph1", {**LAST, "stag": "abx"}, "FWD_D", "wanted windows along which memory runs"),
+        ("mb1ic3ih8oc8oh8kh3ph1dh1", LAST, "BWD_D", "wanted windows along which memory runs"),
+    ],
+)
+def test_what_has_no_lines_is_refused(line: str, tags: dict[str, str], direction: str, why: str) -> None:
+    problem = Conv.parse(line, dir=direction, dt="f16", **tags)
+    with pytest.raises(UserError, match=why):
+        driver.build(problem, "xehpc", "tile=32x16x32 waves=2x1 mma=16x8x16 taps=lines")
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("mb32ic3ih224oc64oh224kh3ph1", True),  # each third pixel begins with a word
+        ("mb32ic3ih224oc64oh112kh7sh2ph3", False),  # runs of each window do
+        ("mb32ic64ih56oc64oh56kh3ph1", False),
+    ],
+)
+def test_lines_are_taken_where_windows_begin_within_words(line: str, *, lines: bool) -> None:
+    best = candidates(Conv.parse(line, dir="FWD_D", dt="f16", **LAST), get("xehpc").facts)[0].config
+    assert (best.taps == "lines") == lines
+    assert best.packed == (("src", "wei") if lines else best.packed)
