@@ -18,6 +18,7 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
@@ -34,6 +35,7 @@ from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding
+from convgen.plan.padding import windows as windows_of
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
@@ -472,17 +474,22 @@ def _part(
     epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
-        kept_out = padding(product, unit, shared=mapping.sharers > 1)
-        _check_runs(product, packings, kept_out)
+        kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
 
 
-def _check_runs(product: Product, packings: Sequence[Packing | None], kept_out: Padding | None) -> None:
-    """DoesNotFit where an image has elements that pad runs of K, and sums are not made again without these."""
-    for packing, view in zip(packings, (product.of_n, product.of_m)):
-        longer = packing and packing.is_image and any(d.padded > d.size for d in view.axes[1])
-        if longer and kept_out is None and view.memory.elem.is_float:
-            raise DoesNotFit(f"packed={view.memory.name}: runs are padded, and its windows reach nowhere outside")
+def _around_images(product: Product, packings: tuple[Packing | None, Packing | None]) -> Product:
+    """The product as one whose windows reach outside wherever an image has elements that pad lines or runs of K."""
+    of_n, of_m = (
+        _masked(view) if packing and packing.is_image and any(d.padded > d.size for d in view.axes[1]) else view
+        for view, packing in zip((product.of_n, product.of_m), packings)
+    )
+    return evolve(product, of_n=of_n, of_m=of_m)
+
+
+def _masked(view: View) -> View:
+    moving = windows_of(view).values()
+    return replace(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
 
 
 def accumulator_registers(plan: Plan) -> int:
