@@ -106,7 +106,7 @@ def test_nothing_of_an_image_is_masked_or_trimmed() -> None:
 @pytest.mark.parametrize("around", [3, 0])
 def test_what_pads_runs_of_an_image_is_kept_out_of_sums(around: int) -> None:
     """Also where windows reach nowhere outside: what pads a run are the next pixels, one of which is infinite."""
-    problem = Conv.parse(f"mb1ic3ih16oc16kh7sh2ph{around}", dir="FWD_D", dt="f16", **LAST)
+    problem = Conv.parse(f"mb1ic3ih15iw16oc16kh7kw7sh2sw2ph{around}pw{around}", dir="FWD_D", dt="f16", **LAST)
     config = "tile=64x16x32 waves=2x1 mma=16x8x16 taps=runs packed=src"
     padding.check(problem, "xehpc", config, padding.corners(problem))
 
