@@ -395,7 +395,7 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
 
     def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * np.maximum(block * together, slowest)
+        return tile + together * put + longest * (np.maximum(block * together, slowest) + costs.far / pipeline.round)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
