@@ -177,9 +177,9 @@ class Selector(ABC):
         self.exits.append((s.carried, f"{label}_end"))
         out.loops += 1
         self._stmt(s.body)
-        out.loops -= 1
         self.exits.pop()
         self._carry(s.carried, s.yields)
+        out.loops -= 1
         self.next_iteration(counter, end, label, f"next {s.var.name}")
         out.start_block(f"{label}_end")
         for c, r in zip(s.carried, s.results):
