@@ -48,7 +48,7 @@ def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Inst
     wanted = _feeding(straight[:upto])
     outside = {r.vreg for block in others for i in block.instructions for r in i.uses()} if wanted else set()
     while True:
-        found = _movable(straight[:upto], wanted, outside)
+        found = _movable(straight, wanted, outside)
         if len(found) == len(wanted):
             return found
         wanted = set(found)
@@ -71,7 +71,7 @@ def _movable(
 ) -> list[Instruction]:
     """Those that read nothing which others write before them, and write what no others use before them, or outside.
 
-    A flag and who reads it go together.
+    A flag and all who read it go together.
     """
     found: list[Instruction] = []
     read, written = set(outside), set[VirtualRegister]()  # by those that stay
@@ -80,6 +80,8 @@ def _movable(
     for i in body:
         reads, writes = ({r.vreg for r in registers} for registers in (i.uses(), i.defs()))
         flags = {setter.get(flag) for flag in i.flag_uses()}
+        if None in flags:  # set ahead of the loop, or at its end
+            return []
         if i in wanted and reads.isdisjoint(written) and writes.isdisjoint(read | written) and flags <= {*found}:
             found.append(i)
         else:

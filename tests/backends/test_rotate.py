@@ -25,6 +25,7 @@ _ACC = Reg(VirtualRegister(50, "v", 4, "sums"), 0, 4)
 _SCALARS = [Reg(VirtualRegister(n, "s", 1, f"s{n}"), 0, 1) for n in range(5)]
 _COUNTER = _SCALARS[0]
 _steps = st.tuples(st.sampled_from("aasl"), st.sampled_from(_SCALARS[1:]), st.sampled_from(_SCALARS))
+_LOADS = [("l", _SCALARS[1], _SCALARS[n]) for n in (3, 4)]  #: of what is not read behind the loop
 
 
 def step(kind: str, to: Reg, of: Reg) -> Instruction:
@@ -62,16 +63,15 @@ def read_by(
 @given(st.lists(_steps, max_size=8), st.lists(_steps, max_size=5))
 def test_all_reads_what_it_read(first: list[tuple[str, Reg, Reg]], rest: list[tuple[str, Reg, Reg]]) -> None:
     """What moved has one turn more: the last one, which nobody reads."""
-    old = loop([step(*each) for each in first], *(step(*each) for each in rest))
+    old = loop([step(*each) for each in (*first, *_LOADS)], *(step(*each) for each in rest))
     new = rotate(old)
     names: dict[int, Hashable] = {id(i): n for n, i in enumerate(old.instructions())}
     moved = new.blocks[0].instructions[len(old.blocks[0].instructions) :]
-    place = {id(i): n for n, i in enumerate(old.blocks[1].instructions)}
-    again = [i for i in new.blocks[1].instructions if i.op in (SALU, SELECT)]
-    for copy in moved:  # is of the instruction in the loop with the same operands
-        original = next(i for i in again if (i.op, i.dst, i.src) == (copy.op, copy.dst, copy.src) and id(i) in place)
+    *_, compare, branch = new.blocks[1].instructions
+    assert (compare.op, branch.op) == (COMPARE, BRANCH)
+    for copy, original in zip(moved, new.blocks[1].instructions[-2 - len(moved) : -2]):
+        assert (copy.op, copy.dst, copy.src) == (original.op, original.dst, original.src)
         names[id(copy)] = names[id(original)]
-        again.remove(original)
     terms: dict[Hashable, Term] = {}
     before, after = read_by(old, names, terms), read_by(new, names, terms)
     for name, reads in before.items():
@@ -92,3 +92,18 @@ def test_a_chain_of_scalars_to_a_load_moves_behind_the_counter_that_it_reads() -
 def test_what_is_read_behind_the_loop_and_what_no_load_needs_stays() -> None:
     kept = [step("a", _SCALARS[2], _COUNTER), step("l", _ACC, _SCALARS[2]), step("a", _SCALARS[3], _COUNTER)]
     assert rotate(loop(kept)).blocks[1].instructions[:3] == kept
+
+
+def test_what_follows_from_something_that_stays_does_too() -> None:
+    """The second scalar is read behind the loop, and stays; so does what is made of it, or reads its flag."""
+    for following in ("a", "s"):
+        kept = [step("a", _SCALARS[2], _COUNTER), step(following, _SCALARS[3], _SCALARS[2])]
+        assert rotate(loop([*kept, step("l", _ACC, _SCALARS[3])])).blocks[1].instructions[:2] == kept
+
+
+def test_a_flag_that_is_read_behind_the_barrier_stays() -> None:
+    kept = step("a", _SCALARS[3], _SCALARS[4])
+    assert (
+        rotate(loop([kept, step("l", _ACC, _SCALARS[3])], step("s", _SCALARS[2], _COUNTER))).blocks[1].instructions[0]
+        is kept
+    )
