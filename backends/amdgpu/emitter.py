@@ -31,7 +31,7 @@ class AmdEmitter(Emitter):
 
     def __init__(self, name: str) -> None:
         self.entry: list[Instruction] = []  # constants, ahead of everything else
-        self._constants: dict[int, Reg] = {}
+        self._constants: dict[tuple[str, int], Reg] = {}  # by bank and value
         self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
         self._compared: tuple[VirtualRegister, ...] = ()
         super().__init__(name)
@@ -44,13 +44,13 @@ class AmdEmitter(Emitter):
         self.function.blocks[0].instructions[:0] = self.entry
         return super().finish()
 
-    def constant(self, value: int) -> Reg:
-        """A scalar register that holds `value` for the whole kernel, loaded once at entry."""
+    def constant(self, value: int, bank: str = "s") -> Reg:
+        """A register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
-        if value not in self._constants:
-            reg = self._constants[value] = self.new("s", 1, f"const_{value & 0xFFFFFFFF:#x}")
-            self.entry.append(Instruction(OPCODES["s_mov_b32"], (reg,), (Imm(value),)))
-        return self._constants[value]
+        if (bank, value) not in self._constants:
+            reg = self._constants[bank, value] = self.new(bank, 1, f"const_{value & 0xFFFFFFFF:#x}")
+            self.entry.append(Instruction(OPCODES[f"{bank}_mov_b32"], (reg,), (Imm(value),)))
+        return self._constants[bank, value]
 
     # ------------------------------------------------------------ instructions
 

@@ -125,6 +125,9 @@ def _rows() -> dict[str, Opcode]:
     rows.append(_scalar_load("s_load_dword", 1))
     rows += [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
     rows += [_memory(f"ds_write_{n}", Unit.SHARED, b, _ADDRESS, _data(b)) for b, n in DS_WRITE_WIDTH.items()]
+    for name, size in (("b32", 4), ("b64", 8)):
+        pair = evolve(_memory("", Unit.SHARED, 2 * size), sources=(_ADDRESS, _data(size), _data(size)))
+        rows += [evolve(pair, name=f"ds_write2{far}_{name}") for far in ("", "st64")]
     rows.append(_memory("ds_read_b64_tr_b16", Unit.SHARED, 8, _ADDRESS, loads=True))
     rows.append(_memory("ds_swizzle_b32", Unit.SHARED, 4, _data(4, "v"), loads=True))
     rows.append(_memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True))

@@ -172,10 +172,17 @@ class AmdScalars(Scalars):
 
     def _select(self, mask: Reg, chosen: Operand, other: Operand) -> Reg:
         """The mask takes the one scalar operand, so the values must be vector registers or inline constants."""
-        legal = [self.out.move_to_vector(v) if not _inline(v) else v for v in (other, chosen)]
         dst = self.out.new("v")
-        self.out.emit("v_cndmask_b32", (dst,), (*legal, mask))
+        self.out.emit("v_cndmask_b32", (dst,), (self._in_lanes(other), self._in_lanes(chosen), mask))
         return dst
+
+    def _in_lanes(self, v: Operand) -> Operand:
+        """An inline constant, or a vector register: in loops, one that has a constant throughout."""
+        if _inline(v):
+            return v
+        if self.out.loops and isinstance(v, Imm):
+            return self.out.constant(v.value, "v")
+        return self.out.move_to_vector(v)
 
     def mask(self, e: x.Expr) -> Reg:
         """A varying bool: one bit a lane in a scalar pair."""

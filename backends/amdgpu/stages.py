@@ -7,11 +7,13 @@ from functools import partial
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.isa import busy
+from convgen.backends.amdgpu.pairs import pair_writes
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.waits import insert_waits
 from convgen.backends.machine.allocate import Bank, allocate
 from convgen.backends.machine.maps import maps
+from convgen.backends.machine.rotate import rotate
 from convgen.backends.machine.schedule import schedule
 from convgen.backends.machine.selection import kernel_arguments
 from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage
@@ -31,6 +33,16 @@ _KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
 def _select(made: MachineKernel) -> MachineKernel:
     """Statements become instructions on virtual registers, in their order."""
     return evolve(made, function=select(made.kernel, made.facts, made.lines))
+
+
+def _pair(made: MachineKernel) -> MachineKernel:
+    """Writes to shared memory at two places that are constants apart become one instruction."""
+    return evolve(made, function=pair_writes(made.code))
+
+
+def _rotate(made: MachineKernel) -> MachineKernel:
+    """Loops of matrix instructions end with the scalars that the first loads of the turn that follows need."""
+    return evolve(made, function=rotate(made.code))
 
 
 def _schedule(made: MachineKernel) -> MachineKernel:
@@ -98,6 +110,8 @@ _AS_WRITTEN = Rung(
 
 STAGES = (
     Stage("select", _select),
+    Stage("pairs", _pair, optional=True),
+    Stage("rotate", _rotate, optional=True),
     Stage("schedule", _schedule, optional=True),
     Stage("allocate", _allocate, ladders=((Rung(),), (_AS_WRITTEN,))),
     Stage("waits", _wait),

@@ -262,6 +262,7 @@ _CORE = Core(
     mask_registers=2,
     other_registers=28,
     tap_registers=24,  # of 58 kernels with two slots, drawn likewise, the estimate of loops is 18 off in the mean
+    turned_rows=(256,),  # of which lanes write 8 bytes at a time, not 4
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
@@ -271,7 +272,9 @@ _CORE = Core(
 #: Further launches and what caches give back: `gen/profile/constants.json`, fitted to others' times: of the MI250X to
 #: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
 _COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
-_COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284)
+#: Turns of a loop: of the 420 clocks of the same constants (`far`), where all comes from memory, as much as ranks best
+#: by `convgen profile`: of the layers of `bench/whole.py`, one takes 2 % longer with 200, eight up to 5 % with 420.
+_COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284, far=300)
 #: What one slot exposes: of three loops with resident windows, by `convgen profile`, .07, .2 and .6 of LDS's clocks.
 _COSTS_MI355X = Costs(result_rate=16, tail=0.05, launch=7200, dirty=59_600_000, drain=1953, shared_exposed=0.05)
 

@@ -35,13 +35,13 @@ class _Operation:
     counter: str  #: empty if none counts it
     touched: Words  #: registers read or written
     results: Words
-    deed: Access | None  #: in shared memory
+    deeds: tuple[Access, ...]  #: in shared memory
     is_out_of_order: bool  #: a scalar load, which may return before older operations of its counter and behind younger
 
     @property
     def owns(self) -> bool:
         """Whether anything has to wait for it."""
-        return bool(self.results) or self.deed is not None or self.is_out_of_order
+        return bool(self.results) or bool(self.deeds) or self.is_out_of_order
 
 
 class _Operations(dict[Instruction, _Operation]):
@@ -53,13 +53,13 @@ class _Operations(dict[Instruction, _Operation]):
 
     def __missing__(self, i: Instruction) -> _Operation:
         results = self.physical.written(i)
-        deed = i.access if i.access is not None and i.access.space == "shared" else None
+        deeds = tuple(a for a in (i.access, i.also) if a is not None and a.space == "shared")
         self[i] = found = _Operation(
             i,
             _COUNTER_OF.get(i.op.unit, ""),
             self.physical.read(i) | results,
             results,
-            deed,
+            deeds,
             i.op.unit is _SCALAR_MEMORY,
         )
         return found
@@ -85,7 +85,7 @@ class _Counter:
 
     def meeting(self, accesses: Iterable[Access]) -> int:
         """The youngest operation whose deed an access to the same place must see done; 0 if there is none."""
-        deeds = [(o.deed, n) for o, n in self.outstanding.items() if o.deed is not None]
+        deeds = [(deed, n) for o, n in self.outstanding.items() for deed in o.deeds]
         return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
 
     def required(self, number: int) -> int:
@@ -171,8 +171,8 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
         awaited = counter.owner(operation.touched) if operation.touched & counter.owned else 0
         if i.op.barrier:
             awaited = counter.meeting(ahead[i])
-        elif operation.deed is not None and operation.counter != name:
-            awaited = max(awaited, counter.meeting((operation.deed,)))
+        elif operation.deeds and operation.counter != name:
+            awaited = max(awaited, counter.meeting(operation.deeds))
         count = counter.required(awaited) if awaited else None
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
             count = 0  # of stores nothing is left to tell whether they are under way

@@ -42,7 +42,7 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
 
 
 #: What kinds are told apart by: whether it is a fence, the barrier that it is, the memory that it touches and reads.
-_Signs = tuple[bool, Instruction | None, Access | None, Access | None]
+_Signs = tuple[bool, Instruction | None, Access | None, Access | None, Access | None]
 
 
 class _Kind(NamedTuple):
@@ -56,8 +56,15 @@ class _Kind(NamedTuple):
     is_shared: bool  #: whether that is in shared memory, some of it
 
     @classmethod
-    def of(cls, is_fence: bool, barrier: Instruction | None, access: Access | None, origin: Access | None) -> _Kind:
-        accesses = tuple(a for a in (access, origin) if a is not None)
+    def of(
+        cls,
+        is_fence: bool,
+        barrier: Instruction | None,
+        access: Access | None,
+        origin: Access | None,
+        also: Access | None,
+    ) -> _Kind:
+        accesses = tuple(a for a in (access, origin, also) if a is not None)
         return cls(is_fence, barrier, access, origin, accesses, any(a.space == "shared" for a in accesses))
 
 
@@ -65,7 +72,7 @@ def _signs(i: Instruction) -> _Signs | None:
     """Those of an instruction; None of one that neither touches memory nor keeps others in order."""
     if i.access is None and not i.op.barrier and not i.op.fence:
         return None
-    return i.op.fence, i if i.op.barrier else None, i.access, i.origin
+    return i.op.fence, i if i.op.barrier else None, i.access, i.origin, i.also
 
 
 class _Memory:

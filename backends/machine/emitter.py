@@ -16,6 +16,7 @@ class Emitter(ABC):
     def __init__(self, name: str) -> None:
         self.function = Function(name)
         self.line = 0  # of the IR listing, noted on each instruction
+        self.loops = 0  # around what is written
         self._count = 0
         self.newest: dict[str, Reg] = {}  # the last tuple that was made in each bank
         self.block = self.start_block("entry")

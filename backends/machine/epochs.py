@@ -12,7 +12,10 @@ Ahead = Mapping[Instruction, Mapping[Access, None]]
 
 def accesses_ahead(function: Function) -> Ahead:
     """A barrier publishes what other subgroups touch next: later accesses are the business of later barriers."""
-    concerned = [[i for i in block.instructions if i.op.barrier or _is_seen(i.access)] for block in function.blocks]
+    concerned = [
+        [i for i in block.instructions if i.op.barrier or _is_seen(i.access) or _is_seen(i.also)]
+        for block in function.blocks
+    ]
     successors = [function.successors(index) for index in range(len(concerned))]
     upcoming: list[dict[Access, None]] = [{} for _ in concerned]
     ahead: dict[Instruction, dict[Access, None]] = {}
@@ -24,8 +27,8 @@ def accesses_ahead(function: Function) -> Ahead:
             for i in reversed(concerned[index]):
                 if i.op.barrier:
                     ahead[i], now = now, {}
-                elif i.access is not None:
-                    now[i.access] = None
+                else:
+                    now |= {a: None for a in (i.access, i.also) if a is not None}
             if now.keys() != upcoming[index].keys():
                 upcoming[index], changed = now, True
     return ahead

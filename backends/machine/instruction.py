@@ -195,6 +195,7 @@ class Instruction:
     line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
     #: what it reads beside, where it brings that from one memory to another
     origin: Access | None = attrs.field(default=None, kw_only=True)
+    also: Access | None = attrs.field(default=None, kw_only=True)  #: what it touches as `access`, where that is two
     _registers: _Registers | None = attrs.field(default=None, init=False, repr=False)
 
     @property
@@ -214,7 +215,7 @@ class Instruction:
     @property
     def accesses(self) -> tuple[Access, ...]:
         """All that it touches in memory."""
-        return tuple(a for a in (self.access, self.origin) if a is not None)
+        return tuple(a for a in (self.access, self.origin, self.also) if a is not None)
 
     def source(self, role: str) -> Operand:
         """The source operand of that role, which the opcode's row names."""

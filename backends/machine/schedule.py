@@ -31,15 +31,15 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
 
     `busy` counts the slots of instructions of loops, and of loads.
     """
-    loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and _multiplies(block)}
+    loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and multiplies(block)}
     behind = {n for loop in loops for n in function.successors(loop)} - loops
     ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
     published = accesses_ahead(function)
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
-        if not _multiplies(block) and index not in ahead:
+        if not multiplies(block) and index not in ahead:
             return block.instructions
-        tail = _terminators(block.instructions)
+        tail = terminators(block.instructions)
         straight = block.instructions[: len(block.instructions) - len(tail)]
         if index in loops:
             return steady(straight, published, busy, len(tail)) + tail
@@ -48,7 +48,7 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
     return function.rewritten(body)
 
 
-def _multiplies(block: BasicBlock) -> bool:
+def multiplies(block: BasicBlock) -> bool:
     return any(i.op.unit is _MATRIX for i in block.instructions)
 
 
@@ -174,7 +174,7 @@ class _Scheduler:
         return -node.height - (self.matrix_slots if node.unit is _GLOBAL else 0)
 
 
-def _terminators(body: list[Instruction]) -> list[Instruction]:
+def terminators(body: list[Instruction]) -> list[Instruction]:
     """The branch at the end with what sets its condition, or the end of the program."""
     last = body[-1] if body else None
     if last is None or not (last.target or last.op.ends):

@@ -175,9 +175,11 @@ class Selector(ABC):
         self._write_into_carried(s)
         out.start_block(label, f"for {s.var.name} in [{s.begin}, {s.end})")
         self.exits.append((s.carried, f"{label}_end"))
+        out.loops += 1
         self._stmt(s.body)
         self.exits.pop()
         self._carry(s.carried, s.yields)
+        out.loops -= 1
         self.next_iteration(counter, end, label, f"next {s.var.name}")
         out.start_block(f"{label}_end")
         for c, r in zip(s.carried, s.results):

@@ -21,7 +21,7 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Type
 from convgen.plan.block_work import BlockWork, Kind
 from convgen.plan.combinations import ORDER, SUBTILES, TILE, WAY, Configs, along, by_tile
-from convgen.plan.config import Config, levels
+from convgen.plan.config import Config, evenly, levels
 from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import k_block
 from convgen.plan.registers import Counts, Numbers, Pipeline
@@ -307,21 +307,22 @@ def _meeting(
 
     known, places = np.unique(slices, return_inverse=True)
 
-    def by_last(count: int) -> Numbers:
-        each_has = np.array([(_members(n, count), _arrivals(n, count)) for n in known.tolist()])
-        members, arrivals = (number[places].reshape(slices.shape) for number in each_has.T)
+    def by_last(counts: list[int]) -> tuple[Numbers, Numbers]:
+        """For each known number of slices, so many at a time."""
+        each_has = [(_members(n, count), _arrivals(n, count), count) for n, count in zip(known.tolist(), counts)]
+        members, arrivals, count = (number[places].reshape(slices.shape) for number in np.array(each_has).T)
         added = members * tile / facts.core.global_rate + _ARRIVAL * arrivals
         met: Numbers = sums + given_back + each * _BESIDE * added
-        return met
+        return met, count
 
     if configs.at_a_time:
-        met = by_last(configs.at_a_time)
+        met, at_a_time = by_last([configs.at_a_time] * len(known))
     elif configs.sum == "last":
         met = sums + each * slices * tile / costs.unit_rate
     else:
         met = 2 * sums + given_back + costs.launch
-    for count in configs.meetings:
-        other = by_last(count)
+    for most in configs.meetings:
+        other, count = by_last([evenly(n, most) for n in known.tolist()])
         at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
         met = np.minimum(met, other)
     return np.where(slices == 1, 0.0, met), at_a_time
@@ -393,8 +394,10 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     # What slices leave is counted where they meet.
     put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
 
+    waited = costs.far * np.maximum(1.0, longest / pipeline.round)
+
     def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * np.maximum(block * together, slowest)
+        return tile + together * put + longest * np.maximum(block * together, slowest) + waited
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {

@@ -202,6 +202,13 @@ def levels(sharers: int, at_a_time: int) -> list[int]:
     return found
 
 
+def evenly(sharers: int, at_a_time: int) -> int:
+    """The least that meet at a time, of numbers up to one, in as many groups and levels: so none is left with few."""
+    counts = levels(sharers, at_a_time)
+    even = -(-sharers // counts[0])
+    return even if counts[0] > 1 and levels(sharers, even) == counts else at_a_time
+
+
 _AT_A_TIME = range(2, 9)  #: slices that may meet at a time: straight-line code, which grows with their number
 ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
 

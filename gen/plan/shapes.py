@@ -140,7 +140,10 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
     orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
     if shape.inner % chunk:
         orders.append(CHUNK)
-    through = (*_without_registers(shape.loads(atom, facts), types, elem, facts), *(Way(*p) for p in pipelines))
+    loads = shape.loads(atom, facts)
+    if not any(load.along_k or load.by_reads for load in loads):
+        tiles_k = tuple(dict.fromkeys((*tiles_k, *(row // elem for row in facts.core.turned_rows))))
+    through = (*_without_registers(loads, types, elem, facts), *(Way(*p) for p in pipelines))
     straight = (_STRAIGHT,) if _comes_as_fragments(shape, atom, facts) else ()
     return Choices(_TILE_M, _TILE_N, tiles_k, grids, tuple(orders), through + straight)
 

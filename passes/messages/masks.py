@@ -114,9 +114,7 @@ class Masks:
                 offset = select(condition, offset, OUT_OF_RANGE)
         if signs:
             offset = (reduce(or_, signs) & _TOP).to(s32) | offset
-        if moving:
-            offset = (select(_all(moving), const(0), 1) << 31) | offset
-        return offset
+        return select(_all(moving), offset, OUT_OF_RANGE) if moving else offset
 
     def leaving(self, positions: Mapping[str, Position]) -> Leaving:
         """The dims that may leave their range, and whether their offsets show it."""

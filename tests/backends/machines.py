@@ -68,7 +68,7 @@ def _views(pool: _Pool, bank: str) -> list[Reg]:
     return [Reg(v, 0, v.size) for v in mine] + [Reg(v, w, 1) for v in mine if v.size > 1 for w in range(v.size)]
 
 
-def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
+def _instruction(draw: st.DrawFn, pool: _Pool, *, pairs: bool) -> Instruction:
     kind = draw(st.sampled_from("vvvvsscmmdgbl"))
 
     def sources(bank: str, most: int) -> list[Reg]:
@@ -104,13 +104,18 @@ def _instruction(draw: st.DrawFn, pool: _Pool) -> Instruction:
             op, access = (SHARED, _access(draw, "shared")) if kind == "d" else (GLOBAL, _access(draw, "global"))
             given: list[Operand] = [*sources("v", 2), Imm(0), Imm(0)]
             made = Instruction(op, () if access.write else result("v"), tuple(given[: 1 + access.write]), access=access)
+            if pairs and op is SHARED and access.write:
+                made.also = _access(draw, "shared")._replace(write=True)
     pool.note(list(made.defs()))
     return made
 
 
 @st.composite
-def functions(draw: st.DrawFn, *, most: int = 14, pinned: bool = True) -> Function:
-    """Up to four blocks that may branch backwards, to themselves or around others that lie within; then the end."""
+def functions(draw: st.DrawFn, *, most: int = 14, pinned: bool = True, pairs: bool = False) -> Function:
+    """Up to four blocks that may branch backwards, to themselves or around others that lie within; then the end.
+
+    With `pairs`, what writes to shared memory does so at two places.
+    """
     registers = [
         VirtualRegister(n, draw(st.sampled_from("vvvs")), draw(st.sampled_from(_SIZES)), f"r{n}")
         for n in range(draw(st.integers(4, 9)))
@@ -127,7 +132,7 @@ def functions(draw: st.DrawFn, *, most: int = 14, pinned: bool = True) -> Functi
     count = draw(st.integers(1, 4))
     outermost = count
     for n in range(count):
-        body = [_instruction(draw, pool) for _ in range(draw(st.integers(1, most)))]
+        body = [_instruction(draw, pool, pairs=pairs) for _ in range(draw(st.integers(1, most)))]
         if n == 0:
             body.insert(0, start)
         if draw(st.booleans()):

@@ -56,8 +56,8 @@ class Machine:
             yield from dict.fromkeys(p for access in self.ahead[i] for p in _places(access))
         elif i.barrier:
             yield from (("shared", region, slot) for region in ("a", "b") for slot in SLOTS)
-        elif i.access is not None:
-            yield from _places(i.access)
+        else:
+            yield from dict.fromkeys(p for access in i.accesses for p in _places(access))
 
     def step(self, key: Hashable, i: Instruction) -> tuple[Term, ...]:
         """Execute an instruction that `key` names; returns what it read."""

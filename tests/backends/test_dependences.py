@@ -92,7 +92,7 @@ def needed(code: Sequence[Instruction], n: int, published: Ahead, in_loop: bool)
 
 
 @settings(FIXED, max_examples=60)
-@given(functions(most=12), st.lists(st.integers(0, 12), max_size=2), st.integers(1, 2), st.integers(1, 5))
+@given(functions(most=12, pairs=True), st.lists(st.integers(0, 12), max_size=2), st.integers(1, 2), st.integers(1, 5))
 def test_all_that_must_follow_follows(function: Function, fences: list[int], turns: int, brought: int) -> None:
     """Of code with fences, and accesses of which some bring from one memory to another."""
     for at in fences:

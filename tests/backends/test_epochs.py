@@ -19,8 +19,7 @@ def reached(function: Function, block: int, place: int) -> set[Access]:
         for i in function.blocks[at].instructions[begin:]:
             if i.barrier:
                 break
-            if i.access is not None and i.access.space == "shared" and not i.access.private:
-                found.add(i.access)
+            found.update(a for a in i.accesses if a.space == "shared" and not a.private)
         else:
             further = {(n, 0) for n in function.successors(at)} - seen
             ways += further
@@ -29,7 +28,7 @@ def reached(function: Function, block: int, place: int) -> set[Access]:
 
 
 @settings(FIXED, max_examples=30)
-@given(functions())
+@given(functions(pairs=True))
 def test_accesses_up_to_the_next_barrier(function: Function) -> None:
     for n, i in enumerate(function.instructions()):
         if i.access is not None and n % 5 == 0:

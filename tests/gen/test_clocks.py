@@ -8,7 +8,7 @@ import pytest
 from convgen.backends.target import get
 from convgen.plan.choose import candidates, clocks_of
 from convgen.plan.clocks import Clocks
-from convgen.plan.config import RESIDENT, RUNS, Config
+from convgen.plan.config import RESIDENT, RUNS, Config, evenly, levels
 from convgen.problem.conv import Conv
 
 LINE = "mb64ic256ih19oc512oh10kh3sh2ph1"  #: phases of 4, 2, 2 and 1 taps
@@ -121,3 +121,49 @@ def test_loops_go_round_in_whole_runs() -> None:
     rounds = {depth: {c.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
     assert all(n % 2 == 0 for n in rounds[16])
     assert 3 in rounds[32]
+
+
+def test_slices_are_dealt_evenly_to_as_many_groups() -> None:
+    """33 by eight are four groups and one left alone; by seven as many groups, of which the last has five."""
+    assert evenly(33, 8) == 7
+    assert evenly(5, 8) == 8, "one group is as good with any number"
+    for most in range(2, 9):
+        for sharers in range(2, 300):
+            found = evenly(sharers, most)
+            assert found <= most
+            assert levels(sharers, found) == levels(sharers, most)
+
+
+GRADIENT = "mb32ic{0}ih{1}oc{0}oh{1}kh3ph1"
+
+
+def chosen(target: str, direction: str, channels: int = 64, side: int = 56) -> list[Config]:
+    problem = Conv.parse(GRADIENT.format(channels, side), dir=direction, dt="f16", **TAGS)
+    return [candidate.config for candidate in candidates(problem, get(target).facts)[:400]]
+
+
+def test_the_chooser_deals_slices_evenly() -> None:
+    best = chosen("gfx942", "BWD_W")[0]
+    assert (best.slices, best.at_a_time) == (33, 7)
+
+
+def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
+    """Not where reads of shared memory turn them (gfx950), nor where memory runs along K (forward)."""
+    depths = {(t, d): {c.tile[2] for c in chosen(t, d)} for t in ("gfx942", "gfx950") for d in ("BWD_W", "FWD_D")}
+    assert 128 in depths["gfx942", "BWD_W"]
+    assert not any(128 in of for which, of in depths.items() if which != ("gfx942", "BWD_W"))
+    assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
+
+
+def test_each_turn_of_a_loop_waits_for_memory() -> None:
+    """Six blocks a turn with three slots and two stages; two with two slots."""
+    facts = get("gfx942").facts
+    far = attrs.evolve(facts, costs=attrs.evolve(facts.costs, far=facts.costs.far + 600))
+    problem = Conv.parse(GRADIENT.format(64, 56), dir="FWD_D", dt="f16", **TAGS)
+    for slots, turn in ((3, 6), (2, 2)):
+        config = Config.parse(f"tile=192x64x32 waves=4x1 mma=16x16x16 slots={slots} stages=2 taps=split acc=v")
+        near, waiting = (clocks_of(problem, config, each) for each in (facts, far))
+        assert near is not None
+        assert waiting is not None
+        rounds = near.rounds + (near.left > 0)
+        assert waiting.launch - near.launch == pytest.approx(rounds * near.blocks * 600 / turn)

@@ -103,6 +103,8 @@ FORMS = {
     "v[2:5], v1 offset:65535": "ds_read_b128",
     "v[2:3], v1 offset:65535": "ds_read_b64 ds_read_b64_tr_b16",
     "v2, v1 offset:65535": "ds_read_b32 ds_read_u16 ds_read_u8 ds_write_b32 ds_write_b16 ds_write_b8",
+    "v2, v1, v3 offset0:255 offset1:254": "ds_write2_b32 ds_write2st64_b32",
+    "v1, v[2:3], v[4:5] offset0:255 offset1:254": "ds_write2_b64 ds_write2st64_b64",
     "v1, v[2:5] offset:65535": "ds_write_b128",
     "v1, v[2:3] offset:65535": "ds_write_b64",
     "v[4:7], v1, s[4:7], s2 offen offset:4095": "buffer_load_dwordx4 buffer_store_dwordx4",

@@ -172,6 +172,19 @@ def test_a_loop_carries_vectors_at_once(name: str) -> None:
     assert ("v_mov_b32" not in body) == in_place, body
 
 
+def test_in_a_loop_a_constant_that_lanes_choose_has_a_register() -> None:
+    """No inline one stands beside the mask of a choice; what holds it is set ahead of the loop."""
+    k, _, out, thread = start("chosen")
+    with k.loop("i", 0, 5, total=Lane() + 0) as loop:
+        total = loop["total"]
+        loop.yields(select((total + loop.var) % 64 < 40, total + 3, -(1 << 31)) >> 1)
+    store(k, out, thread, loop.result("total"))
+    kernel = k.done()
+    run_both(kernel, buffers=memory(0))
+    text = TARGET.emit(pipeline.run(kernel, TARGET.facts)).text
+    assert "v_mov_b32" not in text[text.index("for i in") : text.index("next i")]
+
+
 def test_a_loop_of_unknown_length_may_not_run() -> None:
     k, _, out, thread = start("maybe")
     with k.loop("i", 0, k.group[0] * 3, total=Lane() + 0) as loop:

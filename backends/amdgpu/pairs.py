@@ -1,0 +1,111 @@
+"""Pairs of writes to shared memory: one instruction writes to two places that are constants apart.
+
+It takes one slot of issue for two. Shared memory takes as long as before. A lane that turns what it loads has many
+short runs to write, often at the same places of two tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from convgen.backends.amdgpu.isa import OPCODES
+from convgen.backends.machine.instruction import Access, Function, Instruction, Operand, Reg, Unit, VirtualRegister
+from convgen.ir.record import frozen
+
+_MOST = 255  #: of an offset of two, in elements or in 64 of them (CDNA3 ISA, "DS": 8 bits each)
+_FAR = 64  #: elements that such an offset counts by, in instructions that say so
+_SIZES = {"ds_write_b32": 4, "ds_write_b64": 8}  #: bytes of a lane
+
+_Place = tuple[VirtualRegister, int, str]  #: the address of a write, and its instruction's name
+
+
+@frozen(eq=False)
+class _Write:
+    """A write to shared memory that may be the first of a pair."""
+
+    number: int  #: of the instruction in its block
+    instruction: Instruction
+    offset: int
+
+
+def pair_writes(function: Function) -> Function:
+    """The function with writes that make pairs as one instruction each, where the later one stands."""
+    return function.rewritten(lambda _, block: _paired(block.instructions))
+
+
+def _paired(body: Sequence[Instruction]) -> Iterable[Instruction]:
+    found = _pairs(body)
+    if not found:
+        return body
+    joined = {second: _joined(body[first], body[second]) for first, second in found.items()}
+    return [joined.get(n, i) for n, i in enumerate(body) if n not in found]
+
+
+def _pairs(body: Sequence[Instruction]) -> dict[int, int]:
+    """The numbers of writes that may move to others behind them, and of these.
+
+    Each joins the next one at its address. All of them keep their order, and what they move past is elsewhere.
+    """
+    waiting: dict[_Place, _Write] = {}
+    held: dict[VirtualRegister, set[_Place]] = {}  #: registers -> those that wait and read them
+    found: dict[int, int] = {}
+    for n, i in enumerate(body):
+        if i.op.barrier or i.op.fence:
+            waiting.clear()
+        elif waiting:
+            for r in i.defs():
+                for place in held.pop(r.vreg, ()):
+                    waiting.pop(place, None)
+        if i.op.name in _SIZES and isinstance(address := i.source("address"), Reg):
+            place, write = (address.vreg, address.first, i.op.name), _Write(n, i, _offset(i))
+            first = waiting.pop(place, None)
+            if first and _offsets(first.offset, write.offset, _SIZES[i.op.name]):
+                found[first.number] = n
+                continue
+            waiting[place] = write
+            for r in i.uses():
+                held.setdefault(r.vreg, set()).add(place)
+    return {first: second for first, second in found.items() if _may_move(body, first, second, found)}
+
+
+def _may_move(body: Sequence[Instruction], first: int, second: int, found: dict[int, int]) -> bool:
+    """Whether nothing between two writes has to stand behind the first, but what moves behind the second."""
+    access = body[first].access
+    return access is not None and not any(
+        other.conflicts(access) and found.get(n, 0) <= second
+        for n in range(first + 1, second)
+        for other in body[n].accesses
+        if body[n].op.unit is Unit.SHARED or body[n].origin
+    )
+
+
+def _offset(i: Instruction) -> int:
+    return int(i.modifiers[0].removeprefix("offset:")) if i.modifiers else 0
+
+
+def _offsets(one: int, other: int, size: int) -> tuple[str, int, int] | None:
+    """The name of what counts both offsets, and how; None where nothing does."""
+    for suffix, unit in (("", size), ("st64", _FAR * size)):
+        if one % unit == other % unit == 0 and max(one, other) <= _MOST * unit:
+            return suffix, one // unit, other // unit
+    return None
+
+
+def _joined(first: Instruction, second: Instruction) -> Instruction:
+    name = first.op.name
+    counted = _offsets(_offset(first), _offset(second), _SIZES[name])
+    assert counted is not None
+    suffix, one, other = counted
+    source: tuple[Operand, ...] = (second.source("address"), first.source("data"), second.source("data"))
+    offsets = tuple(f"offset{n}:{at}" for n, at in enumerate((one, other)) if at)
+    also: Access | None = first.access if first.access != second.access else None
+    return Instruction(
+        OPCODES[name.replace("write_", f"write2{suffix}_")],
+        (),
+        source,
+        offsets,
+        second.access,
+        comment=second.comment,
+        line=second.line,
+        also=also,
+    )
