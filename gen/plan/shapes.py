@@ -205,12 +205,13 @@ def shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
 
 def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shape]:
     """The same with inputs packed, if no launch moved them: weights that lanes load in less than a word otherwise, and
-    with them, or alone, what is read in runs.
+    with them, or alone, what is read in runs or lines where addresses are flat. Surfaces bound what reaches outside.
     """
     if shape.parts > 1 or shape.merged:
         return
     given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in {t.name for t in problem.factors}]
-    runs = tuple(view for view in given if (shape.runs or shape.lines) and windows(view))
+    in_image = facts.flat and (shape.runs or shape.lines)
+    runs = tuple(view for view in given if in_image and windows(view))
     weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
     for views in dict.fromkeys((weights, runs, (*weights, *runs))):
         with suppress(DoesNotFit):

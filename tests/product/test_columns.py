@@ -60,8 +60,8 @@ def found(problem: Conv, target: str) -> int | None:
 @pytest.mark.parametrize("target", samples.SIMULATED)
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"columns {target}")
-    ran = [wrong for wrong in (found(strided(random), target) for _ in range(8)) if wrong is not None]
-    assert len(ran) >= 4
+    ran = [wrong for wrong in (found(strided(random), target) for _ in range(6)) if wrong is not None]
+    assert len(ran) >= 3
     assert not any(ran)
 
 
@@ -75,7 +75,7 @@ def test_taps_that_do_not_exist_are_not_multiplied(target: str, shape: str) -> N
     padding.check(problem, target, config(target), padding.corners(problem))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.data())
 def test_what_is_not_finite_stays_where_it_is(data: st.DataObject) -> None:
     """One element of each factor, of which the kernel has shares where K is cut."""

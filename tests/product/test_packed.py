@@ -43,7 +43,7 @@ def convolution(random: Random) -> Conv:
 def test_convolutions_are_right(target: str) -> None:
     random, ran = Random(f"packed {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(10):
+    for n in range(8):
         problem = convolution(random)
         taps, k = random.choice((("split", 32), ("fused", 32), ("chunk", 32), ("runs", 32)))
         phases = random.choice(("", " phases=columns")) if problem.direction.value == "BWD_D" else ""
@@ -59,7 +59,7 @@ def test_convolutions_are_right(target: str) -> None:
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
         assert any("_pack_wei_packed" in name for name in code.kernels)
         ran += 1
-    assert ran >= 2
+    assert ran >= 1
 
 
 def windows(random: Random) -> Conv:
@@ -75,7 +75,7 @@ def windows(random: Random) -> Conv:
 def test_windows_are_right_in_images(target: str) -> None:
     random, ran = Random(f"images {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(8):
+    for n in range(5):
         problem = windows(random)
         packed = random.choice(("src", "src+wei")) if problem.direction.is_forward else "src"
         tile = f"tile={random.choice((64, 96))}x32x32 waves={waves} mma={mma}"
@@ -88,7 +88,7 @@ def test_windows_are_right_in_images(target: str) -> None:
         assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, line)
         assert sum("_pack_" in name for name in code.kernels) == 1
         ran += 1
-    assert ran >= 3
+    assert ran >= 2
 
 
 def test_nothing_of_an_image_is_masked_or_trimmed() -> None:
