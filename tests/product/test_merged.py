@@ -47,9 +47,9 @@ def found(problem: Conv, target: str) -> tuple[int, int] | None:
 @pytest.mark.parametrize("target", samples.SIMULATED)
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"merged {target}")
-    results = [found(strided(random), target) for _ in range(6)]
+    results = [found(strided(random), target) for _ in range(8)]
     ran = [each for each in results if each is not None]
-    assert len(ran) >= 1
+    assert len(ran) >= 2
     assert all(wrong == 0 for _, wrong in ran)
     assert min(launches for launches, _ in ran) == 1
 
