@@ -136,13 +136,14 @@ class XeEmitter(Emitter):
         return self._kept[value]
 
     def finish(self) -> Function:
-        """The function, which begins with the constants that are kept."""
+        """The function, with the constants that are kept behind what sets up the thread, which waits for all before."""
         entry, written = self.function.blocks[0], self.block
         code = entry.instructions
-        self.block, entry.instructions = entry, []
+        begin = next((n for n, i in enumerate(code) if not any(isinstance(o, Special) for o in i.dst)), 0)
+        self.block, entry.instructions = entry, code[:begin]
         for value, dst in self._kept.items():
             self.emit("mov", (region(dst, value.type),), (value,))
-        entry.instructions += code
+        entry.instructions += code[begin:]
         self.block = written
         return super().finish()
 
