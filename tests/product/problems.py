@@ -1,11 +1,15 @@
-"""The shared list of convolution problems, as the product tests take it: minibatch 1, FWD_D."""
+"""The problems of the product tests: the shared list (minibatch 1, FWD_D), and how one of any kind is run."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+from convgen import driver
+from convgen.ir.error import UserError
 from convgen.problem.conv import Conv
+from convgen.run import verify
+from convgen.run.code import Code
 
 _LIST = Path(__file__).parents[1] / "data" / "problems" / "resnet_and_others.txt"
 
@@ -24,3 +28,14 @@ def generated(dt: str = "f16") -> list[Conv]:
 def chosen(problems: list[Conv], count: int) -> list[Conv]:
     """`count` of them, the same ones each time, in no order that anybody arranged."""
     return sorted(problems, key=lambda p: hashlib.sha256(p.descriptor.encode()).digest())[:count]
+
+
+def right(problem: Conv, target: str, config: str) -> Code | None:
+    """Its code, which was run and is right; nothing where the config does not fit the problem."""
+    try:
+        code = driver.compile(driver.build(problem, target, config))
+    except UserError:
+        return None
+    outcome = verify.run(code)
+    assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
+    return code
