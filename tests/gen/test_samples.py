@@ -56,6 +56,7 @@ def test_plans_and_kernels(target: str, golden: Golden) -> None:
     golden(f"plans/{target}.txt", "\n".join(rows) + "\n")
 
 
+_TRIED = 500  #: of the best candidates; more are never refused
 _RANKED = (
     "--dir=FWD_D --dt=f16 mb16ic64ih56oc64kh3ph1",
     "--dir=FWD_B --dt=bf16 mb1ic3ih224oc64oh112kh7sh2ph3",
@@ -69,10 +70,11 @@ _RANKED = (
 
 @pytest.mark.parametrize("target", samples.TARGETS)
 def test_ranking(target: str, golden: Golden) -> None:
-    """The best five of each, and a digest of all."""
+    """The best five of each, a digest of those that may be tried, and one of all scores."""
     rows = []
     for line in _RANKED:
         found = candidates(parse_problem(line), targets.get(target).facts)
-        ranked = [f"{c.score:12.1f} {c.config}" for c in found]
-        rows += [f"{line}: {samples.digest(chr(10).join(ranked))}", *ranked[:5]]
+        ranked = [f"{c.score:12.1f} {c.config}" for c in found[:_TRIED]]
+        scores = chr(10).join(f"{score:.1f}" for score in found.scores[found.order].tolist())
+        rows += [f"{line}: {samples.digest(chr(10).join(ranked))} {samples.digest(scores)}", *ranked[:5]]
     golden(f"ranking/{target}.txt", "\n".join(rows) + "\n")
