@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from random import Random
 
 import pytest
@@ -47,8 +48,8 @@ def found(problem: Conv, target: str) -> tuple[int, int] | None:
 @pytest.mark.parametrize("target", samples.SIMULATED)
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"merged {target}")
-    results = [found(strided(random), target) for _ in range(8)]
-    ran = [each for each in results if each is not None]
+    results = (found(strided(random), target) for _ in range(8))
+    ran = list(islice(filter(None, results), 3))
     assert len(ran) >= 2
     assert all(wrong == 0 for _, wrong in ran)
     assert min(launches for launches, _ in ran) == 1

@@ -81,6 +81,8 @@ def test_windows_are_right_in_images(target: str) -> None:
             continue
         assert sum("_pack_" in name for name in code.kernels) == 1
         ran += 1
+        if ran == 3:
+            break
     assert ran >= 2
 
 
