@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from convgen.backends.amdgpu import printer
+from convgen.backends.amdgpu.coalesce import coalesce
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.isa import busy
 from convgen.backends.amdgpu.pairs import pair_writes
@@ -33,6 +34,11 @@ _KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
 def _select(made: MachineKernel) -> MachineKernel:
     """Statements become instructions on virtual registers, in their order."""
     return evolve(made, function=select(made.kernel, made.facts, made.lines))
+
+
+def _coalesce(made: MachineKernel) -> MachineKernel:
+    """What is only moved into a part of a tuple is computed there."""
+    return evolve(made, function=coalesce(made.code))
 
 
 def _pair(made: MachineKernel) -> MachineKernel:
@@ -110,6 +116,7 @@ _AS_WRITTEN = Rung(
 
 STAGES = (
     Stage("select", _select),
+    Stage("coalesce", _coalesce, optional=True),
     Stage("pairs", _pair, optional=True),
     Stage("rotate", _rotate, optional=True),
     Stage("schedule", _schedule, optional=True),
