@@ -66,11 +66,16 @@ class _Edge:
         if self.is_fixed:
             return _moved(words, self.amounts[0] // self.word)
         for sign, beyond, amounts in self.sides:
-            if len(amounts) == 1:
-                words = _chosen(beyond >= self.word, _moved(words, sign * amounts[0] // self.word), words)
+            steps = sorted(amount // self.word for amount in amounts)
+            bits = range(steps[-1].bit_length())
+            if len(steps) <= len(bits):
+                brought, reached = words, 0
+                for step in steps:
+                    words = _chosen(beyond >= reached + self.word, _moved(brought, sign * step), words)
+                    reached = step * self.word
                 continue
             by = _words(beyond, amounts, self.word)
-            for bit in range((max(amounts) // self.word).bit_length()):
+            for bit in bits:
                 words = _chosen((by >> bit & 1) > 0, _moved(words, sign << bit), words)
         return words
 

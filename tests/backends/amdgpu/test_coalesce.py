@@ -50,7 +50,9 @@ def test_parts_of_a_tuple_are_computed_in_it() -> None:
     assert found[-1] is body[-1]
 
 
-@pytest.mark.parametrize("between", [write(_TUPLE), write(word(1)), move(word(1), _C)], ids=["tuple", "read", "written"])
+@pytest.mark.parametrize(
+    "between", [write(_TUPLE), write(word(1)), move(word(1), _C)], ids=["tuple", "read", "written"]
+)
 def test_not_where_its_place_is_looked_at_in_between(between: Instruction) -> None:
     body = [add(_A, _C), between, move(word(1), _A), write(_TUPLE)]
     assert left(body) == [body]
