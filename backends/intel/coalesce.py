@@ -54,6 +54,7 @@ class _Regions(Coalescing):
         (result,) = maker.dst
         assert isinstance(result, Region)
         assert isinstance(place, Region)
+        assert isinstance(maker, XeInstruction)
         assert isinstance(move, XeInstruction)
         if result.bank == "s":
             return evolve(maker, dst=(region(place, result.type, place.sub),), partial=move.partial)
