@@ -62,9 +62,12 @@ class Bounds:
     Each node is looked at once, so `env` may gain variables that no expression asked about yet, and nothing else.
     """
 
-    def __init__(self, env: Mapping[Any, Range], width: int = WIDTH) -> None:
-        """`env` holds the ranges of variables, and what more is known of other expressions."""
+    def __init__(
+        self, env: Mapping[Any, Range], width: int = WIDTH, meanings: Mapping[x.Var, x.Expr] | None = None
+    ) -> None:
+        """`env` holds the ranges of variables, and what is known of other expressions; `meanings` what has names."""
         self.env, self.width = env, width
+        self.meanings: Mapping[x.Var, x.Expr] = {} if meanings is None else meanings
         self._memo: dict[x.Expr, Range] = {}
         self._never_wraps: dict[x.Expr, bool] = {}
 
@@ -230,19 +233,20 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     return hull(ranges(e.a), (low, high))
 
 
-def turned_over(e: x.Expr) -> tuple[x.Expr, int] | None:
+def turned_over(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, int] | None:
     """t and r if an expression is the smaller one, without a sign, of t and t - r: of t below 2r the rest by r."""
     e = e.a if isinstance(e, x.Cast) else e
+    e = meanings.get(e, e) if isinstance(e, x.Var) else e
     if not isinstance(e, x.Min) or e.type.elem is not u32:
         return None
-    return next(((t, r) for t, left in ((e.a, e.b), (e.b, e.a)) if (r := _less(t, left))), None)
+    return next(((t, r) for t, left in ((e.a, e.b), (e.b, e.a)) if (r := _less(t, left, meanings))), None)
 
 
-def _less(a: x.Expr, b: x.Expr) -> int:
+def _less(a: x.Expr, b: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> int:
     """By which constant, from 1, the second of two words is less than the first, modulo 2^32; else 0."""
     if isinstance(a, x.Cast) and isinstance(b, x.Cast):
         a, b = a.a, b.a
-    match b:
+    match meanings.get(b, b) if isinstance(b, x.Var) else b:
         case x.Add(t, x.Const(_, more)) if t is a:
             return -more % (1 << 32)
         case x.Sub(t, x.Const(_, less)) if t is a:
@@ -250,10 +254,29 @@ def _less(a: x.Expr, b: x.Expr) -> int:
     return 0
 
 
+def _difference(ranges: Bounds, e: x.Sub) -> Range:
+    low, high = _arithmetic(ranges, e)
+    divisor = _remaining(ranges, e)
+    return (max(low, 0), min(high, divisor - 1)) if divisor else (low, high)
+
+
+def _remaining(ranges: Bounds, e: x.Sub) -> int:
+    """By which constant what an expression leaves of a number is its remainder, as `expand_division` writes it; else 0.
+
+    With d * m = 2^s + r and 0 <= n * r < 2^s, n * m >> s is n // d: it exceeds n / d by less than 1 / d.
+    """
+    match e:
+        case x.Sub(a, x.Mul(x.Cast(_, x.Shr(x.MulHi(x.Cast(_, n), x.Const(_, m)), x.Const(_, s))), x.Const(_, d))):
+            whole = 1 << 32 + s
+            low, high = ranges(n)
+            return d if n is a and low >= 0 and d * m - whole >= 0 and high * (d * m - whole) < whole else 0
+    return 0
+
+
 def _minimum(ranges: Bounds, e: x.Min) -> Range:
     a, b = ranges(e.a), ranges(e.b)
     low, high = min(a[0], b[0]), min(a[1], b[1])
-    if (found := turned_over(e)) and ranges(found[0])[1] < 2 * found[1]:
+    if (found := turned_over(e, ranges.meanings)) and ranges(found[0])[1] < 2 * found[1]:
         high = min(high, found[1] - 1)
     return low, high
 
@@ -286,6 +309,7 @@ _RULES: dict[type[x.Expr], Callable[[Bounds, Any], Range]] = {
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys((x.Uniform, x.Splat, x.Slice, x.Shuffle, x.FromLane, AllLanes), _same),
+    x.Sub: _difference,
     x.Min: _minimum,
     x.Not: _not,
     x.Select: _select,

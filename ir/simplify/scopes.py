@@ -26,7 +26,8 @@ class Scope:
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[x.Var, Range] | None = None) -> None:
         self.ranges: dict[Any, Range] = dict(ranges or {})
-        self.bounds = Bounds(self.ranges, width)
+        self.meanings: dict[x.Var, x.Expr] = {}  # of those that one let binds
+        self.bounds = Bounds(self.ranges, width, self.meanings)
 
     def bind(self, var: x.Var, range: Range) -> None:
         """`var` takes values of `range` from here on (as well as those it had)."""
@@ -39,12 +40,17 @@ class Scope:
 
     def refresh(self) -> None:
         """Forget what was concluded from ranges that have changed."""
-        self.bounds = Bounds(self.ranges, self.bounds.width)
+        self.bounds = Bounds(self.ranges, self.bounds.width, self.meanings)
 
     def let(self, var: x.Var, *values: x.Expr) -> None:
         """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
-        if not var.type.elem.is_float:
-            self.bind(var, hull(*map(self.bounds, values)))
+        if var.type.elem.is_float:
+            return
+        if len(values) == 1 and var not in self.ranges:
+            self.meanings[var] = values[0]
+        else:
+            self.meanings.pop(var, None)
+        self.bind(var, hull(*map(self.bounds, values)))
 
     def kernel(self, k: Kernel) -> None:
         """Bind what a kernel binds on entry, save its arguments: of sizes is known what the host promises."""
@@ -71,10 +77,10 @@ class Scope:
         again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations behind the first
         digits: dict[Any, Range] = {}
         for var, init, value in carried:
-            turned = turned_over(value)
+            turned = turned_over(value, trial.meanings)
             if isinstance(value, x.Select) or turned:
                 digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
-            elif growth := _growth(trial.bounds, value, var):
+            elif growth := _growth(trial, value, var):
                 grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
                 found[var] = grown if within(grown, type_range(var.type.elem)) else found[var]
         if any(digits[var] != found[var] for var in digits):
@@ -116,15 +122,17 @@ def _spelled_out(s: For) -> Iterator[x.Expr]:
     yield from (values.get(e, e) if isinstance(e, x.Var) else e for e in s.yields)
 
 
-def _growth(ranges: Bounds, e: x.Expr, v: x.Var) -> Range | None:
-    """By how much a sum exceeds one of its terms; None if it is no term."""
+def _growth(scope: Scope, e: x.Expr, v: x.Var) -> Range | None:
+    """By how much a sum, perhaps of sums that have names, exceeds one of its terms; None if it is no term."""
     if e is v:
         return 0, 0
+    if isinstance(e, x.Var):
+        return _growth(scope, scope.meanings[e], v) if e in scope.meanings else None
     if isinstance(e, x.Add | x.Sub):
         sides = ((e.a, e.b), (e.b, e.a)) if isinstance(e, x.Add) else ((e.a, e.b),)
         for term, other in sides:
-            if found := _growth(ranges, term, v):
-                low, high = ranges(other)
+            if found := _growth(scope, term, v):
+                low, high = scope.bounds(other)
                 more = (low, high) if isinstance(e, x.Add) else (-high, -low)
                 return found[0] + more[0], found[1] + more[1]
     return None

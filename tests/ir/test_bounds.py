@@ -9,7 +9,26 @@ import pytest
 from hypothesis import given, settings
 
 from convgen.ir import stmt
-from convgen.ir.expr import Cast, Eq, Expr, Lane, Le, Max, Min, Mod, MulHi, Ne, Shl, Var, const, eq, select, var, zeros
+from convgen.ir.expr import (
+    Cast,
+    Eq,
+    Expr,
+    Lane,
+    Le,
+    Max,
+    Min,
+    Mod,
+    MulHi,
+    Ne,
+    Shl,
+    Shr,
+    Var,
+    const,
+    eq,
+    select,
+    var,
+    zeros,
+)
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import bounds
 from convgen.ir.simplify.scopes import var_ranges
@@ -156,10 +175,10 @@ def test_variables_of_a_kernel() -> None:
     }
 
 
-def _in_a_loop(carried: Var, begin: Expr, after: Expr) -> Mapping[Var, tuple[int, int]]:
+def _in_a_loop(carried: Var, begin: Expr, after: Expr, *lets: stmt.Let) -> Mapping[Var, tuple[int, int]]:
     """The ranges of a kernel in which a value begins somewhere and is `after` in each of five iterations."""
     gy, gz, sub, i, out = (var(n) for n in ("gy", "gz", "sub", "i", "out"))
-    body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(), (after,), (out,), "loop")
+    body = stmt.For(i, const(0), const(5), (carried,), (begin,), stmt.block(*lets), (after,), (out,), "loop")
     kernel = Kernel("k", (), (4, 1, 1), 2, 64, (GX, gy, gz), sub, (), body, ())
     return {v: range for v, range in var_ranges(kernel).items() if v in (carried, out)}
 
@@ -196,6 +215,33 @@ def test_digits_that_are_counted_by_the_smaller_word_stay_digits(*, cast_last: b
     assert counted(GX + 4, GX) == (0, 6)
     assert counted(const(7)) == (0, 6)
     assert counted(const(8))[1] == 2**31 - 1  # twice the radix: one subtraction leaves more than a digit
+
+
+def test_names_of_what_digits_are_made_of_hide_nothing() -> None:
+    digit, total, less, smaller = var("digit"), var("total"), var("less"), var("smaller", u32)
+    named = (
+        stmt.Let(total, digit + 4),
+        stmt.Let(less, total - 7),
+        stmt.Let(smaller, Min(Cast(u32, total), Cast(u32, less))),
+    )
+    assert _in_a_loop(digit, GX, Cast(s32, smaller), *named)[digit] == (0, 6)
+    carry = stmt.Let(var("carry"), Shr(less, const(31)))
+    assert _in_a_loop(digit, GX, total + carry.var, *named[:2], carry)[digit] == (0, 19)
+
+
+@pytest.mark.parametrize("d", [3, 7, 112, 641])
+def test_remainders_are_known_however_they_are_written(d: int) -> None:
+    """As `expand_division` writes them; not where the quotient may be another, or is that of another number."""
+    shift = (d - 1).bit_length()
+    magic = (1 << 31 + shift) // d + 1
+
+    def left(of: Expr, n: Expr = GX, magic: int = magic, by: int = d) -> Expr:
+        return of - Cast(s32, Shr(MulHi(Cast(u32, n), const(magic, u32)), const(shift - 1, u32))) * by
+
+    assert bounds(left(GX), {GX: (0, 2**31 - 1)}) == (0, d - 1)
+    for other in (left(GX, GX + 1), left(GX, magic=magic - 1), left(GX, by=d + 1), left(GX, magic=magic + 2**25)):
+        assert bounds(other, {GX: (0, 2**30)}) != (0, d - 1)
+    assert bounds(left(GX), {GX: (-1, 2**31 - 1)}) != (0, d - 1)
 
 
 def test_what_grows_does_so_once_an_iteration() -> None:
