@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from functools import reduce
 from math import prod
 
+from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
 from convgen.ir.layout.tags import LETTERS, Layout
@@ -173,9 +174,10 @@ class _Maker:
             self._inside(w, x)
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
-        """Positions that exist along some dims of K, or along pieces of them."""
-        extents = views.summed(self.problem)
-        names = dict.fromkeys(d.name.partition("_")[0] for d in dims)
+        """Positions that exist along some dims of K, along pieces of them, or along several that are one."""
+        extents, joined = views.summed(self.problem), self.product.joined
+        apart = (each for d in dims for each in (joined.dims if joined and d.name == joined.name else (d,)))
+        names = dict.fromkeys(d.name.partition("_")[0] for d in apart)
         found: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
         return found
 
@@ -246,6 +248,9 @@ class _Maker:
             steps = Affine(-x.known, times(each, w.known)), *self._points_of_rows(w, source.axes[:2], each)
             return self._left(role, source, others, steps, add=add)
         factor = views.operand_over(self.problem, self.product, x.point.name, "src", *source.axes)
+        joined = self.product.joined
+        if joined and names_in(factor.index) & {d.name for d in joined.dims}:
+            raise DoesNotFit(f"taps={joined.name}s: wanted {x.point.name} alike along channels, which these hold")
         shift: View | int = w.known
         if w.point and not w.point.is_known:
             shift = views.operand_over(self.problem, self.product, w.point.name, "wei", *source.axes)

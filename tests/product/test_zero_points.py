@@ -10,7 +10,7 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
-from convgen.ir.error import Unsupported
+from convgen.ir.error import Unsupported, UserError
 from convgen.plan.config import Config
 from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
@@ -31,6 +31,8 @@ PROBLEMS = {
     "of_channels": "--dir=FWD_I --dt=u8:s8:f32 --attr-zero-points=src:common:1+wei:per_oc:u8 g16mb1ic16oc32ih4kh3ph1",
     "without_padding": "--dt=s8:s8:f16 --attr-zero-points=src:per_dim_1+wei:common:2 mb2ic17ih7oc19kh3ph0",
     "one_axis_padded": "--dt=s8:u8:bf16 --attr-zero-points=src:common:7 mb1ic8id4ih5iw6oc16kd2kh1kw3pd1ph0pw0",
+    "taps_and_channels_side_by_side": "--dir=FWD_D --dt=u8:u8:s32 --stag=axb --wtag=1x43x1806 --dtag=abx "
+    "--attr-zero-points=src:per_dim_1 mb1ic42oc42iw4ow11kw3pw4",
     "planes_first": "--dir=FWD_D --dt=u8:s8:s8 --stag=abx --wtag=abx --dtag=abx "
     "--attr-zero-points=src:common:5+wei:per_oc+dst:per_dim_1 mb2ic16ih9oc24kh3ph2dh1",
     "result": "--dt=u8:s8:u8 --attr-post-ops=relu:0.5 --attr-zero-points=src:common:5+dst:common:130 "
@@ -67,6 +69,22 @@ CASES = always(
 @pytest.mark.parametrize(("name", "target"), CASES)
 def test_problems(name: str, target: str) -> None:
     check(parse_problem(PROBLEMS[name]), target)
+
+
+@pytest.mark.parametrize(
+    "points", ["src:common:3", "wei:per_oc", "src:common:3+wei:common:2", "src:common:3+wei:per_oc"]
+)
+@pytest.mark.parametrize("pad", [0, 1])
+def test_runs_count_all_their_taps_and_channels(points: str, pad: int) -> None:
+    line = f"mb1ic4ih9oc16kh3ph{pad}"
+    problem = Conv.parse(line, dir="FWD_D", dt="u8:u8:s32", stag="axb", wtag="axb", dtag="axb", attr_zero_points=points)
+    check(problem, "gfx942", "tile=32x32x64 waves=2x1 mma=16x16x32 slots=2 taps=runs")
+
+
+def test_runs_have_no_zero_points_of_channels() -> None:
+    problem = parse_problem(PROBLEMS["taps_and_channels_side_by_side"])
+    with pytest.raises(UserError, match="taps=runs: wanted src_zero_points alike along channels"):
+        driver.build(problem, "gfx942", "tile=32x32x128 waves=2x2 mma=16x16x32 slots=2 taps=runs")
 
 
 SUMS = ("slices=3", "slices=3 sum=launch", "slices=3 sum=last", "map=stream:5 sum=last", "map=stream:7:all sum=last")
