@@ -10,7 +10,6 @@ from convgen.backends.machine.instruction import (
     Access,
     BasicBlock,
     Flag,
-    Function,
     Imm,
     Instruction,
     Opcode,
@@ -30,8 +29,6 @@ class AmdEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
 
     def __init__(self, name: str) -> None:
-        self.entry: list[Instruction] = []  # constants, ahead of everything else
-        self._constants: dict[tuple[str, int], Reg] = {}  # by bank and value
         self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
         self._compared: tuple[VirtualRegister, ...] = ()
         super().__init__(name)
@@ -40,17 +37,10 @@ class AmdEmitter(Emitter):
         self._flag, self._compared = None, ()
         return super().start_block(label, comment)
 
-    def finish(self) -> Function:
-        self.function.blocks[0].instructions[:0] = self.entry
-        return super().finish()
-
     def constant(self, value: int, bank: str = "s") -> Reg:
         """A register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
-        if (bank, value) not in self._constants:
-            reg = self._constants[bank, value] = self.new(bank, 1, f"const_{value & 0xFFFFFFFF:#x}")
-            self.entry.append(Instruction(OPCODES[f"{bank}_mov_b32"], (reg,), (Imm(value),)))
-        return self._constants[bank, value]
+        return self.kept(Imm(value), bank, f"const_{value & 0xFFFFFFFF:#x}")
 
     # ------------------------------------------------------------ instructions
 

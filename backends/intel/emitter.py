@@ -18,7 +18,7 @@ from convgen.backends.intel.isa import (
 )
 from convgen.backends.intel.tables import Generation
 from convgen.backends.machine.emitter import Emitter
-from convgen.backends.machine.instruction import Access, Function, Imm, Instruction, Opcode, Operand, Reg, Unit
+from convgen.backends.machine.instruction import Access, Imm, Instruction, Opcode, Operand, Reg, Unit
 from convgen.backends.machine.vectors import WORD_BYTES
 
 _SHORT = ("w", "uw")
@@ -30,7 +30,6 @@ class XeEmitter(Emitter):
     def __init__(self, name: str, generation: Generation) -> None:
         super().__init__(name)
         self.generation, self.lanes = generation, generation.lanes
-        self._kept: dict[Literal, Reg] = {}
 
     # ------------------------------------------------------------ operands
 
@@ -128,24 +127,6 @@ class XeEmitter(Emitter):
         dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
         self.emit("mov", (region(dst, "d" if value.type in _SHORT else value.type),), (value,))
         return dst
-
-    def kept(self, value: Literal) -> Reg:
-        """A scalar register that has the value all through the function."""
-        if value not in self._kept:
-            self._kept[value] = self.new("s", TYPE_BYTES[value.type] // 4)
-        return self._kept[value]
-
-    def finish(self) -> Function:
-        """The function, with the constants that are kept behind what sets up the thread, which waits for all before."""
-        entry, written = self.function.blocks[0], self.block
-        code = entry.instructions
-        begin = next((n for n, i in enumerate(code) if not any(isinstance(o, Special) for o in i.dst)), 0)
-        self.block, entry.instructions = entry, code[:begin]
-        for value, dst in self._kept.items():
-            self.emit("mov", (region(dst, value.type),), (value,))
-        entry.instructions += code[begin:]
-        self.block = written
-        return super().finish()
 
     def compare(
         self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Region | None = None

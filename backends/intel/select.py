@@ -84,6 +84,7 @@ class _Selector(Selector):
         if out.lanes < FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
             for n in range(out.generation.flags // 2):
                 out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
+        out.begin = len(out.block.instructions)
         for v, dword, count in zip(k.group_ids, _GROUP_IDS, k.grid):
             self.scalars.env[v] = Imm(0)
             if count > 1:

@@ -17,7 +17,9 @@ class Emitter(ABC):
         self.function = Function(name)
         self.line = 0  # of the IR listing, noted on each instruction
         self.loops = 0  # around what is written
+        self.begin = 0  # instructions of the entry that set up the machine, behind which code begins
         self._count = 0
+        self._kept: dict[tuple[str, Operand], Reg] = {}  # by bank and value
         self.newest: dict[str, Reg] = {}  # the last tuple that was made in each bank
         self.block = self.start_block("entry")
 
@@ -28,7 +30,12 @@ class Emitter(ABC):
         return self.block
 
     def finish(self) -> Function:
-        """The function, once all is written."""
+        """The function, once all is written; what is kept is loaded where its code begins."""
+        self.block, self.line = BasicBlock("kept"), 0
+        for (_, value), dst in self._kept.items():
+            self.move(dst, value)
+        entry = self.function.blocks[0].instructions
+        entry[self.begin : self.begin] = self.block.instructions
         return self.function
 
     def new(
@@ -38,6 +45,12 @@ class Emitter(ABC):
         self._count += 1
         self.newest[bank] = Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
         return self.newest[bank]
+
+    def kept(self, value: Operand, bank: str = "s", name: str = "") -> Reg:
+        """A register that has the value, a constant of one word, all through the function."""
+        if (bank, value) not in self._kept:
+            self._kept[bank, value] = self.new(bank, 1, name)
+        return self._kept[bank, value]
 
     @abstractmethod
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
