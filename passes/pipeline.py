@@ -76,7 +76,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("simplify", "message", OPTIMISING, simplify),
     _pass("share_loads", "message", OPTIMISING, share_loads),
     Pass("reduce_strength", "message", OPTIMISING, reduce_strength),
-    _pass("share_lanes", "message", OPTIMISING, share_lanes),
+    Pass("share_lanes", "message", OPTIMISING, share_lanes),
     Pass("share_addresses", "message", OPTIMISING, share_addresses),
     _pass("expand_division", "message", LOWERING, expand_division),
     Pass("fill_stores", "message", OPTIMISING, fill_stores),

@@ -12,7 +12,7 @@ each has a lane: what one of them takes to advance does for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, zip_longest
 from math import gcd
 from operator import add
@@ -61,11 +61,15 @@ def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
     Of what is carried no range is known: a loop that divides what depends on it stays as it is.
     """
-    bounds, uniform = Bounds(var_ranges(kernel), kernel.width), uniformity(kernel)
-    width = kernel.width if facts.lane_words else 0
+    bounds = Bounds(var_ranges(kernel), kernel.width)
+
+    def lanes(loop: For, steady: Expr) -> int:
+        """How many numbers may have a lane each; 0 where lanes do not share what is steady of them."""
+        shared = facts.lane_words and all(map(uniformity(kernel), (steady, loop.begin)))
+        return kernel.width if shared else 0
 
     def reduced(loop: For) -> Stmt:
-        new = _reduce(loop, bounds, lambda steady: width if uniform(steady) and uniform(loop.begin) else 0)
+        new = _reduce(loop, bounds, partial(lanes, loop))
         return loop if _divides_carried(new, loop) else new
 
     return replace(kernel, body=rewrite(kernel.body, {For: reduced}))

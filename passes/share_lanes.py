@@ -29,6 +29,7 @@ from convgen.ir.expr import (
     lift,
     temporary,
 )
+from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -42,8 +43,13 @@ _OPERATIONS = (Add, And, Cast, Max, Min, Mul, Or, Shl, Shr, Sub, Xor)  #: that l
 _TOP = 31  #: a word's uppermost bit
 
 
-def share_lanes(kernel: Kernel) -> Kernel:
-    """What a loop's body computes alike of words of several lanes is computed by all of them; message level."""
+def share_lanes(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """What a loop's body computes alike of words of several lanes is computed by all of them; message level.
+
+    Where no instruction reads one lane's word for all, the kernel stays as it is.
+    """
+    if not facts.lane_words:
+        return kernel
     uniform = uniformity(kernel)
 
     def shared(loop: For) -> Stmt:

@@ -101,7 +101,7 @@ QUOTIENTS = st.builds(
 def test_the_values_stay(quotients: list[Quotient], begin: int, facts: TargetFacts) -> None:
     reduced = reduce_strength(kernel(quotients, begin), facts)
     assert stored(reduced, quotients) == expected(quotients, begin)
-    assert stored(share_lanes(reduced), quotients) == expected(quotients, begin)
+    assert stored(share_lanes(reduced, facts), quotients) == expected(quotients, begin)
 
 
 @pytest.mark.parametrize(("starts", "in_lanes"), [((1,), False), ((0, 1, 16, 17), True)])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import numpy as np
 import pytest
 
+from convgen.backends.target import get
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, FromLane, Lane, Uniform, Var, const
 from convgen.ir.interp import interpret
@@ -17,7 +19,8 @@ from convgen.ir.types import s32
 from convgen.ir.verify import verify
 from convgen.passes.share_lanes import share_lanes
 
-LANES, TRIPS = 16, 5
+FACTS = get("xehpc").facts
+LANES, TRIPS = FACTS.subgroup_size, 5
 
 
 def of_lane(v: Expr, lane: int) -> Expr:
@@ -62,7 +65,7 @@ CASES: dict[str, tuple[Callable[[KernelBuilder, Expr, Var], list[Expr]], int]] =
 def test_what_is_alike_is_computed_once(case: str) -> None:
     values, lets = CASES[case]
     before = kernel(values)
-    after = verify(share_lanes(before), "message")
+    after = verify(share_lanes(before, FACTS), "message")
     made = [s for s in statements(after.body) if isinstance(s, Let)]
     assert len(made) - len([s for s in statements(before.body) if isinstance(s, Let)]) == lets
     assert memory(after) == memory(before)
@@ -76,10 +79,17 @@ def test_what_the_next_turn_takes_counts_too() -> None:
         loop.yields(loop["word"] + 1, of_lane(loop["word"], 0) * 5, of_lane(loop["word"], 1) * 5)
     k.global_store(out, loop.result("a") + loop.result("b"), Lane() * 4)
     before = k.done()
-    after = share_lanes(before)
+    after = share_lanes(before, FACTS)
     (inside,) = (n for n in postorder(after) if isinstance(n, For))
     assert sum(isinstance(s, Let) for s in statements(inside.body)) == 1
     assert memory_of(after) == memory_of(before)
+
+
+def test_nothing_is_shared_where_no_instruction_reads_one_lane() -> None:
+    values, lets = CASES["two lanes"]
+    before = kernel(values)
+    assert lets
+    assert share_lanes(before, attrs.evolve(FACTS, lane_words=False)) is before
 
 
 def memory_of(k: Kernel) -> bytes:
