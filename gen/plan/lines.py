@@ -11,12 +11,13 @@ from math import prod
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.memory import Dim, SizedView, View
+from convgen.ir.layout.memory import Dim, View
 from convgen.ir.record import evolve
 from convgen.passes.messages.linear import WORD
 from convgen.plan.contraction import Product
 from convgen.plan.copies import power_of_two
 from convgen.plan.padding import names_in, windows
+from convgen.plan.runs import along_memory
 
 
 def in_lines(product: Product, facts: TargetFacts) -> Product:
@@ -39,21 +40,11 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
 
 def _line(view: View) -> tuple[Dim, Dim] | None:
     """The dims that make a line: taps, and behind one another the channels of each. Pixels are more than taps."""
-    moving = windows(view)
-    names = names_in(moving.values())
-    if isinstance(view, SizedView) or not view.layout.is_plain or not moving:
-        return None
+    names = names_in(windows(view).values())
     axis = min(view.axes[:2], key=lambda axis: prod(d.size for d in axis if d.name in names))
-    channels, taps = ([d for d in axis if (d.name in names) == moves] for moves in (False, True))
-    at = next((n for n, t in enumerate(view.index) if channels and t.terms == ((channels[0].name, 1),)), None)
-    strides = view.layout.strides()
-    if len(channels) != 1 or at is None or not (strides[at] == 1 or channels[0].size == 1):
+    if sum(d.name not in names for d in axis) != 1:
         return None
-    for n, t in moving.items():
-        along = [d for d in taps if (d.name, 1) in t.terms]
-        if strides[n] == channels[0].size and along:
-            return along[0], channels[0]
-    return None
+    return next(((dims[0], dims[1]) for dims in along_memory(view, axis) if len(dims) == 2), None)
 
 
 def _with_lines(view: View, dims: tuple[Dim, Dim]) -> View:

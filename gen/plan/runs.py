@@ -9,7 +9,7 @@ padding of a run, is trimmed behind the load (`passes/messages/runs.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from convgen.ir.error import DoesNotFit
@@ -19,7 +19,7 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.plan.contraction import Joined, Product
-from convgen.plan.padding import names_in, windows
+from convgen.plan.padding import windows
 
 _ROWS, _K = 0, 1  #: axes of a factor
 _RUN = "run"
@@ -80,37 +80,39 @@ def _padded(size: int, tile_k: int, chunk: int) -> int:
     return -(-size // tile_k) * tile_k
 
 
+def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
+    """Dims of an axis of a view that memory has side by side: taps along a row, or such taps and a pixel's channels.
+
+    None in blocks, or of sizes that are known at launch.
+    """
+    if isinstance(view, SizedView) or not view.layout.is_plain:
+        return
+    steps = view.layout.strides()
+    alone = {t.terms: step for t, step in zip(view.index, steps)}
+    in_one = ((d, alone[terms]) for d in axis if (terms := ((d.name, 1),)) in alone)
+    channels = [d for d, step in in_one if step == 1 or d.size == 1]
+    for n, t in windows(view).items():
+        for taps in (d for d in axis if (d.name, 1) in t.terms):
+            yield from ((taps, d) for d in channels if d.size == steps[n])
+            if steps[n] == 1:
+                yield (taps,)
+
+
 def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
-    """The factor with windows, the axis with taps, and the dims that make a run there: a tap and perhaps channels.
+    """The factor with windows, the axis with taps, and the dims that make a run there, innermost.
 
     What goes with taps are pixels, which are more.
     """
     found = [
         (side, axis, dims)
         for side, view in enumerate((product.of_n, product.of_m))
-        for n, t in windows(view).items()
         for axis in (_K, _ROWS)
-        if (dims := _side_by_side(view, axis, n, t))
+        for dims in along_memory(view, view.axes[axis])
+        if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
     ]
     if not found:
         raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
     return min(found, key=lambda each: prod(d.size for d in each[2]))
-
-
-def _side_by_side(view: View, axis: int, n: int, t: TensorDim) -> tuple[Dim, ...]:
-    """The innermost dims of an axis, of which the outer one moves coordinate `n`, if memory has them side by side."""
-    *_, outer, inner = (Dim("none", 1, 1), *view.axes[axis])
-    terms = dict(t.terms)
-    if terms.get(inner.name) == 1 and inner.size > 1:
-        return (inner,) if _step(view, n) == 1 else ()
-    others = names_in(windows(view).values())
-    beside = terms.get(outer.name) == 1 and outer.size > 1 and inner.name not in others
-    return (outer, inner) if beside and _step(view, n) == inner.size else ()
-
-
-def _step(view: View, n: int) -> int:
-    """Elements from one position of a coordinate to the next, 0 if that is not one number."""
-    return view.layout.strides()[n] if view.layout.is_plain and not isinstance(view, SizedView) else 0
 
 
 def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed: bool) -> View:
