@@ -132,13 +132,13 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
     tiles = [[-(-target.extent(axis) // side) for axis in (0, 1)] for _, target in moves]
     begins = list(accumulate((down * across for down, across in tiles), initial=0))
-    whole = WorkgroupMapping.of(*tiles[0]) if len(moves) == 1 else WorkgroupMapping.of(begins[-1], 1)
+    whole = WorkgroupMapping.of(begins[-1], 1)
     k = KernelBuilder(name, whole.grid, 1, facts.subgroup_size)
     for (source, target), (down, across), begin in zip(moves, tiles, begins):
         split = copy_layout(source, row_major(side, side), side, side, facts, 1, target.memory.elem)
-        own = WorkgroupMapping.of(down, across)
+        own = evolve(WorkgroupMapping.of(down, across), first=begin if len(moves) > 1 else None)
         k.params += [source.memory, target.memory]
-        with k.tile_of(own if len(moves) == 1 else evolve(own, first=begin)) as tile:
+        with k.tile_of(own) as tile:
             at = k.let("row0", tile["m"] * side), k.let("k0", tile["n"] * side)
             held = k.load_view("held", source, at, split.loaded, "load")
             wide = held.to(vector(target.memory.elem, split.loaded.registers))
