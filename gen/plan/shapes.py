@@ -213,10 +213,9 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     in_image = facts.flat and (shape.runs or shape.lines)
     runs = tuple(view for view in given if in_image and windows(view))
     weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
-    for views in dict.fromkeys((weights, runs, (*weights, *runs))):
+    for views in filter(None, dict.fromkeys((weights, runs, (*weights, *runs)))):
         with suppress(DoesNotFit):
-            if views:
-                yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
+            yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
 
 
 def _is_narrow(view: View, facts: TargetFacts) -> bool:
