@@ -16,8 +16,9 @@ from rich.table import Table
 from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.layout.mma import MmaTile
+from convgen.plan.atoms import input_atoms
 from convgen.plan.config import Config
-from convgen.plan.plan import Part, Plan, input_atoms, make_plan
+from convgen.plan.plan import Part, Plan, make_plan
 from convgen.plan.windows import Windows
 from convgen.problem.conv import Conv
 

@@ -15,8 +15,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import greatest_id
 from convgen.ir.program import Kernel
 from convgen.passes import pipeline
+from convgen.plan.atoms import input_atoms
 from convgen.plan.config import Config
-from convgen.plan.plan import input_atoms
 from convgen.problem.matmul import parse_problem
 
 

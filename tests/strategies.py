@@ -23,10 +23,11 @@ from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
+from convgen.plan.atoms import input_atoms
 from convgen.plan.config import APART, COLUMNS, MERGED, RESIDENT, Config
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
-from convgen.plan.plan import input_atoms, make_plan
+from convgen.plan.plan import make_plan
 from convgen.plan.views import must_move
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Matmul

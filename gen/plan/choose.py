@@ -14,10 +14,11 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
 from convgen.plan import lanes
+from convgen.plan.atoms import converted, input_atoms
 from convgen.plan.clocks import Clocks, Table, of_config, ranked
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
-from convgen.plan.plan import Plan, converted, input_atoms, make_plan
+from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
 from convgen.plan.shapes import TILE_K, reorders, shapes
 from convgen.plan.views import must_move, operand_types

@@ -16,6 +16,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
+from convgen.plan.atoms import converted
 from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
@@ -23,7 +24,6 @@ from convgen.plan.directions import have_columns
 from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
 from convgen.plan.padding import windows
-from convgen.plan.plan import converted
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.views import must_move, products

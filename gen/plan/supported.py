@@ -10,7 +10,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import dequantise, directions, steps, views
-from convgen.plan.plan import input_atoms, product_count, signed
+from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.plan import product_count
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem

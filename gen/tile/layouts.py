@@ -20,8 +20,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.record import define, evolve, frozen
 from convgen.ir.types import Type
+from convgen.plan.atoms import mma_tile
 from convgen.plan.config import Config
-from convgen.plan.plan import mma_tile
 from convgen.tile.fma import FmaTile, fma_tile
 from convgen.tile.maps import Maps
 from convgen.tile.tensors import Shape, Tile, sized

@@ -1,0 +1,104 @@
+"""Which matrix instructions multiply a problem's inputs, in which types, and how many make the tile of a workgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import MOST, MmaAtom, MmaTile, shares
+from convgen.ir.types import Type, s8, u8
+from convgen.plan import dequantise, views
+from convgen.plan.config import Config, Own
+from convgen.plan.copies import divide
+from convgen.problem.matmul import Problem
+
+
+def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
+    """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
+    rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
+    given = signed(_multiplied(problem), facts)
+    exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
+    return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
+
+
+def _multiplied(problem: Problem) -> tuple[Type, Type]:
+    """The types of N's and M's input, of those that are dequantised the one they become."""
+    wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
+    if not any(wide.values()):
+        return views.operand_types(problem)
+    n, m = (wide.get(view.memory.name) or view.memory.elem for view in views.operands(problem))
+    return n, m
+
+
+def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
+    """The instructions of the narrowest types that hold both inputs, and convert the fewest."""
+
+    def fits(a: MmaAtom) -> bool:
+        return a.acc.name == problem.acc_type and a.a_elem.holds(given[0]) and a.b_elem.holds(given[1])
+
+    def cost(a: MmaAtom) -> tuple[int, int]:
+        return a.elem_bytes, (a.a_elem is not given[0]) + (a.b_elem is not given[1])
+
+    fitting = [a for a in atoms if fits(a)]
+    best = min(fitting, key=cost, default=None)
+    return [a for a in fitting if best and (a.a_elem, a.b_elem) == (best.a_elem, best.b_elem)]
+
+
+def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
+    """The types in which N's and M's side are multiplied, one if they are the same; none where neither is converted."""
+    wanted = atom.a_elem, atom.b_elem
+    flipped = {(u8, s8)}  # which is no conversion: only how the bits are seen, and a sum beside
+    if all(to is of or (of, to) in flipped for to, of in zip(wanted, given)):
+        return ()
+    return tuple(dict.fromkeys(t.name for t in wanted))
+
+
+def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
+    """The types in which numbers of some types are multiplied: s8 for u8 where no instruction takes that."""
+    known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    one, other = (s8 if elem is u8 else elem for elem in types)
+    return types if types in known else (one, other)
+
+
+def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
+    """The matrix instruction that a config names; DoesNotFit where the target has none such for the problem."""
+    given = views.operand_types(problem)
+    for atom in input_atoms(problem, facts):
+        if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
+            return atom
+    assert not isinstance(config.mma, Own)
+    shape = "x".join(map(str, config.mma))
+    kinds = ":".join(config.types) or problem.inputs[0].dtype
+    raise DoesNotFit(f"{facts.name} has no {shape} matrix instruction for {kinds}")
+
+
+def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) -> MmaTile:
+    """The products of a workgroup by one matrix instruction, whose sums are stored in a type.
+
+    DoesNotFit where they do not come out even.
+    """
+    tile_m, tile_n, tile_k = config.tile
+    teams_m, subgroups_n = config.waves
+    teams_n = divide("subgroups along N over what one instruction spans", subgroups_n, atom.spans)
+    part_m = teams_m * atom.m * config.subtiles
+    steps = divide("tile K over subgroups x the instruction's K", tile_k, config.waves_k * atom.k)
+    if steps > MOST:
+        raise DoesNotFit(f"K of {tile_k} makes {steps} instructions one after the other, wanted at most {MOST}")
+    tiles_n = divide("tile N over subgroups x the instruction's N", tile_n, teams_n * atom.n)
+    tiles_m = divide("tile M over subgroups x the instruction's M x subtiles", tile_m, part_m)
+    divide("instructions of a subgroup over subgroups along K", tiles_n, shares(config.waves_k, tiles_m)[0])
+    pack = max(1, min(steps, facts.chunk_bytes // (atom.a.registers * atom.elem_bytes)))
+    return MmaTile(
+        atom,
+        tiles_n=tiles_n,
+        tiles_m=tiles_m,
+        steps=steps,
+        pack=pack if steps % pack == 0 else 1,
+        teams_n=teams_n,
+        teams_m=teams_m,
+        separate_accumulators=config.separate_accumulators,
+        parts=config.subtiles,
+        run=1 if facts.planes else facts.chunk_bytes // stored.bytes,
+        teams_k=config.waves_k,
+    )
