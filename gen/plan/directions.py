@@ -45,6 +45,11 @@ def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contracti
     return _backward_data(problem) if problem.direction is Dir.BWD_D else (_backward_weights(problem),)
 
 
+def product_count(problem: Problem) -> int:
+    """How many products there are in one: of groups, or of the matrices of a batch."""
+    return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
+
+
 def coordinates(problem: Problem) -> dict[str, Index]:
     """Those of src, of weights, of dst and of the channels that a bias has, of what is computed forward."""
     if isinstance(problem, Matmul):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
-from math import prod
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
@@ -17,7 +16,7 @@ from convgen.ir.layout.digits import times
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MmaTile
-from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.order import Order
 from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
@@ -27,10 +26,11 @@ from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.teams import TeamsMeet
 from convgen.plan import dequantise, steps, views
 from convgen.plan.atoms import chosen_atom, mma_tile
+from convgen.plan.checks import check_words
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import APART, CHUNK, EXACT, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
+from convgen.plan.config import CHUNK, EXACT, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.lane_tile import LaneTile, sums_weights
+from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
@@ -40,7 +40,6 @@ from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
-from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
 
@@ -129,32 +128,10 @@ def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int
     return {SPLIT: tile_k, CHUNK: chunk_bytes // elem_bytes}.get(k_order, 1)
 
 
-def product_count(problem: Problem) -> int:
-    """How many products there are in one: of groups, or of the matrices of a batch."""
-    return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
-
-
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
-    subgroups = config.subgroups
-    if subgroups > facts.max_subgroups:
-        raise DoesNotFit(f"{subgroups} subgroups, at most {facts.max_subgroups} make a workgroup")
-    if config.separate_accumulators and not facts.accumulators:
-        raise DoesNotFit(f"{facts.name} has no accumulator registers")
-    if config.stages > 1 and not config.slots:
-        raise DoesNotFit(f"stages={config.stages}: with slots=0 nothing is on its way to shared memory")
-    if config.stages > 1 and all(config.direct):
-        raise DoesNotFit(f"stages={config.stages}: with copy=direct nothing is on its way in registers")
-    if config.prefetch and not facts.prefetch:
-        raise DoesNotFit(f"{facts.name} has no prefetch")
-    unit = _unit(problem, config, facts)
-    if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
-        raise DoesNotFit(f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}")
-    if isinstance(unit, MmaTile) and product_count(problem) > 1 and (config.slices > 1 or config.map.shares):
-        what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
-        raise DoesNotFit(f"{what}: there are several products")
-    _check_moves(problem, config)
-    unit, parts = _laid_out(problem, unit, config, facts)
+    check_words(problem, config, facts)
+    unit, parts = _laid_out(problem, _unit(problem, config, facts), config, facts)
     reduction = _reduction(problem, config, parts, facts)
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
         # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
@@ -171,23 +148,9 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     return plan
 
 
-def _check_moves(problem: Problem, config: Config) -> None:
-    """DoesNotFit where inputs that are moved before are none, or are moved twice."""
-    names = [t.name for t in problem.factors]
-    for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
-        if missing := [name for name in moved if name not in names]:
-            raise DoesNotFit(f"{word}={missing[0]}: the problem has no such input")
-    if twice := [name for name in config.packed if name in config.reorder]:
-        raise DoesNotFit(f"packed={twice[0]}: it is reordered")
-    if config.packed and isinstance(config.mma, Own):
-        raise DoesNotFit(f"packed={config.packed[0]}: mma={config.mma} reads tensors where they are")
-
-
 def _with_teams(plan: Plan) -> Plan:
     """The same, with a place for subgroups along K to meet; DoesNotFit where there is none."""
-    if isinstance(plan.unit, LaneTile):
-        raise DoesNotFit(f"{plan.config.waves_k} subgroups along K: mma={plan.config.mma} has one")
-    found = TeamsMeet.of(plan.unit, plan.parts[0].tiles if plan.parts else (), plan.facts)
+    found = TeamsMeet.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
     if not found:
         raise DoesNotFit("no input's shared memory has room for subgroups along K to meet")
     return evolve(plan, teams_meet=found)
@@ -200,7 +163,7 @@ def _laid_out(
     products: Sequence[Product] = _products_of(problem, unit, config, facts)
     windows: Sequence[Resident | None] = [None] * len(products)
     if config.taps == RESIDENT:
-        windows = _resident(problem, products, unit, config, facts)
+        windows = _resident(products, config, facts)
         depth = config.tile[2] // len(windows[0].taps) if windows and windows[0] else config.tile[2]
         unit = _unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts)  # of one tap
         products = [each.product for each in windows if each]
@@ -220,20 +183,11 @@ def _laid_out(
     return unit, parts
 
 
-def _resident(
-    problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
-) -> list[Resident]:
+def _resident(products: Sequence[Product], config: Config, facts: TargetFacts) -> list[Resident]:
     """The products whose windows are resident in shared memory, all of as many taps; DoesNotFit where they are not."""
-    given = f"taps={config.taps}"
-    if not isinstance(unit, MmaTile) or not config.slots or any(config.direct):
-        raise DoesNotFit(f"{given}: wanted rows of shared memory, that registers bring, for matrix instructions")
-    if config.slices > 1 or config.map.shares:
-        raise DoesNotFit(f"{given}: wanted one slice")
-    if config.types or problem.runtime:
-        raise DoesNotFit(f"{given}: wanted inputs that are not converted, of sizes that are known")
     found = [resident(product, config.tile[2], facts.planes) for product in products]
     if len({len(each.taps) for each in found}) > 1:
-        raise DoesNotFit(f"{given}: products have different counts of taps")
+        raise DoesNotFit(f"taps={config.taps}: products have different counts of taps")
     return found
 
 
@@ -260,29 +214,15 @@ def _in_one_grid(
 
 
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
-    """What multiplies; DoesNotFit where words of the config do not go together."""
+    """What multiplies; DoesNotFit where the config's numbers do not come out even."""
     if not isinstance(config.mma, Own):
         stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
         return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
-    idle = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": "fused"}
-    if not sums_weights(problem):
-        idle["slices"] = 1
-    for name, value in idle.items():
-        if getattr(config, name) != value:
-            raise DoesNotFit(f"{name}={getattr(config, name)}: mma={config.mma} has {name}={value}")
-    if config.sum not in ("", "launch"):
-        raise DoesNotFit(f"sum={config.sum}: slices of mma={config.mma} meet in a launch")
-    if config.map.shares:
-        raise DoesNotFit(f"map={config.map}: mma={config.mma} does not share K out")
-    if config.types:
-        raise DoesNotFit(f"in={':'.join(config.types)}: mma={config.mma} multiplies in {problem.acc_type}")
     return LaneTile.of(problem, config, config.mma, facts)
 
 
 def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
     if isinstance(unit, LaneTile):
-        if config.phases != APART:
-            raise DoesNotFit(f"phases={config.phases}: mma={config.mma} has sums over windows of each phase")
         return windows(problem, unit.own, config, facts.chunk_bytes)
     tile_k, elem = config.tile[2], unit.atom.elem_bytes
     if config.taps == LINES:
@@ -290,18 +230,11 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     if config.taps != RUNS:
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
-    if not config.slots or any(config.direct):
-        raise DoesNotFit("taps=runs: wanted copies through registers")
     found = views.products(problem, 1, config.reorder, config.phases)
     return tuple(in_runs(p, tile_k, facts) for p in found)
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
-    streams = config.map.shares
-    if streams and config.slices > 1:
-        raise DoesNotFit(f"slices={config.slices}: map={config.map} shares K out itself")
-    if config.slices == 1 and config.sum and not streams:
-        raise DoesNotFit(f"sum={config.sum}: there is one slice")
     if all(part.mapping.sharers == 1 for part in parts):
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
@@ -312,7 +245,7 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
         raise DoesNotFit("sum=atomic: the result is no sum in any order")
     if config.sum == "last" and not facts.tickets:
         raise DoesNotFit(f"sum=last: {facts.name} does not order workgroups")
-    if streams:
+    if config.map.shares:
         return _of_stream(config, may_add, facts)
     return Reduction(config.sum or ("atomic" if may_add else "launch"))
 

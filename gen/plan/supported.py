@@ -11,7 +11,6 @@ from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
-from convgen.plan.plan import product_count
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -57,7 +56,7 @@ def _check_sizes(problem: Problem) -> None:
         sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
-    if (batch := product_count(problem)) > _MOST_PRODUCTS:
+    if (batch := directions.product_count(problem)) > _MOST_PRODUCTS:
         raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
