@@ -57,7 +57,6 @@ class Generation:
     fences: DeviceScope
     pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
-    subtiles: tuple[int, ...]  #: parts of a thread's tile along M, in the order in which they are tried
 
 
 _XEHPC = Generation(
@@ -78,7 +77,6 @@ _XEHPC = Generation(
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
     tokens={128: 16, 256: 32},
-    subtiles=(1, 8, 4, 2),  # of small parts, registers that are left let messages go on side by side
 )
 GENERATIONS: dict[str, Generation] = {
     "xehpg": Generation(
@@ -99,7 +97,6 @@ GENERATIONS: dict[str, Generation] = {
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
         tokens={128: 16, 256: 16},
-        subtiles=(1, 2, 4, 8),  # of large parts, chains are long: of products with source 1 in common
     ),
     "xehpc": _XEHPC,
     "xe2": evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
@@ -255,13 +252,39 @@ _B580 = evolve(
 )
 
 
+_CORE = Core(
+    simds=8,  # vector engines of a Xe core: those of a Data Center GPU Max 1550 and an Arc B580
+    simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
+    register_granule=128,  # the smaller register file of a thread
+    shared_rate=128,  # assumed
+    shared_read_rate=128,  # assumed
+    global_rate=64,  # assumed
+    grids=_GRIDS,
+    subtiles=(1, 8, 4, 2),  # of small parts, registers that are left let messages go on side by side
+    crowded=5.0,  # of the simulator's banks, which are assumed: two to eight
+    reorders=False,
+    fragment_sets=(1, 1),  # all are read before the products
+    mask_registers=0,  # masks are flags
+    other_registers=40,  # assumed
+)
+_CORE_A770 = evolve(
+    _CORE,
+    simds=16,
+    subtiles=(1, 2, 4, 8),  # of large parts, chains are long: of products with source 1 in common
+)
+
+#: Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register that is
+#: turned, and zeros where they are masked; what trims a message along rows, instructions of which each waits for the
+#: one before. Threads issue in order.
+_COSTS = Costs(block=30, read=3, turn=1.5, trim_rows=6.0, others_hide=True)
+
 #: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits is
 #: how oneDNN's generator uses it.
 _FUSED = frozenset(("add3", "mad16"))
 
 
-def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, caches: Caches) -> TargetFacts:
-    """`units` of `engines` vector engines each, `slm` bytes and `subgroups` threads a workgroup."""
+def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgroups: int) -> TargetFacts:
+    """`units` of a core each, `slm` bytes and `subgroups` threads a workgroup."""
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
     return TargetFacts(
@@ -284,36 +307,12 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
         shared_write=phases,
         fused=_FUSED,
         atoms=tuple(atom for _, atom in _atoms(g)),
-        core=Core(
-            simds=engines,
-            simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
-            register_granule=128,  # the smaller register file of a thread
-            shared_rate=128,  # assumed
-            shared_read_rate=128,  # assumed
-            global_rate=64,  # assumed
-            grids=_GRIDS,
-            subtiles=g.subtiles,
-            crowded=5.0,  # of the simulator's banks, which are assumed: two to eight
-            reorders=False,
-            fragment_sets=(1, 1),  # all are read before the products
-            mask_registers=0,  # masks are flags
-            other_registers=40,  # assumed
-        ),
+        core=core,
         caches=caches,
         uniform_fused=_FUSED,
         fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
         fused_signs=True,  # the same
-        # Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register
-        # that is turned, and zeros where they are masked; what trims a message along rows, instructions of which each
-        # waits for the one before. Threads issue in order. A launch streams as fast as memory.
-        costs=Costs(
-            block=30,
-            read=3,
-            turn=1.5,
-            trim_rows=6.0,
-            others_hide=True,
-            stream_rate=max(1, caches.memory_rate // units),
-        ),
+        costs=evolve(_COSTS, stream_rate=max(1, caches.memory_rate // units)),  # a launch streams as fast as memory
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
@@ -325,13 +324,13 @@ def _facts(name: str, *, units: int, engines: int, slm: int, subgroups: int, cac
     )
 
 
-#: Xe cores and their vector engines: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product
-#: pages). Local memory and threads of a workgroup: what the driver takes.
+#: Xe cores: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product pages). Local memory and
+#: threads of a workgroup: what the driver takes.
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts("xehpg", caches=_A770, units=32, engines=16, slm=65536, subgroups=64),
-        _facts("xehpc", caches=_MAX1550, units=128, engines=8, slm=131072, subgroups=32),
-        _facts("xe2", caches=_B580, units=20, engines=8, slm=131072, subgroups=32),
+        _facts("xehpg", core=_CORE_A770, caches=_A770, units=32, slm=65536, subgroups=64),
+        _facts("xehpc", core=_CORE, caches=_MAX1550, units=128, slm=131072, subgroups=32),
+        _facts("xe2", core=_CORE, caches=_B580, units=20, slm=131072, subgroups=32),
     )
 }
