@@ -7,18 +7,17 @@ be read. Nothing is executed: trip counts, stalls and bank conflicts are unknown
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import lru_cache
 
+from convgen.backends import reading
 from convgen.backends.amdgpu.assemble import WANTED, assemble
 from convgen.backends.amdgpu.costs import line_of
-from convgen.backends.amdgpu.sim import CodeObject, KernelInfo, SimulatorError
+from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
-from convgen.backends.sim.errors import reading
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
 #: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
@@ -38,25 +37,12 @@ def analyze(content: bytes, where: str) -> Analysis:
         return Analysis(name, _TERMS, tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values()))
 
 
-@contextmanager
-def readable(content: bytes, where: str) -> Iterator[tuple[CodeObject, bytes]]:
+def readable(content: bytes, where: str) -> AbstractContextManager[tuple[CodeObject, bytes]]:
     """A code object with a kernel, loaded and as bytes; what cannot be read of it in the suite is a UserError."""
-    code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
-    try:
-        loaded = CodeObject.load(code)
-        if not loaded.kernels:
-            raise UserError(f"given {where} without a kernel, wanted at least one")
-        with reading("the code"):
-            yield loaded, code
-    except SimulatorError as error:
-        raise UserError(f"given {where} that cannot be read: {error}") from None
+    return reading.readable(content, where, CodeObject.load, _assembled)
 
 
-def _assembled(content: bytes, where: str) -> bytes:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise UserError(f"given {where} that is neither a code object nor text") from None
+def _assembled(text: str, where: str) -> bytes:
     target = _TARGET.search(text)
     if target is None or target[1] not in FACTS:
         given = "no .amdgcn_target" if target is None else f".amdgcn_target of {target[1]}"

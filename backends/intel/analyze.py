@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
+from convgen.backends import reading
 from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, Terms
 from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
 from convgen.backends.intel.devices import DEVICES
-from convgen.backends.intel.sim import CodeObject, KernelInfo, SimulatorError
+from convgen.backends.intel.sim import CodeObject, KernelInfo
 from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble
 from convgen.backends.intel.tables import FACTS, GENERATIONS
-from convgen.backends.sim.errors import reading
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
@@ -52,28 +52,20 @@ def analyze(content: bytes, where: str) -> Analysis:
 @contextmanager
 def readable(content: bytes, where: str) -> Iterator[CodeObject]:
     """A code object with a kernel, loaded; what cannot be read of it in the suite is a UserError."""
-    code = content if content[:4] == b"\x7fELF" else _assembled(content, where)
     try:
-        loaded = CodeObject.load(code)
-        if not loaded.kernels:
-            raise UserError(f"given {where} without a kernel, wanted at least one")
-        with reading("the code"):
+        with reading.readable(content, where, CodeObject.load, _assembled) as (loaded, _):
             yield loaded
     except Unsupported as error:
         raise Unsupported(f"analysis of {where}: {error}") from None
-    except SimulatorError as error:
-        raise UserError(f"given {where} that cannot be read: {error}") from None
 
 
-def _assembled(content: bytes, where: str) -> bytes:
+def _assembled(text: str, where: str) -> bytes:
     try:
-        code = assemble(content.decode())
-    except UnicodeDecodeError:
-        raise UserError(f"given {where} that is neither a code object nor text") from None
+        code = assemble(text)
     except AssemblerError as error:
         raise UserError(f"given {where} that does not assemble: {error}") from None
     if code is None:
-        raise Unsupported(f"analysis of assembly text: no iga64 found that knows its target ({IGA64.wanted})")
+        raise Unsupported(f"no iga64 found that knows its target ({IGA64.wanted})")
     return code
 
 
