@@ -17,7 +17,8 @@ import numpy as np
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Array, InterpError
 from convgen.ir.expr import Var
-from convgen.ir.interp_party import Group, Parted, Party, Run, Stop
+from convgen.ir.interp_lanes import Group
+from convgen.ir.interp_party import Parted, Party, Run, Stop
 from convgen.ir.interp_shared import SharedTile
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel

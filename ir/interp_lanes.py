@@ -1,0 +1,90 @@
+"""The lanes of subgroups that go together: their variables, and the memory that they see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from convgen.ir.evaluate import Array, Evaluator, SurfaceValue, Value
+from convgen.ir.expr import Expr, Var
+from convgen.ir.interp_shared import Accessors, SharedTile
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared
+from convgen.ir.program import Kernel
+from convgen.ir.simplify.extents import value_of
+from convgen.ir.sizes import Extent
+
+_BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers: no buffer is as long
+
+Group = tuple[int, int, int]  # a workgroup's place in the grid
+
+#: What atomic operations do; of a number and what is none, the lesser and the greater are the number.
+_COMBINED: dict[str, np.ufunc] = {
+    "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=2**8)
+def coordinates(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
+    """The coordinates along each dim of `layout` that each (lane, register) of some subgroups holds."""
+    lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
+    at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
+    shape = (width, layout.registers)
+    return tuple(
+        np.concatenate([np.broadcast_to(one[dim], shape) for one in at]).astype(np.int64) for dim in layout.dims
+    )
+
+
+class Lanes:
+    """All lanes of some subgroups, lane behind lane. What statements mean to them is told elsewhere."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        members: Sequence[tuple[Group, int]],
+        values: Mapping[Var, int],
+        memory: Mapping[Global, Array],
+        shared: Mapping[Shared, SharedTile],
+    ) -> None:
+        self.numbers = tuple(number for _, number in members)
+        self.subgroups = k.subgroups  # of a workgroup
+        self.memory, self.shared = memory, shared
+        self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
+        self.ev = Evaluator(k.width, self.bases, self.numbers)
+        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
+        number = np.repeat(self.numbers, k.width)
+        group = np.arange(len(number)) // k.width // k.subgroups
+        self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
+        self.sizes = values
+        for var, value in values.items():
+            self.bind(var, self.ev.full(var.type, value))
+        for var, of in zip((*k.group_ids, k.subgroup), (*zip(*(place for place, _ in members)), self.numbers)):
+            self.bind(var, Value(np.repeat(np.array(of, var.type.elem.numpy), k.width)))
+
+    def bind(self, var: Var, value: Value | SurfaceValue) -> None:
+        self.ev.env[var] = value
+
+    def integers(self, e: Expr, what: str) -> Array:
+        """The exact integers of all lanes, for an address."""
+        return self.ev(e).decided(what).astype(np.int64)
+
+    def extent(self, e: Extent) -> int:
+        """The number that an extent is in this launch."""
+        return value_of(e, self.sizes)
+
+    def elements(self, memory: Global) -> Array:
+        """A buffer as an array of its elements."""
+        held = self.memory[memory]
+        if memory.elem.bits == 4:
+            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # to be read only
+        return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
+
+    def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:
+        """The memory's places become `data`, or `op` of what is there and these."""
+        self.overwritten.append((memory, places, memory[places]))
+        if op:
+            _COMBINED[op].at(memory, places, data)
+        else:
+            memory[places] = data

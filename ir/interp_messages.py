@@ -1,0 +1,203 @@
+"""What statements of the message level mean: bytes of buffers and shared tiles at addresses, planes and surfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from convgen.ir import stmt as s
+from convgen.ir.evaluate import Array, InterpError, Mask, Value, from_bytes, to_bytes
+from convgen.ir.expr import Expr
+from convgen.ir.interp_lanes import Lanes, coordinates
+from convgen.ir.interp_shared import agree
+from convgen.ir.stmt import Stmt
+from convgen.ir.types import AnyType
+
+
+def _place(lanes: Lanes, node: Any, size: int) -> tuple[Array, Array, Mask]:
+    """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
+    if isinstance(node, (s.FlatLoad, s.FlatStore)):
+        return _flat(lanes, node, size)
+    return _window(lanes, node, size, node.imm)
+
+
+def _flat(lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
+    """Where the lanes whose mask holds access the flat address space: in the message's buffer, all of them."""
+    buffer = node.buffer
+    mask = lanes.ev(node.mask).decided("a mask")
+    start = lanes.integers(node.address, "an address") - lanes.bases[buffer]
+    length = len(lanes.memory[buffer])
+    if (bad := start[mask & ((start < 0) | (start + size > length))]).size:
+        raise InterpError(f"bytes {bad[0]} to {bad[0] + size - 1} of buffer {buffer.name}, which has {length}")
+    at = start[:, None] + np.arange(size)
+    inside = np.broadcast_to(mask[:, None], at.shape)
+    return lanes.memory[buffer], np.where(inside, at, 0), inside
+
+
+def _window(
+    lanes: Lanes, node: s.GlobalLoad | s.GlobalStore | s.DirectLoad, size: int, imm: int
+) -> tuple[Array, Array, Mask]:
+    """Where the lanes access a surface; outside its extent they do not."""
+    surface = lanes.ev.window(node.surface)
+    if surface.buffer is not node.buffer:
+        raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
+    uniform = lanes.ev.uniform(node.uniform, "a uniform offset")
+    start = lanes.integers(node.varying, "an offset") + uniform + imm
+    at = start[:, None] + np.arange(size)
+    inside = (at >= 0) & (at < surface.extent[:, None])
+    words = inside.reshape(len(at), -1, min(size, 4))
+    if (words.any(axis=2) != words.all(axis=2)).any():
+        extent = surface.extent[0]  # of the only subgroup, where this is told
+        raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
+    at = at + surface.shift[:, None]
+    length = len(lanes.memory[surface.buffer])
+    if (bad := at[inside & ((at < 0) | (at >= length))]).size:
+        raise InterpError(f"byte {bad[0]} of buffer {surface.buffer.name}, which has {length}")
+    return lanes.memory[surface.buffer], np.where(inside, at, 0), inside
+
+
+def _global_load(lanes: Lanes, node: s.GlobalLoad | s.FlatLoad) -> None:
+    buffer, at, inside = _place(lanes, node, node.var.type.bits // 8)
+    poison = ~inside if isinstance(node, s.PartialLoad) else None
+    lanes.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), poison, node.var.type))
+
+
+def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
+    _put_bytes(lanes, node.value, *_place(lanes, node, node.value.type.bits // 8))
+
+
+def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
+    """Each lane's bytes where they are inside; what two lanes store in one place must be the same."""
+    raw, poison = to_bytes(lanes.ev(value))
+    Value(raw, None if poison is None else poison & inside).decided("a stored value")
+    agree(at[inside], raw[inside], "a buffer")
+    lanes.put(buffer, at[inside], raw[inside])
+
+
+def _global_atomic(lanes: Lanes, node: s.GlobalAtomic | s.FlatAtomic) -> None:
+    value = lanes.ev(node.value)
+    elem = node.value.type.elem
+    data = value.data.reshape(lanes.ev.lanes, -1)
+    buffer, at, inside = _place(lanes, node, data.shape[1] * elem.bytes)
+    first, there = at[:, :: elem.bytes] // elem.bytes, inside[:, :: elem.bytes]
+    poison = None if value.poison is None else value.poison.reshape(data.shape)
+    Value(data, None if poison is None else poison & there).decided("an added value")
+    whole = len(buffer) // elem.bytes * elem.bytes
+    elements = buffer[:whole].view(elem.numpy)
+    lanes.put(elements, first[there], data[there], node.op)
+
+
+def _ticket(lanes: Lanes, node: s.Ticket) -> None:
+    counts = lanes.elements(node.buffer)
+    index = lanes.ev.uniform(node.index, "the index of a count").astype(np.int64)[:: lanes.ev.width]
+    if (bad := index[(index < 0) | (index >= len(counts))]).size:
+        raise InterpError(f"count {bad[0]} of buffer {node.buffer.name}, which has {len(counts)}")
+    rounds = lanes.ev.uniform(node.turns, "the turns of a round").astype(np.int64)[:: lanes.ev.width]
+    taken = np.zeros(len(index), np.int32)
+    for subgroup, (at, turns) in enumerate(zip(index, rounds)):
+        taken[subgroup] = counts[at]
+        if not 0 <= counts[at] < turns:
+            raise InterpError(f"a count of {counts[at]} where a round has {turns} turns")
+        lanes.put(counts, index[subgroup : subgroup + 1], (counts[at] + 1) % turns)
+    lanes.bind(node.var, Value(np.repeat(taken, lanes.ev.width)))
+
+
+def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
+    """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
+    plane, elem = node.plane, type.elem.bytes
+    x, y = lanes.ev.uniform(node.x, "a rectangle's x")[:, None], lanes.ev.uniform(node.y, "a rectangle's y")[:, None]
+    row, col = coordinates(node.shape.layout(lanes.ev.width, elem), (0,) * len(lanes.numbers), lanes.ev.width)
+    start = np.broadcast_to(x * node.shape.grain(elem) + col * elem, (lanes.ev.lanes, type.lanes))
+    byte = (start[:, :, None] + np.arange(elem)).reshape(lanes.ev.lanes, -1)
+    row = np.repeat(np.broadcast_to(y + row, start.shape), elem, axis=1)
+    width, height, pitch = map(lanes.extent, (plane.width, plane.height, plane.pitch))
+    inside = (row >= 0) & (row < height) & (byte >= 0) & (byte < width)
+    buffer = lanes.memory[plane.memory]
+    shift = np.repeat(lanes.ev.uniform(node.shift, "where a plane begins")[:, None], row.shape[1], axis=1)
+    at = np.where(inside, plane.base + shift + row * pitch + byte, 0)
+    if (bad := at[(at < 0) | (at >= len(buffer))]).size:
+        raise InterpError(f"byte {bad[0]} of buffer {plane.memory.name}, which has {len(buffer)}")
+    return buffer, at, inside
+
+
+def _flat_prefetch(lanes: Lanes, node: s.FlatPrefetch) -> None:
+    """No value changes; what decides where must be known all the same."""
+    _flat(lanes, node, 1)
+
+
+def _plane_prefetch(lanes: Lanes, node: s.PlanePrefetch) -> None:
+    """No value changes."""
+
+
+def _plane_load(lanes: Lanes, node: s.PlaneLoad) -> None:
+    buffer, at, inside = _rectangle(lanes, node, node.var.type)
+    lanes.bind(node.var, from_bytes(np.where(inside, buffer[at], 0).astype(np.uint8), None, node.var.type))
+
+
+def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
+    _put_bytes(lanes, node.value, *_rectangle(lanes, node, node.value.type))
+
+
+def _shared_bytes(lanes: Lanes, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
+    """The bytes of a shared tile that each lane accesses, `[width, size]`."""
+    start = (lanes.integers(node.address, "a shared address") + node.imm)[:, None]
+    if isinstance(node, (s.BlockRead, s.BlockWrite)):
+        dword, byte = np.divmod(np.arange(size), 4)
+        lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))[:, None]
+        return start + 4 * (dword * lanes.ev.width + lane) + byte
+    return start + np.arange(size)
+
+
+def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
+    at = _shared_bytes(lanes, node, node.var.type.bits // 8)
+    if isinstance(node, s.TurnedRead):
+        at = _turned(at)
+    lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
+
+
+def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
+    raw, poison = to_bytes(lanes.ev(node.value))
+    if isinstance(node, s.FilledWrite):
+        exists = lanes.ev(node.mask).decided("a mask")[:, None]
+        raw, poison = np.where(exists, raw, 0).astype(np.uint8), None if poison is None else poison & exists
+    lanes.shared[node.tile].write(_shared_bytes(lanes, node, raw.shape[1]), lanes.accessors, raw, poison)
+
+
+def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
+    buffer, at, inside = _window(lanes, node, node.width, 0)
+    start = lanes.ev.uniform(node.address, "the address of a direct load").astype(np.int64) + node.imm
+    lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))
+    to = (start + lane * node.width)[:, None] + np.arange(node.width)
+    lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
+
+
+def _turned(at: Array) -> Array:
+    """The bytes `[lanes, 8]` that each lane gets of those that it and its neighbours read."""
+    runs = at.reshape(-1, 4, s.TURNED, 2)  # groups, runs, their elements, bytes of one
+    return runs.transpose(0, 2, 1, 3).reshape(at.shape)
+
+
+#: What statements of the message level mean, and tickets.
+MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
+    s.GlobalLoad: _global_load,
+    s.GlobalStore: _global_store,
+    s.GlobalAtomic: _global_atomic,
+    s.Ticket: _ticket,
+    s.FlatLoad: _global_load,
+    s.PartialLoad: _global_load,
+    s.PlaneLoad: _plane_load,
+    s.PlaneStore: _plane_store,
+    s.FlatPrefetch: _flat_prefetch,
+    s.PlanePrefetch: _plane_prefetch,
+    s.FlatStore: _global_store,
+    s.FlatAtomic: _global_atomic,
+    s.DirectLoad: _direct_load,
+    s.SharedRead: _shared_read,
+    s.SharedWrite: _shared_write,
+    s.FilledWrite: _shared_write,
+    s.BlockRead: _shared_read,
+    s.TurnedRead: _shared_read,
+    s.BlockWrite: _shared_write,
+}

@@ -1,0 +1,193 @@
+"""What statements of the tile level mean: a view's elements, and a shared tile's, by the layout of a fragment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from convgen.ir import stmt as s
+from convgen.ir.evaluate import Array, InterpError, Mask, Value, convert, from_bytes, to_bytes
+from convgen.ir.expr import Expr
+from convgen.ir.interp_lanes import Lanes, coordinates
+from convgen.ir.interp_shared import agree
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Global, Shared, View
+from convgen.ir.stmt import Stmt
+
+
+def _places(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
+    """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
+    return _located(lanes, view, coords, coordinates(layout.over(len(coords)), lanes.numbers, lanes.ev.width))
+
+
+def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
+    """The same of places within the tile, given by their coordinates along each axis."""
+    dims: dict[str, Array] = {}
+    exists = np.ones(places[0].shape, np.bool_)
+    for axis, (start, inner) in enumerate(zip(coords, places)):
+        position = lanes.integers(start, "a view's coordinate")[:, None] + inner
+        dims.update((d, np.broadcast_to(p, exists.shape)) for d, p in view.decode(axis, position).items())
+        for dim in view.axes[axis]:
+            exists &= (dims[dim.name] >= 0) & (dims[dim.name] < lanes.extent(dim.extent))
+    index = [np.broadcast_to(t.at(dims), exists.shape) for t in view.index]
+    inside = [(at >= 0) & (at < t.size) for t, at in zip(view.index, index)]
+    for t, ok in zip(view.index, inside):
+        if t.masked:
+            exists &= ok
+    for number, ok in enumerate(inside):
+        if (exists & ~ok).any():
+            raise InterpError(
+                f"tensor dim {number} of the view of {view.memory.name} is not masked, and is "
+                f"{index[number][exists & ~ok][0]} of {view.index[number].size}"
+            )
+    chosen = [np.where(exists, i, 0) for i in index]
+    at = np.broadcast_to(view.offset(chosen, lanes.extent), exists.shape)
+    elements = len(lanes.elements(view.memory))
+    if (bad := at[exists & (at >= elements)]).size:
+        raise InterpError(f"element {bad[0]} of buffer {view.memory.name}, which has {elements}")
+    return np.where(exists, at, 0), exists
+
+
+def _view_tile(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
+    at, exists = _places(lanes, view, coords, layout)
+    return Value(np.where(exists, lanes.elements(view.memory)[at], view.memory.elem.numpy.type(0)))
+
+
+def _load_view(lanes: Lanes, node: s.LoadView) -> None:
+    lanes.bind(node.var, _view_tile(lanes, node.view, node.coords, node.layout))
+
+
+def _load_runs(lanes: Lanes, node: s.LoadRuns) -> None:
+    """The tile, and nothing behind it: how messages bring it is not seen here."""
+    found = _view_tile(lanes, node.view, node.coords, node.layout).data
+    more = np.zeros((*found.shape[:-1], node.var.type.lanes - found.shape[-1]), found.dtype)
+    lanes.bind(node.var, Value(np.concatenate((found, more), -1)))
+
+
+def _trim(lanes: Lanes, node: s.Trim) -> None:
+    lanes.bind(node.var, Value(lanes.ev(node.value).data[..., : node.layout.registers]))
+
+
+def _prefetch(lanes: Lanes, node: s.Prefetch) -> None:
+    """No value changes."""
+
+
+def _store_view(lanes: Lanes, node: s.StoreView) -> None:
+    at, exists = _places(lanes, node.view, node.coords, node.layout)
+    _put_elements(lanes, node.view.memory, node.value, at, exists, op=node.op if isinstance(node, s.AtomicView) else "")
+
+
+def _chosen(lanes: Lanes, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
+    """The element of a buffer that each (lane, register) says, and whether it is accessed."""
+    exists, count = lanes.ev(node.mask).decided("a mask"), len(lanes.elements(node.buffer))
+    offsets = lanes.ev(node.offsets)
+    Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).decided("an offset")
+    if (bad := offsets.data[exists & ((offsets.data < 0) | (offsets.data >= count))]).size:
+        raise InterpError(f"element {bad[0]} of buffer {node.buffer.name}, which has {count}")
+    return np.where(exists, offsets.data, 0), exists
+
+
+def _load_at(lanes: Lanes, node: s.LoadAt) -> None:
+    at, exists = _chosen(lanes, node)
+    data = np.where(exists, lanes.elements(node.buffer)[at], np.zeros((), node.buffer.elem.numpy))
+    lanes.bind(node.var, Value(data))
+
+
+def _store_at(lanes: Lanes, node: s.StoreAt) -> None:
+    _put_elements(
+        lanes, node.buffer, node.value, *_chosen(lanes, node), op=node.op if isinstance(node, s.AtomicAt) else ""
+    )
+
+
+def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: Mask, *, op: str) -> None:
+    """Elements stored where they exist, or combined with those there by `op`.
+
+    What two lanes store in one place must be the same.
+    """
+    held, memory = lanes.ev(value), lanes.elements(buffer)
+    poison = None if held.poison is None else held.poison & exists
+    Value(held.data, poison).decided("an added value" if op else "a stored value")
+    places, data = at[exists], held.data[exists]
+    if not op:
+        agree(places, data.view(f"u{memory.itemsize}"), f"buffer {buffer.name}")
+    lanes.put(memory, places, data, op)
+
+
+def _copy(lanes: Lanes, node: s.Copy) -> None:
+    found = _view_tile(lanes, node.view, node.coords, node.layout)
+    if node.flip:
+        found = Value((found.data ^ found.data.dtype.type(node.flip)).view(node.tile.elem.numpy))
+    held = Value(convert(found.data, node.tile.elem)) if node.tile.elem.numpy != found.data.dtype else found
+    _put(lanes, node.tile, node.slot, node.layout, held)
+
+
+def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
+    """Each lane brings what the tile has at its places, in the order of subgroups, then of messages."""
+    tile, each = node.tile, node.width // node.tile.elem.bytes
+    row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
+    by_place = np.argsort(tile.address(0, row, col))
+    share = np.arange(len(by_place) // (lanes.subgroups * lanes.ev.width * each))[:, None] * lanes.subgroups
+    number = np.repeat(lanes.numbers, lanes.ev.width)[:, None, None]
+    lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))[:, None, None]
+    place = ((share + number) * lanes.ev.width + lane) * each + np.arange(each)
+    place = place.reshape(lanes.ev.lanes, -1)
+    found = by_place[place]
+    more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
+    at, exists = _located(lanes, node.view, node.coords, (row[found], col[found], *more))
+    value = Value(np.where(exists, lanes.elements(node.view.memory)[at], tile.elem.numpy.type(0)))
+    start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
+    to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))
+    lanes.shared[tile].write(to, lanes.accessors, *to_bytes(value))
+
+
+def _load_shared(lanes: Lanes, node: s.LoadShared) -> None:
+    start = (node.row, node.col) if isinstance(node, s.LoadPart) else (0, 0)
+    at = _addresses(lanes, node.tile, node.slot, node.layout, start)
+    lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
+
+
+def _store_shared(lanes: Lanes, node: s.StoreShared) -> None:
+    _put(lanes, node.tile, node.slot, node.layout, lanes.ev(node.value))
+
+
+def _put(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, value: Value) -> None:
+    lanes.shared[tile].write(_addresses(lanes, tile, slot, layout), lanes.accessors, *to_bytes(value))
+
+
+def _addresses(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, start: tuple[int, int] = (0, 0)) -> Array:
+    """The bytes of a shared tile that each lane holds of a part from `start` on, `[width, bytes]`."""
+    row, col = (at + n for at, n in zip(coordinates(layout, lanes.numbers, lanes.ev.width), start))
+    chosen = _slot_of(lanes, tile, slot)
+    if (row >= tile.rows).any() or (col >= tile.cols).any():
+        raise InterpError(f"a {layout.shape} fragment in shared tile {tile.name} of {tile.rows} x {tile.cols}")
+    at = tile.address(chosen[:, None], row, col)
+    return np.reshape(at[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))
+
+
+def _slot_of(lanes: Lanes, tile: Shared, slot: Expr) -> Array:
+    """The slot that each lane says."""
+    chosen = lanes.integers(slot, "a slot number")
+    if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
+        raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
+    return chosen
+
+
+#: What statements of the tile level mean.
+TILES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
+    s.LoadView: _load_view,
+    s.LoadRuns: _load_runs,
+    s.Trim: _trim,
+    s.Prefetch: _prefetch,
+    s.StoreView: _store_view,
+    s.AtomicView: _store_view,
+    s.LoadAt: _load_at,
+    s.StoreAt: _store_at,
+    s.AtomicAt: _store_at,
+    s.Copy: _copy,
+    s.DirectCopy: _direct_copy,
+    s.LoadShared: _load_shared,
+    s.LoadPart: _load_shared,
+    s.StoreShared: _store_shared,
+}
