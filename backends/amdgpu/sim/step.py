@@ -11,7 +11,8 @@ from convgen.backends.amdgpu.sim.code_object import Descriptor
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits, vector_bits
-from convgen.backends.sim.errors import Unsupported
+from convgen.backends.sim.step import Ready
+from convgen.backends.sim.step import unsupported as unsupported
 from convgen.ir.record import define
 
 Run = Callable[[WaveGroup], None]
@@ -22,30 +23,14 @@ KINDS = (
 
 
 @define(eq=False)
-class Step:
-    """One instruction compiled for one kernel.
+class Step(Ready[Instruction, WaveGroup]):
+    """`control` is "", "branch" (run has set `pc`), "wait", "sleep", "barrier" or "end"."""
 
-    `run` does the work for a whole group. `control` is "", "branch" (run has set `pc`), "wait", "sleep", "barrier" or
-    "end".
-    """
-
-    instruction: Instruction
-    kind: str
-    run: Run
-    reads: int = 0  #: register bits
-    writes: int = 0
     produces: tuple[Produces, ...] = ()
     consumes: tuple[Consumes, ...] = ()
     touches: int = 0  #: registers of all `consumes`
     wait_states: int = 1
-    control: str = ""
     overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
-    faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
-
-    def running(self, run: Run) -> Step:
-        """The step with its work, which needed the step itself."""
-        self.run = run
-        return self
 
 
 @define
@@ -87,9 +72,3 @@ class Context:
         """Unified indices of a vector operand's registers."""
         first = self.vector(operand)
         return tuple(range(first, first + operand.count))
-
-
-def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
-    """The error for something the simulator does not execute."""
-    reason = f" ({why})" if why else ""
-    return Unsupported(f"`{instruction.text}` at {instruction.address:#x} is not simulated{reason}")

@@ -10,7 +10,8 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.sim.errors import Unsupported
+from convgen.backends.sim.step import Ready
+from convgen.backends.sim.step import unsupported as unsupported
 from convgen.ir.record import define
 
 Run = Callable[[ThreadGroup], None]
@@ -19,33 +20,20 @@ KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".s
 
 
 @define(eq=False)
-class Step:
-    """One instruction compiled for one kernel.
+class Step(Ready[Instruction, ThreadGroup]):
+    """Registers count by bytes. `control` is "", "branch" (run may set `pc` or `targets`), "barrier" or "end".
 
-    `run` does the work for a whole group. `control` is "", "branch" (run may set `pc` or `targets`), "barrier" or
-    "end". `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
+    `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
     """
 
-    instruction: Instruction
-    kind: str
-    run: Run
     index: int = -1
     pipe: str = ""
-    reads: int = 0  #: register bytes
-    writes: int = 0
-    control: str = ""
     fence: str = ""  #: "slm" or "ugm"
     is_dpas: bool = False
     factors: int = 0  #: of `reads`, the bytes of src1 and src2 of a dpas
     is_send: bool = False
     unit: str = ""  #: that a message goes to; the mnemonic of other instructions
     drains: bool = False  #: takes longer than any in-order instruction, as IGC counts
-    faults: tuple[tuple[str, str], ...] = ()  #: (kind, message) of findings that the encoding alone shows
-
-    def running(self, run: Run) -> Step:
-        """The step with its work, which needed the step itself."""
-        self.run = run
-        return self
 
 
 @define
@@ -65,9 +53,3 @@ class Context:
     def fault(self, kind: str, message: str) -> None:
         """Note a finding that the encoding alone shows."""
         self.faults.append((kind, message))
-
-
-def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
-    """The error for something the simulator does not execute."""
-    reason = f" ({why})" if why else ""
-    return Unsupported(f"`{instruction.text}` at {instruction.address:#x} is not simulated{reason}")
