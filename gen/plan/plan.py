@@ -270,49 +270,24 @@ def _part(
     facts: TargetFacts,
 ) -> Part:
     tile_m, tile_n, tile_k = config.tile
-    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     blocks = -(-product.k // (tile_k * config.slices))
-    of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (product.of_n, product.of_m))
-    depth = blocks * config.slices * tile_k
-
-    def packing(view: View, rows: int) -> Packing | None:
-        if view.memory.name not in config.packed:
-            return None
-        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
-        return packed(view, product.role, (rows, depth), image_of=chunk)
-
-    packings = packing(product.of_n, tiles[1] * tile_n), packing(product.of_m, tiles[0] * tile_m)
+    packings = _packings(product, config, facts, blocks * config.slices * tile_k)
     from_n, from_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
-    if windows and packings[1]:
-        raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
-    if windows and isinstance(unit, MmaTile):
-        run = tile_k // len(windows.taps)
-        shapes = (tile_n, tile_k), (tile_m + windows.reach, run)
-        of_n = operand_in_rows(
-            from_n, unit.atom.a_elem, shapes[0], unit.a, config, facts, run=run, often=config.waves[0]
-        )
-        of_m = operand_in_rows(
-            windows.source, unit.atom.b_elem, shapes[1], unit.b, config, facts, often=len(windows.taps)
-        )
-        of_m = evolve(of_m, taps=windows.taps)
-    elif isinstance(unit, MmaTile):
+    if isinstance(unit, LaneTile):
+        of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (from_n, from_m))
+    elif windows:
+        if packings[1]:
+            raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
+        of_n, of_m = _with_windows(from_n, windows, unit, config, facts)
+    else:
         direct_n, direct_m = config.direct
         of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = kept_apart((of_n, of_m), facts)
-        of_n, of_m = (
-            evolve(o, made=dequantise.of(problem, view, (rows, tile_k)))
-            for o, view, rows in ((of_n, product.of_n, tile_n), (of_m, product.of_m, tile_m))
-        )
+        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, (tile_n, tile_k)))
+        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
-    grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
-    batch = product.batch
-    mapping = WorkgroupMapping.of(*tiles, k=config.slices, batch=batch, order=config.map, blocks=blocks, grain=grain)
-    if problem.runtime:
-        result = product.result
-        exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
-        products = result.length(2) if len(result.axes) > 2 else 1
-        mapping = WorkgroupMapping.sized((batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
+    mapping = _mapping(problem, product, config, blocks)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
@@ -320,6 +295,49 @@ def _part(
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
+
+
+def _packings(
+    product: Product, config: Config, facts: TargetFacts, depth: int
+) -> tuple[Packing | None, Packing | None]:
+    """How launches pack N's and M's input, as whole tiles of rows of so many elements of K."""
+
+    def packing(view: View, rows: int, tile: int) -> Packing | None:
+        if view.memory.name not in config.packed:
+            return None
+        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
+
+    tile_m, tile_n, _ = config.tile
+    return packing(product.of_n, product.n, tile_n), packing(product.of_m, product.m, tile_m)
+
+
+def _with_windows(
+    of_n: View, windows: Resident, unit: MmaTile, config: Config, facts: TargetFacts
+) -> tuple[Operand, Operand]:
+    """N's input, of which a block has a run for each tap, and M's, whose windows are resident."""
+    tile_m, tile_n, tile_k = config.tile
+    taps, a, b = windows.taps, unit.atom.a_elem, unit.atom.b_elem
+    run = tile_k // len(taps)
+    runs = operand_in_rows(of_n, a, (tile_n, tile_k), unit.a, config, facts, run=run, often=config.waves[0])
+    rows = tile_m + windows.reach, run
+    seen = operand_in_rows(windows.source, b, rows, unit.b, config, facts, often=len(taps))
+    return runs, evolve(seen, taps=taps)
+
+
+def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:
+    """Who computes which tile, and which of so many blocks of K a slice."""
+    tile_m, tile_n, _ = config.tile
+    tiles = -(-product.m // tile_m), -(-product.n // tile_n)
+    if not problem.runtime:
+        grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
+        return WorkgroupMapping.of(
+            *tiles, k=config.slices, batch=product.batch, order=config.map, blocks=blocks, grain=grain
+        )
+    result = product.result
+    exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
+    products = result.length(2) if len(result.axes) > 2 else 1
+    return WorkgroupMapping.sized((product.batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
 
 
 def _around_images(product: Product, packings: tuple[Packing | None, Packing | None]) -> Product:
