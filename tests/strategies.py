@@ -271,7 +271,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         config = attrs.evolve(
             shapes[draw(st.sampled_from(range(len(shapes))))],
             slots=draw(st.integers(1, 3)),
-            taps=draw(st.sampled_from(("split", "chunk", "fused", "runs"))),
+            taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),
             subtiles=draw(st.sampled_from(facts.core.subtiles)),

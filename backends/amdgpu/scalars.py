@@ -106,8 +106,7 @@ class AmdScalars(Scalars):
     def _uniform(self, e: x.Expr) -> Operand:
         unsigned = e.type.elem.kind is Kind.UNSIGNED
         if e.type.elem.is_bool:
-            self.condition(e)
-            return self.out.salu("s_cselect_b32", Imm(1), Imm(0))
+            return self._where(e, Imm(1), "s_cselect_b32", 1)
         match e:
             case x.Add(addend, x.Select(cond, x.Const(_, 1), x.Const(_, 0))):  # a carry: scc is what s_addc adds
                 kept = self.value(addend)
@@ -122,6 +121,17 @@ class AmdScalars(Scalars):
                 self.condition(e.cond)
                 return self.out.salu("s_cselect_b32", chosen, other)
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {e}")
+
+    def _where(self, e: x.Expr, chosen: Operand, name: str, size: int) -> Reg:
+        """What is chosen where a uniform bool holds, else zero.
+
+        Of several that hold together each takes what those before it have left: two instructions for one.
+        """
+        e = plain(strip(e))
+        if isinstance(e, x.And):
+            return self._where(e.b, self._where(e.a, chosen, name, size), name, size)
+        self.condition(e)
+        return self.out.salu(name, chosen, Imm(0), size=size)
 
     def condition(self, e: x.Expr) -> None:
         """Leave a uniform bool in scc."""
@@ -194,8 +204,7 @@ class AmdScalars(Scalars):
         if isinstance(e, x.Comparison) and not _is_word(e.a.type):
             return self.elements.compared(e)(0, None)
         if self.uniform(e):
-            self.condition(e)
-            return self.out.salu("s_cselect_b64", Imm(-1), Imm(0), size=2)
+            return self._where(e, Imm(-1), "s_cselect_b64", 2)
         match e:
             case x.Comparison():
                 a, b = self.value(e.a), self.value(e.b)

@@ -21,24 +21,21 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     may all accesses in a loop, where the next barrier comes soon: none moves to where another subgroup meets it.
     """
     latencies = [i.op.latency for i in body]
-    named = [(*i.flag_uses(), *i.flag_defs()) for i in body]
-    registers, flags, memory = _Registers(latencies), dict[str, int](), _Memory(body, published, turns > 1)
+    registers, flags, memory = (
+        _Registers(latencies),
+        _Flags(body, is_loop=turns > 1),
+        _Memory(body, published, turns > 1),
+    )
     for turn in range(turns):
         for n, i in enumerate(body):
             found = registers.step(n, i, last=turn > 0)
-            for flag in named[n]:
-                if flag in flags:
-                    found[flags[flag]] = max(found.get(flags[flag], 0), 1)
+            for before in flags.step(n) if not turn else ():
+                found[before] = max(found.get(before, 0), 1)
             for before in memory.step(n, turn, is_barrier=i.op.barrier):
                 if before < len(body):  # of what follows only this turn matters
                     found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
             if found:
                 yield n, turn > 0, found
-            for flag in named[n]:
-                if turn:
-                    flags.pop(flag, None)
-                else:
-                    flags[flag] = n
 
 
 #: What kinds are told apart by: whether it is a fence, the barrier that it is, the memory that it touches and reads.
@@ -135,6 +132,48 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> boo
             if a.region == b.region and a.conflicts(b):
                 return True
     return False
+
+
+class _Flags:
+    """Who set each flag last for somebody, who has read it, and who has set it since for nobody.
+
+    Most scalar instructions set a flag that none reads. They stand between those that are read, in any order. Behind a
+    block somebody may read what it has set last, but behind the body of a loop the flag of its branch is set.
+    """
+
+    def __init__(self, body: Sequence[Instruction], *, is_loop: bool) -> None:
+        self._body = body
+        self._wanted = set(_wanted(body, is_loop))
+        self._setter: dict[str, int] = {}
+        self._readers: dict[str, list[int]] = {}
+        self._idle: dict[str, list[int]] = {}  #: who has set it since
+
+    def step(self, n: int) -> set[int]:
+        """The instructions that one must follow for its flags."""
+        found, i = set[int](), self._body[n]
+        for flag in i.flag_uses():
+            if flag in self._setter:
+                found.add(self._setter[flag])
+            self._readers.setdefault(flag, []).append(n)
+        for flag in i.flag_defs():
+            found.update(self._readers.get(flag, ()))
+            if (n, flag) in self._wanted:
+                found.update(self._idle.pop(flag, ()))
+                self._setter[flag], self._readers[flag] = n, []
+            else:
+                self._idle.setdefault(flag, []).append(n)
+        return found - {n}
+
+
+def _wanted(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, str]]:
+    """Which instructions set which flags for somebody."""
+    asked: dict[str, bool] = {}  #: whether who names it next reads it
+    for n in reversed(range(len(body))):
+        for flag in body[n].flag_defs():
+            if asked.get(flag, not is_loop):
+                yield n, flag
+            asked[flag] = False
+        asked |= dict.fromkeys(body[n].flag_uses(), True)
 
 
 #: Which instructions wrote words of a register tuple, or read them: the first word, and the one behind the last.

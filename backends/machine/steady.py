@@ -22,7 +22,7 @@ from convgen.ir.record import define, frozen
 Busy = Callable[[Instruction], int]
 
 _AHEAD = 250  #: slots; loads from global memory go ahead of their use by so much where they can: 1000 clocks
-_STRETCHES = 2  #: lengths of a turn that are tried, each longer by what is on its way too long
+_STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
 _ARRIVALS = 4  #: rounds at most, until what one turn leaves to the next is known
 _TURNS = 3  #: that are run to see what one takes
 #: slots; that an access of shared memory goes ahead of a barrier that does not wait for it, so that the pipe is free

@@ -11,7 +11,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
 from convgen.plan.combinations import ORDER, SUBTILES, Configs, along, by_tile
-from convgen.plan.config import CHUNK, LINES, RESIDENT, RUNS, SPLIT
+from convgen.plan.config import CHUNK, IMAGES, LINES, RESIDENT, RUNS, SPLIT
 from convgen.plan.copies import copied_at_once, even_rows, pitch_of
 from convgen.plan.registers import Held, Numbers, masks_of
 from convgen.plan.shapes import OperandLoad, Shape
@@ -47,7 +47,7 @@ def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: T
         return facts.costs.trim if load.along_k else facts.costs.trim_rows
     if load.as_rectangles:
         return _OF_RECTANGLES
-    if order in (SPLIT, RESIDENT, RUNS) or (order == LINES and load.widest > 1):
+    if order in (SPLIT, RESIDENT, RUNS, IMAGES) or (order == LINES and load.widest > 1):
         return 1.0
     even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
     return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE

@@ -21,6 +21,7 @@ PADDING = EXACT  #: where a config does not say
 SPLIT, CHUNK, FUSED, RESIDENT = "split", "chunk", "fused", "resident"  #: how K is cut into blocks
 APART, MERGED = "apart", "merged"  #: launches of several products
 COLUMNS = "columns"  #: stride phases as columns of one product
+IMAGES = "images"  #: K as one run, of the same pixel of all images one after the other
 RUNS, LINES = "runs", "lines"  #: ways to cut K, of few channels
 REGISTERS, DIRECT = "registers", "direct"
 COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
@@ -89,9 +90,9 @@ class Config:
     mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
     taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
-    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run; "runs": taps along rows of pixels and channels
-    #: are one dim; "lines": these taps and channels are padded to whole chunks; "resident": a block is some channels
-    #: of all taps
+    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run; "images": it is one of pixels, each of
+    #: all images; "runs": taps along rows of pixels and channels are one dim; "lines": these taps and channels are
+    #: padded to whole chunks; "resident": a block is some channels of all taps
     acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
     slices: int = 1  #: parts of K, each with workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
@@ -279,7 +280,10 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
-    "taps": ("split|chunk|fused|runs|lines|resident", _choice(SPLIT, CHUNK, FUSED, RUNS, LINES, RESIDENT)),
+    "taps": (
+        "split|chunk|fused|images|runs|lines|resident",
+        _choice(SPLIT, CHUNK, FUSED, IMAGES, RUNS, LINES, RESIDENT),
+    ),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),

@@ -28,8 +28,9 @@ from convgen.plan import dequantise, steps, views
 from convgen.plan.atoms import chosen_atom, mma_tile
 from convgen.plan.checks import check_words
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import CHUNK, EXACT, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
+from convgen.plan.config import CHUNK, EXACT, IMAGES, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
+from convgen.plan.images import by_images
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
@@ -227,6 +228,8 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
     tile_k, elem = config.tile[2], unit.atom.elem_bytes
     if config.taps == LINES:
         return tuple(in_lines(p, facts) for p in views.products(problem, 1, config.reorder, config.phases))
+    if config.taps == IMAGES:
+        return tuple(by_images(p) for p in views.products(problem, 1, config.reorder, config.phases))
     if config.taps != RUNS:
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)

@@ -17,10 +17,25 @@ from convgen.ir.types import Type, scalar
 from convgen.passes.messages.linear import WORD, linearize
 from convgen.passes.messages.planes import is_plane, rectangle_of
 from convgen.plan.atoms import converted
-from convgen.plan.config import APART, CHUNK, COLUMNS, DIRECT, FUSED, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Way
+from convgen.plan.config import (
+    APART,
+    CHUNK,
+    COLUMNS,
+    DIRECT,
+    FUSED,
+    IMAGES,
+    LINES,
+    MERGED,
+    RESIDENT,
+    RUNS,
+    SPLIT,
+    Config,
+    Way,
+)
 from convgen.plan.contraction import Product, reordered
 from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
 from convgen.plan.directions import have_columns
+from convgen.plan.images import are_worth
 from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
 from convgen.plan.padding import windows
@@ -137,15 +152,24 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
     if shape.lines:
         return Choices(_TILE_M, _TILE_N, tiles_k, grids, (LINES,), tuple(Way(*pipeline) for pipeline in pipelines))
-    orders = [SPLIT] if shape.inner % tiles_k[-1] == 0 else [SPLIT, FUSED]
-    if shape.inner % chunk:
-        orders.append(CHUNK)
     loads = shape.loads(atom, facts)
+    orders = _k_orders(shape, loads, tiles_k[-1], chunk, facts)
     if not any(load.along_k or load.by_reads for load in loads):
         tiles_k = tuple(dict.fromkeys((*tiles_k, *(row // elem for row in facts.core.turned_rows))))
     through = (*_without_registers(loads, types, elem, facts), *(Way(*p) for p in pipelines))
     straight = (_STRAIGHT,) if _comes_as_fragments(shape, atom, facts) else ()
-    return Choices(_TILE_M, _TILE_N, tiles_k, grids, tuple(orders), through + straight)
+    return Choices(_TILE_M, _TILE_N, tiles_k, grids, orders, through + straight)
+
+
+def _k_orders(
+    shape: Shape, loads: Iterable[OperandLoad], deepest: int, chunk: int, facts: TargetFacts
+) -> tuple[str, ...]:
+    """Ways to cut K. By images alone where offsets of surfaces say for all lanes where their pixel is."""
+    turned = all(load.by_reads or not load.along_k for load in loads)
+    if facts.surfaces and turned and are_worth(shape.of_n, shape.of_m):
+        return (IMAGES,)
+    orders = (SPLIT,) if shape.inner % deepest == 0 else (SPLIT, FUSED)
+    return (*orders, CHUNK) if shape.inner % chunk else orders
 
 
 def _tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from convgen.backends.machine.instruction import (
     Unit,
     VirtualRegister,
 )
-from tests.backends.machines import SHARED, VALU, functions
+from tests.backends.machines import BRANCH, COMPARE, SALU, SELECT, SHARED, VALU, functions
 from tests.strategies import FIXED
 
 FENCE = Opcode("fence", Unit.GLOBAL, latency=9, fence=True)
@@ -35,8 +35,25 @@ def words(r: Reg) -> set[int]:
     return set(range(r.first, r.first + r.count))
 
 
-def flags(i: Instruction) -> set[str]:
-    return {*i.flag_uses(), *i.flag_defs()}
+def is_kept(body: Sequence[Instruction], n: int, flag: str, in_loop: bool) -> bool:
+    """Whether an instruction sets a flag and somebody reads it, who may stand behind a block that is no loop."""
+    users = (i for i in body[n + 1 :] if flag in (*i.flag_uses(), *i.flag_defs()))
+    following = next(users, None)
+    wanted = not in_loop if following is None else flag in following.flag_uses()
+    return wanted and flag in body[n].flag_defs()
+
+
+def keeps_flag(body: Sequence[Instruction], m: int, n: int, flag: str, in_loop: bool) -> bool:
+    """Whether one must follow an earlier one for a flag: not where both only read it, or both set it for nobody, and
+    what is between does, too.
+    """
+    named = [i for i in body[m : n + 1] if flag in (*i.flag_uses(), *i.flag_defs())]
+    if named[:1] != [body[m]] or named[-1:] != [body[n]]:
+        return False
+    readers = [flag in i.flag_uses() for i in named]
+    setters = [flag in i.flag_defs() for i in named]
+    kept = [is_kept(body, k, flag, in_loop) for k in range(m, n + 1)]
+    return any(setters) and (any(readers) or any(kept))
 
 
 def keeps_order(a: Instruction, b: Instruction, published: Ahead, in_loop: bool) -> bool:
@@ -57,10 +74,10 @@ def keeps_order(a: Instruction, b: Instruction, published: Ahead, in_loop: bool)
 
 
 def reasons(a: Instruction, b: Instruction, published: Ahead, in_loop: bool) -> Iterator[int]:
-    """Why `b` must follow an earlier `a`, by the slots that it has to wait then."""
+    """Why `b` must follow an earlier `a`, by the slots that it has to wait then, flags apart."""
     if meet(a.defs(), b.uses()):
         yield a.op.latency
-    if meet(a.defs(), b.defs()) or flags(a) & flags(b):
+    if meet(a.defs(), b.defs()):
         yield 1
     if meet(a.uses(), b.defs()):
         yield 0
@@ -77,12 +94,12 @@ def closure(edges: dict[int, dict[int, int]], count: int) -> list[set[int]]:
 
 
 def needed(code: Sequence[Instruction], n: int, published: Ahead, in_loop: bool) -> Iterator[tuple[int, int]]:
-    """What an instruction must wait for itself: last writers of words, users of flags, what a barrier is there for."""
+    """What an instruction must wait for itself: last writers of words and of flags, what a barrier is there for."""
     i = code[n]
     for word in (Reg(r.vreg, at, 1) for r in i.uses() for at in words(r)):
         yield from [(m, code[m].op.latency) for m in range(n) if meet(code[m].defs(), [word])][-1:]
-    for flag in flags(i):
-        yield from [(m, 1) for m in range(n) if flag in flags(code[m])][-1:]
+    for flag in i.flag_uses() if not in_loop else ():
+        yield from [(m, 1) for m in range(n) if flag in code[m].flag_defs()][-1:]
     awaited = set[int]()
     for m in reversed(range(n if i.barrier else 0)):
         if m not in awaited and keeps_order(code[m], i, published, in_loop):
@@ -111,6 +128,10 @@ def test_all_that_must_follow_follows(function: Function, fences: list[int], tur
             n: {m: max(why) for m in range(n) if (why := [*reasons(code[m], code[n], published, turns > 1)])}
             for n in range(len(code))
         }
+        for n in range(len(code)):  # a loop's branch sets its flag anew
+            for m in range(n // count * count, n):
+                if any(keeps_flag(body, m % count, n % count, flag, turns > 1) for flag in ("scc", "vcc")):
+                    pairs[n][m] = max(pairs[n].get(m, 0), 1)
         for n, before in found.items():
             assert all(latency <= pairs[n][m] for m, latency in before.items())
         for n in range(count if turns > 1 else 0):  # of the next turn as of this one
@@ -125,6 +146,22 @@ def _follows(*body: Instruction) -> dict[int, dict[int, int]]:
     """What each instruction must follow."""
     function = Function("f", [BasicBlock("entry", list(body))])
     return {n: before for n, _, before in dependences(body, accesses_ahead(function))}
+
+
+def test_who_sets_a_flag_for_nobody_stands_between_those_that_are_read() -> None:
+    """Sums set it as they are made, in any order; a comparison and its reader keep them on their side."""
+    results = [Reg(VirtualRegister(n, "s", 1, f"r{n}"), 0, 1) for n in range(5)]
+    sums = [Instruction(SALU, (r,)) for r in results[:4]]
+    compare, select = Instruction(COMPARE), Instruction(SELECT, (results[4],))
+    end = Instruction(COMPARE), Instruction(BRANCH)
+    assert _follows(sums[0], sums[1], compare, select, sums[2], sums[3], *end) == {
+        2: {0: 1, 1: 1},
+        3: {2: 1},
+        4: {3: 1},
+        5: {3: 1},
+        6: {3: 1, 4: 1, 5: 1},
+        7: {6: 1},
+    }
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -94,6 +94,11 @@ CONFIGS = {
     "fused": "slots=3 taps=fused",
     "sliced": "slots=2 taps=fused slices=3",
 }
+#: the same, of gradients of weights alone
+BY_IMAGES = {
+    "images": "slots=2 taps=images",
+    "sliced images": "slots=3 taps=images slices=2",
+}
 #: direction -> the input that is masked in padding, the other one
 INPUTS = {"FWD_D": ("src", "wei"), "BWD_D": ("diff_dst", "wei"), "BWD_W": ("src", "diff_dst")}
 DENSE, STRIDED = "mb2ic5ih7oc6kh3ph1", "mb2ic5ih9oc6kh3sh2ph1"
@@ -136,6 +141,16 @@ def test_a_nan_or_infinity_reaches_what_it_is_multiplied_into(dir: str, shape: s
     dims = problem.tensor(masked).dims
     value = np.inf if config in ("chunk", "sliced") else np.nan
     found, right = spoiled(problem, CONFIGS[config], masked, (0, dims[1] - 1, 2, dims[3] - 1), value)
+    assert right.any()
+    assert not right.all()
+    assert np.array_equal(found, right)
+
+
+@pytest.mark.parametrize("config", BY_IMAGES.values(), ids=BY_IMAGES)
+@pytest.mark.parametrize("name", INPUTS["BWD_W"])
+def test_by_images_padding_contributes_nothing_either(name: str, config: str) -> None:
+    problem = Conv.parse(STRIDED, dir="BWD_W", dt="f32")
+    found, right = spoiled(problem, config, name, (1, 4, 0, 0), np.inf)
     assert right.any()
     assert not right.all()
     assert np.array_equal(found, right)

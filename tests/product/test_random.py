@@ -157,7 +157,7 @@ def test_every_trait_is_drawn() -> None:
     wanted = {
         *("FWD_B", "FWD_D", "FWD_I", "BWD_D", "BWD_W", "BWD_WB", "1-D", "2-D", "3-D"),
         *("f16", "bf16", "f32", "f64", "s8", "u8", "s32"),
-        *("split", "chunk", "fused", "runs", "resident", "v", "a", "1 slots", "2 slots", "3 slots"),
+        *("split", "chunk", "fused", "images", "runs", "resident", "v", "a", "1 slots", "2 slots", "3 slots"),
         *(
             "no images",
             "one group",

@@ -209,6 +209,19 @@ def test_a_uniform_branch() -> None:
     run_both(k.done(), buffers=memory(0))
 
 
+def test_conditions_that_hold_together_take_two_instructions_each() -> None:
+    """Of scalars: each chooses what the ones before it have left."""
+    k, _, out, thread = start("together")
+    a, b = k.let("a", k.group[0] * 3), k.let("b", k.subgroup + 1)
+    both = (a < 2) & (b.to(u32) < const(2, u32)) & ne(a, b)
+    store(k, out, thread, select(both, Lane(), thread + 7))
+    kernel = k.done()
+    run_both(kernel, buffers=memory(0))
+    text = TARGET.emit(pipeline.run(kernel, TARGET.facts)).text
+    assert text.count("s_cmp_") == text.count("s_cselect_b64") == 3
+    assert "s_cselect_b32" not in text
+
+
 @pytest.mark.parametrize("to", [f16, bf16])
 def test_conversions_round_to_nearest_even(to: object) -> None:
     assert to in (f16, bf16)
