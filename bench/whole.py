@@ -4,13 +4,23 @@ That is the time of the useful multiply-adds on all matrix units at the clock th
 reading inputs and writing the result once at the memory's rate, whichever is longer. The share is that of all launches
 of a problem without what no kernel escapes by the model: that the first one starts, and that the caches give back the
 result behind the last. `of all` counts these, too.
+
+With FOLDER, where a tool `hotloop.py` counts what the loop of an object makes of the matrix unit, each case is compiled
+with several configs instead, and the one whose loop is best stands beside the chooser's: what is quicker by the profile
+although its loop is not says where the two disagree.
+
+    python bench/whole.py --target gfx942 --only BWD_W --loops FOLDER --configs 30
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import util
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import attrs
 import numpy as np
@@ -20,12 +30,14 @@ from rich.table import Table
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.ir.error import UserError
 from convgen.ir.types import scalar
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.profile import launches
 from convgen.profile.launches import Times
 from convgen.run import prepared
+from convgen.tune import trials
 
 _TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 LAYERS = {
@@ -112,6 +124,67 @@ def row(case: Case, target: str, config: str | None = None) -> Row:
     )  # fmt: skip
 
 
+# ---------------------------------------------------------------- loops
+
+Analysis = Callable[[str], list[dict[str, Any]]]  #: of the kernels of an object
+
+
+@attrs.frozen
+class Looped:
+    """A case with one config."""
+
+    case: str
+    config: str
+    us: float
+    loop: float  #: share of the matrix unit in use in the loop, by the tool; 0 without one
+    bound: str  #: by the profile
+
+
+def analysis(folder: Path) -> Analysis:
+    """That of the tool in a folder."""
+    spec = util.spec_from_file_location("hotloop", folder / "hotloop.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := util.module_from_spec(spec))
+    found: Analysis = module.analyze
+    return found
+
+
+def looped(case: Case, target: str, analyze: Analysis, count: int) -> list[Looped]:
+    """A case with the configs that are worth timing, the chooser's first."""
+    found = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.hsaco"
+        for config in trials.worth_timing(case.problem, target, count):
+            try:
+                code = driver.compile(driver.build(case.problem, target, config=config))
+            except UserError:  # of registers that do not suffice
+                continue
+            assert code.object is not None
+            path.write_bytes(code.object)
+            kernels = [kernel for kernel in analyze(str(path)) if kernel.get("mfma")]
+            main = max(kernels, key=lambda kernel: kernel["flops_iter_wave"], default={})
+            times = launches.profile(prepared.of_launches(code.record, code.object, case.name))
+            share, bound = float(main.get("mca_util") or 0), times.longest.bound
+            found.append(Looped(case.title, code.config, times.total, share, bound))
+    return found
+
+
+def compare_loops(target: str, wanted: str, analyze: Analysis, count: int, *, as_json: bool) -> None:
+    table = Table("case", "config", "us", "loop", "bound")
+    for case in track([c for c in CASES if wanted in c.title], transient=True, console=Console(stderr=True)):
+        found = looped(case, target, analyze, count)
+        for each in found if as_json else ():
+            print(json.dumps(attrs.asdict(each)), flush=True)
+        for each in dict.fromkeys((found[0], max(found, key=lambda each: each.loop))) if found else ():
+            table.add_row(each.case, each.config, f"{each.us:.2f}", f"{each.loop:.2f}", each.bound)
+    if not as_json:
+        Console(width=200).print(table)
+
+
+# ---------------------------------------------------------------- whole kernels
+
+
 def rows(target: str, wanted: str) -> Iterator[Row]:
     chosen = [c for c in CASES if wanted in c.title]
     for case in track(chosen, transient=True, console=Console(stderr=True)):
@@ -123,7 +196,13 @@ def main() -> None:
     parser.add_argument("--target", default="gfx942")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose `name direction type` contains it")
     parser.add_argument("--json", action="store_true", help="print one JSON object a case instead of a table")
+    parser.add_argument("--loops", type=Path, metavar="FOLDER", help="of the tool that counts loops")
+    parser.add_argument("--configs", type=int, default=30, help="of a case, with --loops")
     options = parser.parse_args()
+    if options.loops is not None:
+        analyze = analysis(options.loops)
+        compare_loops(options.target, options.only, analyze, options.configs, as_json=options.json)
+        return
     table = Table("case", "config", "us", "ideal", "share", "of all", "matrix", "launches", "bound")
     found = []
     for each in rows(options.target, options.only):
