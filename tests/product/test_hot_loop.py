@@ -62,6 +62,7 @@ def invariant(lines: list[str]) -> list[str]:
     return [t for t in vector if not registers(t.partition(",")[2]) & inside]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("direction", "layer"), LAYERS)
 def test_hot_loops_compute_only_what_changes(direction: str, layer: str, tmp_path: Path) -> None:
     path = tmp_path / "k.s"

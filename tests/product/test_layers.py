@@ -35,6 +35,7 @@ def assert_right(problem: Problem, target: str) -> None:
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("target", samples.SIMULATED)
 @pytest.mark.parametrize(
     ("layer", "direction"),
