@@ -233,10 +233,14 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     return hull(ranges(e.a), (low, high))
 
 
+def spelled(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> x.Expr:
+    """An expression, or what it names."""
+    return meanings.get(e, e) if isinstance(e, x.Var) else e
+
+
 def turned_over(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, int] | None:
     """t and r if an expression is the smaller one, without a sign, of t and t - r: of t below 2r the rest by r."""
-    e = e.a if isinstance(e, x.Cast) else e
-    e = meanings.get(e, e) if isinstance(e, x.Var) else e
+    e = spelled(e.a if isinstance(e, x.Cast) else e, meanings)
     if not isinstance(e, x.Min) or e.type.elem is not u32:
         return None
     return next(((t, r) for t, left in ((e.a, e.b), (e.b, e.a)) if (r := _less(t, left, meanings))), None)
@@ -246,7 +250,7 @@ def _less(a: x.Expr, b: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> int:
     """By which constant, from 1, the second of two words is less than the first, modulo 2^32; else 0."""
     if isinstance(a, x.Cast) and isinstance(b, x.Cast):
         a, b = a.a, b.a
-    match meanings.get(b, b) if isinstance(b, x.Var) else b:
+    match spelled(b, meanings):
         case x.Add(t, x.Const(_, more)) if t is a:
             return -more % (1 << 32)
         case x.Sub(t, x.Const(_, less)) if t is a:

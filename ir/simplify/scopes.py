@@ -12,9 +12,9 @@ from typing import Any
 
 from convgen.ir import expr as x
 from convgen.ir.latest import Latest
-from convgen.ir.mutate import free_vars, statements
+from convgen.ir.mutate import free_vars
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.bounds import WIDTH, Bounds, Range, hull, turned_over, type_range, within
+from convgen.ir.simplify.bounds import WIDTH, Bounds, Range, hull, spelled, turned_over, type_range, within
 from convgen.ir.stmt import ExitIf, For, Let, Stmt
 
 
@@ -67,7 +67,7 @@ class Scope:
         self.bind(s.var, loop_range(self.bounds, s))
         carried = [
             (var, self.bounds(init), value)
-            for var, init, value in zip(s.carried, s.inits, _spelled_out(s))
+            for var, init, value in zip(s.carried, s.inits, s.yields)
             if not var.type.elem.is_float
         ]
         if not carried:
@@ -76,7 +76,8 @@ class Scope:
         found = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
         again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations behind the first
         digits: dict[Any, Range] = {}
-        for var, init, value in carried:
+        for var, init, named in carried:
+            value = spelled(named, trial.meanings)
             turned = turned_over(value, trial.meanings)
             if isinstance(value, x.Select) or turned:
                 digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
@@ -112,14 +113,6 @@ class Scope:
             self.visit(inner)
         if isinstance(s, For):
             self.results(s)
-
-
-def _spelled_out(s: For) -> Iterator[x.Expr]:
-    """What a loop's body yields, without a name where it has one."""
-    named = {e for e in s.yields if isinstance(e, x.Var)}
-    lets = statements(s.body) if named else ()
-    values = {each.var: each.value for each in lets if isinstance(each, Let) and each.var in named}
-    yield from (values.get(e, e) if isinstance(e, x.Var) else e for e in s.yields)
 
 
 def _growth(scope: Scope, e: x.Expr, v: x.Var) -> Range | None:
