@@ -49,8 +49,9 @@ _TILE_M = (32, 64, 96, 128, 192, 256)
 _MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as many rows around its own
 _TILE_N = (16, 32, 64, 96, 128, 192, 256)
 
-_OF_RUNS = (2, 1)  #: slots and stages that are tried first, by `convgen profile` of first layers
-_GRIDS_OF_RUNS = ((3, 1, 1), (2, 4, 1))  #: the same
+_FEW_BLOCKS = 16  #: blocks of K of runs; of so few, as first layers forward have, deep pipelines do not pay
+_OF_FEW_BLOCKS = (2, 1)  #: slots and stages that win ties there, by `convgen profile` of first layers
+_GRIDS_OF_RUNS = ((3, 1, 1), (2, 4, 1))  #: subgroups; that win ties of runs, by the same
 _MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
 _MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
@@ -144,9 +145,11 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         depths = (k for k in tiles_k if k % atom.k == 0 and shape.inner % k == 0)
         tiles_k = tuple(k * len(shape.windows.taps) for k in depths)
         return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
-    if shape.runs:  # blocks are few, so that deep pipelines do not pay; copies come out even over other workgroups, too
-        pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_RUNS))
-        ways, blocks = tuple(Way(*pipeline) for pipeline in pipelines), max(1, shape.inner // shape.runs)
+    if shape.runs:  # copies come out even over other workgroups, too
+        blocks = max(1, shape.inner // shape.runs)
+        if shape.outer * blocks <= _FEW_BLOCKS:
+            pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_FEW_BLOCKS))
+        ways = tuple(Way(*pipeline) for pipeline in pipelines)
         # In loops that go round in whole runs it is known beforehand what is trimmed of a message.
         ways = tuple(way for way in ways if way.round % blocks == 0) or ways
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
