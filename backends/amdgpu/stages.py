@@ -56,9 +56,9 @@ def _schedule(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
 
 
-def _allocate(made: MachineKernel) -> MachineKernel:
+def _allocate(made: MachineKernel, *, largest_first: int = False) -> MachineKernel:
     """Every virtual register gets a place, for good: nothing is spilled."""
-    return evolve(made, allocation=allocate(made.code, made.banks))
+    return evolve(made, allocation=allocate(made.code, made.banks, largest_first=bool(largest_first)))
 
 
 def _wait(made: MachineKernel) -> MachineKernel:
@@ -108,6 +108,8 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
         raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
 
 
+#: Where kernels keep many scalars, what pairs leave empty decides.
+_LARGEST_FIRST = Rung({"largest_first": True})
 #: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so. It takes
 #: longer than another config does.
 _AS_WRITTEN = Rung(
@@ -120,7 +122,7 @@ STAGES = (
     Stage("pairs", _pair, optional=True),
     Stage("rotate", _rotate, optional=True),
     Stage("schedule", _schedule, optional=True),
-    Stage("allocate", _allocate, ladders=((Rung(),), (_AS_WRITTEN,))),
+    Stage("allocate", _allocate, ladders=((Rung(),), (_LARGEST_FIRST,), (_AS_WRITTEN,))),
     Stage("waits", _wait),
     Stage("hazards", _pad),
     Stage("print", _print),

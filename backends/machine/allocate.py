@@ -48,11 +48,16 @@ class Allocation:
 
 
 def allocate(
-    function: Function, banks: Mapping[str, Bank], live: Mapping[VirtualRegister, int] | None = None
+    function: Function,
+    banks: Mapping[str, Bank],
+    live: Mapping[VirtualRegister, int] | None = None,
+    *,
+    largest_first: bool = False,
 ) -> Allocation:
     """Place every virtual register of these banks; DoesNotFit if one is too small.
 
-    `live` are the live ranges, if they are known already.
+    `live` are the live ranges, if they are known already. In order of their first positions registers take few words;
+    with the largest tuples first, smaller ones fill what alignment leaves empty between them.
     """
     live = {v: at for v, at in (Liveness(function).ranges() if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
@@ -67,8 +72,8 @@ def allocate(
             words[word] |= mask
 
     # Pinned registers first; then by first position, larger tuples before smaller.
-    def key(v: VirtualRegister) -> tuple[bool, int, int, int]:
-        return v.fixed is None, live[v] & -live[v], -v.size, v.number
+    def key(v: VirtualRegister) -> tuple[bool, int, int, int, int]:
+        return v.fixed is None, -v.size * largest_first, live[v] & -live[v], -v.size, v.number
 
     for v in sorted(live, key=key):
         bank = banks[v.bank]

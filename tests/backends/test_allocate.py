@@ -95,6 +95,13 @@ def test_tuples_start_even() -> None:
         allocated(3, define(odd), define(pair), define(reg(2), odd, pair))
 
 
+def test_with_the_largest_first_smaller_ones_fill_what_is_left() -> None:
+    odd, pair = reg(0), reg(1, 2)
+    body = straight(define(odd), define(pair), define(reg(2), odd, pair))
+    found = allocate(body, {"v": Bank(3, {1: 1, 2: 2})}, largest_first=True)
+    assert (found.base[odd.vreg], found.base[pair.vreg]) == (2, 0)
+
+
 def test_early_clobber_results_do_not_take_the_place_of_an_operand() -> None:
     a, b, d = reg(0, 2), reg(1, 2), reg(2, 4)
     product = Instruction(MATRIX, (d,), (a, b, Imm(0)))
