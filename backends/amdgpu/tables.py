@@ -273,8 +273,8 @@ _CORE = Core(
 #: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
 _COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
 #: Turns of a loop: of the 420 clocks of the same constants (`far`), where all comes from memory, as much as ranks best
-#: by `convgen profile`: of the layers of `bench/whole.py` and seven others like them, two are 5 and 7 % quicker with 240
-#: than with 300, one takes 2 % longer with 200, eight up to 5 % with 420.
+#: by `convgen profile`: of the layers of `bench/whole.py` and six others like them, two are 5 and 7 % quicker with
+#: 240 than with 300, one takes 2 % longer with 200, eight up to 5 % with 420.
 _COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284, far=240)
 #: What one slot exposes: of three loops with resident windows, by `convgen profile`, .07, .2 and .6 of LDS's clocks.
 #: Clocks of a load: of the same layers, a first layer forward is 6 % quicker with 18 than with 16, two others are 4 %
