@@ -61,14 +61,14 @@ def test_each_pass_keeps_the_meaning(case: Case) -> None:
 
 
 @pytest.mark.parametrize("disabled", DISABLED, ids="+".join)
-@settings(FEW, max_examples=5)
+@settings(FEW, max_examples=3)
 @given(case=cases(GFX942))
 def test_optimising_passes_may_be_left_out(disabled: tuple[str, ...], case: Case) -> None:
     check_without(case, disabled)
 
 
 @pytest.mark.parametrize("target", XE)
-@settings(FEW, max_examples=5)
+@settings(FEW, max_examples=2)
 @given(data=st.data())
 def test_each_pass_keeps_the_meaning_on_xe(target: str, data: st.DataObject) -> None:
     """Flat addresses, blocks, halves of barriers; on xehpg, instructions of two subgroups."""

@@ -13,7 +13,7 @@ from convgen.problem.matmul import parse_problem
 from convgen.run import verify
 from tests.strategies import SWEEP
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 LINES = (

@@ -22,6 +22,8 @@ from convgen.run import reference, verify
 from tests import samples
 from tests.product import test_padding as padding
 
+pytestmark = pytest.mark.in_turn(2)
+
 CONFIG = {
     "amd": "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused phases=columns",
     "xe": "tile=32x32x32 waves=2x2 mma=16x8x16 slots=1 taps=split phases=columns",

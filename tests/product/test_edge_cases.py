@@ -24,7 +24,7 @@ from convgen.problem.tensors import TensorSpec
 from convgen.run import reference, verify
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 Fact = Callable[[Axis], bool]
 Array = npt.NDArray[np.generic]

@@ -12,7 +12,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, verify
 from convgen.run.ranges import chained
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 TARGETS = ("gfx942", "xehpc")
 CONVOLUTION = "mb1ic16ih6oc20kh3ph1"

@@ -15,7 +15,7 @@ from convgen.run import verify
 from convgen.run.reference import Array
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 SIGNED_ONLY = ("gfx90a", "gfx942", "gfx950")
 MIXING = ("xehpg", "xehpc")

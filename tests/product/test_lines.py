@@ -17,6 +17,8 @@ from convgen.problem.conv import Conv
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
+pytestmark = pytest.mark.in_turn(2)
+
 LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 FIRST = "mb1ic3ih9oc16oh9kh3ph1"  #: a first layer whose rows of pixels are no whole words
 GRIDS = {

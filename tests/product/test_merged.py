@@ -49,7 +49,7 @@ def found(problem: Conv, target: str) -> tuple[int, int] | None:
 def test_strided_problems_are_right(target: str) -> None:
     random = Random(f"merged {target}")
     results = (found(strided(random), target) for _ in range(8))
-    ran = list(islice(filter(None, results), 3))
+    ran = list(islice(filter(None, results), 2))
     assert len(ran) >= 2
     assert all(wrong == 0 for _, wrong in ran)
     assert min(launches for launches, _ in ran) == 1

@@ -12,7 +12,7 @@ from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, verify
 from tests.strategies import always
 
-pytestmark = pytest.mark.in_turn(2)
+pytestmark = pytest.mark.in_turn(3)
 
 TARGETS = ("gfx942", "xehpc")
 OTHERS = ("gfx90a", "gfx950", "xehpg")

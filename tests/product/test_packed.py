@@ -18,6 +18,8 @@ from convgen.run import verify
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
+pytestmark = pytest.mark.in_turn(2)
+
 LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 STEM = "mb1ic3ih12oc16oh6kh7sh2ph3"
 GRIDS = {

@@ -13,7 +13,7 @@ from convgen.plan.plan import make_plan
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verify
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(4)
 
 TILE = "tile=32x32x32 waves=2x1 mma=16x16x16"
 DEEP = ("slots=1 stages=2", "slots=2 stages=2", "slots=2 stages=3", "slots=3 stages=2", "slots=4", "slots=4 stages=4")

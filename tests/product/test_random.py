@@ -75,7 +75,7 @@ def test_problems(case: tuple[Conv, str]) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_problems_with_configs(target: str) -> None:
-    @settings(FIXED, max_examples=3)
+    @settings(FIXED, max_examples=2)
     @given(cases(get(target).facts, work=1000, unusual=True))
     def run(case: Case) -> None:
         check(case[0], target, case[1])

@@ -19,6 +19,8 @@ from convgen.run import verify
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
+pytestmark = pytest.mark.in_turn(2)
+
 TARGETS = "gfx90a", "gfx942", "gfx950"
 XE = {"xehpg": ("2x2", "4x2", "1x2"), "xehpc": ("2x1", "2x2", "1x1")}  #: and grids of subgroups
 CHANNELS_LAST = {"stag": "axb", "wtag": "axb", "dtag": "axb"}

@@ -29,7 +29,7 @@ from tests.tile.kernels import (
     stencil,
 )
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(4)
 
 Matrix = npt.NDArray[Any]
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")

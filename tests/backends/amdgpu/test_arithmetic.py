@@ -26,7 +26,7 @@ from tests import trees as trees_on
 from tests.functions import check_bounds
 from tests.strategies import FIXED, SWEEP, Tree, trees
 
-pytestmark = pytest.mark.in_turn(3)
+pytestmark = pytest.mark.in_turn(4)
 
 _MANY = 1 << 14  #: operands of a function
 TARGETS = {name: targets.get(name) for name in FACTS}

@@ -29,7 +29,7 @@ from tests.product.changes import Change, described
 from tests.product.test_deletion_xe import changes
 from tests.strategies import FIXED, SWEEP, Tree, always, trees
 
-pytestmark = pytest.mark.in_turn(4)
+pytestmark = pytest.mark.in_turn(5)
 
 _MANY = 1 << 13  #: operands of a function
 TARGETS = {name: targets.get(name) for name in ("xehpg", "xehpc")}
