@@ -56,8 +56,8 @@ def allocate(
 ) -> Allocation:
     """Place every virtual register of these banks; DoesNotFit if one is too small.
 
-    `live` are the live ranges, if they are known already. In order of their first positions registers take few words;
-    with the largest tuples first, smaller ones fill what alignment leaves empty between them.
+    `live` are the live ranges, if they are known already. Registers go in the order of their first positions, or with
+    the largest tuples first, so that smaller ones fill what alignment leaves empty between them.
     """
     live = {v: at for v, at in (Liveness(function).ranges() if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}

@@ -49,6 +49,7 @@ def check(function: Function, allocation: Allocation) -> None:
 @given(functions())
 def test_no_two_live_registers_overlap(function: Function) -> None:
     check(function, allocate(function, BANKS))
+    check(function, allocate(function, BANKS, largest_first=True))
 
 
 def reg(number: int, size: int = 1) -> Reg:
