@@ -108,7 +108,7 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
         raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
 
 
-#: Where kernels keep many scalars, what pairs leave empty decides.
+#: Where registers are short, single ones must fill what pairs leave empty: kernels that keep many scalars fit so.
 _LARGEST_FIRST = Rung({"largest_first": True})
 #: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so. It takes
 #: longer than another config does.

@@ -71,7 +71,7 @@ def allocate(
         for word in range(at, at + v.size):
             words[word] |= mask
 
-    # Pinned registers first; then by first position, larger tuples before smaller.
+    # Pinned registers first; then by first position, larger tuples before smaller, or the other way round.
     def key(v: VirtualRegister) -> tuple[bool, int, int, int, int]:
         return v.fixed is None, -v.size * largest_first, live[v] & -live[v], -v.size, v.number
 
