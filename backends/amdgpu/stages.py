@@ -23,9 +23,9 @@ from convgen.ir.record import evolve
 
 #: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
 BANKS = {
-    "v": Bank(limit=256, alignment={1: 1, 2: 2}),
-    "a": Bank(limit=256, alignment={1: 1, 2: 2}),
-    "s": Bank(limit=102, alignment={1: 1, 2: 2, 4: 4}),
+    "v": Bank(limit=256, alignment={1: 1, 2: 2}, largest_first=True),
+    "a": Bank(limit=256, alignment={1: 1, 2: 2}, largest_first=True),
+    "s": Bank(limit=102, alignment={1: 1, 2: 2, 4: 4}, largest_first=True),
 }
 
 _KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
@@ -56,9 +56,9 @@ def _schedule(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
 
 
-def _allocate(made: MachineKernel, *, largest_first: int = False) -> MachineKernel:
+def _allocate(made: MachineKernel) -> MachineKernel:
     """Every virtual register gets a place, for good: nothing is spilled."""
-    return evolve(made, allocation=allocate(made.code, made.banks, largest_first=bool(largest_first)))
+    return evolve(made, allocation=allocate(made.code, made.banks))
 
 
 def _wait(made: MachineKernel) -> MachineKernel:
@@ -108,8 +108,6 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
         raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
 
 
-#: Where registers are short, single ones must fill what pairs leave empty: kernels that keep many scalars fit so.
-_LARGEST_FIRST = Rung({"largest_first": True})
 #: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so. It takes
 #: longer than another config does.
 _AS_WRITTEN = Rung(
@@ -122,7 +120,7 @@ STAGES = (
     Stage("pairs", _pair, optional=True),
     Stage("rotate", _rotate, optional=True),
     Stage("schedule", _schedule, optional=True),
-    Stage("allocate", _allocate, ladders=((Rung(),), (_LARGEST_FIRST,), (_AS_WRITTEN,))),
+    Stage("allocate", _allocate, ladders=((Rung(),), (_AS_WRITTEN,))),
     Stage("waits", _wait),
     Stage("hazards", _pad),
     Stage("print", _print),

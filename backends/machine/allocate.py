@@ -26,6 +26,9 @@ class Bank:
     first: int = 0
     period: int = 0  #: words; of the places that tuples want, 0 where none is better than another
     is_strict: bool = True  #: whether they take no others
+    #: Whether the largest tuples go first, so that smaller ones fill what these leave empty; else in the order in which
+    #: they are needed first.
+    largest_first: bool = False
 
     def align(self, size: int) -> int:
         for least, alignment in self._by_size:
@@ -48,16 +51,11 @@ class Allocation:
 
 
 def allocate(
-    function: Function,
-    banks: Mapping[str, Bank],
-    live: Mapping[VirtualRegister, int] | None = None,
-    *,
-    largest_first: bool = False,
+    function: Function, banks: Mapping[str, Bank], live: Mapping[VirtualRegister, int] | None = None
 ) -> Allocation:
     """Place every virtual register of these banks; DoesNotFit if one is too small.
 
-    `live` are the live ranges, if they are known already. Registers go in the order of their first positions, or with
-    the largest tuples first, so that smaller ones fill what alignment leaves empty between them.
+    `live` are the live ranges, if they are known already.
     """
     live = {v: at for v, at in (Liveness(function).ranges() if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
@@ -71,9 +69,9 @@ def allocate(
         for word in range(at, at + v.size):
             words[word] |= mask
 
-    # Pinned registers first; then by first position, larger tuples before smaller, or the other way round.
+    # Pinned registers first; then by size if the bank wants that, by first position, larger tuples before smaller.
     def key(v: VirtualRegister) -> tuple[bool, int, int, int, int]:
-        return v.fixed is None, -v.size * largest_first, live[v] & -live[v], -v.size, v.number
+        return v.fixed is None, -v.size * banks[v.bank].largest_first, live[v] & -live[v], -v.size, v.number
 
     for v in sorted(live, key=key):
         bank = banks[v.bank]

@@ -280,10 +280,13 @@ class _Grid:
         known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
 
         def depth(m: int, n: int, a_unit: int, held: int) -> float:
-            grid = [(self.shape.batch * count, each) for count, each in self.counts(m, n)]
-            return busiest(grid, units, held) / a_unit
+            grid = tuple((self.shape.batch * count, each) for count, each in self.counts(m, n))
+            return _busiest(grid, units, held) / a_unit
 
         return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
+
+
+_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of one area mostly have the same grid
 
 
 def _meeting(

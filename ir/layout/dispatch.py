@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-
-from convgen.ir.record import frozen
+from typing import NamedTuple
 
 Run = tuple[int, float]  #: so many workgroups in a row, each with so much to do
 
 
-@frozen(order=True)
-class _Units:
+class _Units(NamedTuple):
     """Units that do the same: `left` is what the workgroups there have to do when the next one of them ends."""
 
     end: float  #: of that one
     left: tuple[float, ...]  #: in ascending order
-    count: int
+    units: int
 
     @staticmethod
-    def of(now: float, work: Iterable[float], count: int) -> _Units:
+    def of(now: float, work: Iterable[float], units: int) -> _Units:
         """Those that share themselves out evenly among workgroups with so much to do."""
         first, *rest = sorted(work)
-        return _Units(now + first * (1 + len(rest)), tuple(each - first for each in rest), count)
+        return _Units(now + first * (1 + len(rest)), tuple([each - first for each in rest]), units)
 
     def most(self, now: float) -> float:
         """What any of their workgroups still has to do."""
@@ -49,7 +47,7 @@ def busiest(runs: Iterable[Run], units: int, held: int) -> float:
             # All have as much to do or less: after as many of these as a unit holds, every unit is where it was.
             queue.count -= turns * units * held
             skipped += turns * held * queue.each
-        for more, count in queue.take(now.count):
+        for more, count in queue.take(now.units):
             if work := (*now.left, *more):
                 heappush(working, _Units.of(now.end, work, count))
         last = max(last, now.end)

@@ -9,7 +9,7 @@ and by how many words, is found by looking at all positions; mostly it is one nu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from operator import and_
 
@@ -163,6 +163,64 @@ def _chosen(condition: Expr, these: Sequence[Expr], others: Sequence[Expr]) -> l
     return [a if a is b else select(condition, a, b) for a, b in zip(these, others)]
 
 
+@frozen
+class _Cut:
+    """What edges leave of the messages at some positions, edge by edge."""
+
+    amounts: tuple[tuple[int, ...], ...]  #: elements by which they are displaced, none by an edge that cuts no word off
+    grain: int  #: elements by which they are displaced at a time
+    steps: tuple[int, ...]
+    #: The elements that may not exist though some of their word do, with the edges that cut them; none if never.
+    missing: Mapping[int, tuple[Halo, ...]]
+    outside: tuple[Halo, ...]  #: those outside which some messages are as a whole
+
+
+@lru_cache(maxsize=2**8)
+def _cut(
+    edges: tuple[Halo, ...], dims: tuple[tuple[str, tuple[int, ...]], ...], count: int, word: int, is_skewed: bool
+) -> _Cut:
+    """The same of messages of `count` elements at all combinations of positions along dims."""
+    axes = np.meshgrid(*(np.asarray(places, np.int64) for _, places in dims), indexing="ij")
+    grid = {name: axis for (name, _), axis in zip(dims, axes)}
+    shape = axes[0].shape
+    begins: list[_Ints] = [sum((grid[n] * c for n, c in h.terms if n in grid), np.full(shape, h.const)) for h in edges]
+    there = np.ones(shape, np.bool_)
+    for h, begin in zip(edges, begins):
+        there &= (begin > -count) & (begin < h.size)
+    grain = 1 if is_skewed else word  # what is shifted anyway can be displaced by any number
+    amounts: list[tuple[int, ...]] = []
+    moved: _Ints = np.zeros(shape, np.int64)
+    for h, begin in zip(edges, begins):
+        now = begin + moved
+        before, behind = (np.maximum(n, 0) // grain * grain for n in (-now, now + count - h.size))
+        found = np.unique((before - behind)[there])
+        amounts.append(tuple(found.tolist()) if found.any() else ())
+        if amounts[-1]:
+            moved = moved + before - behind
+    steps = {int(n - by) // word for by in np.unique(moved[there]) for n in range(word)} or {0}
+    cuts = [list(_parts(h.size, begin, there, count, word, is_skewed)) for h, begin in zip(edges, begins)]
+    missing: dict[int, tuple[Halo, ...]] = {}
+    for n in range(count):
+        cutting = [(h, cut[n]) for h, cut in zip(edges, cuts) if cut[n].any()]
+        if cutting:
+            is_never = any(bool((cut | ~there).all()) for _, cut in cutting)
+            missing[n] = () if is_never else tuple(h for h, _ in cutting)
+    outside = tuple(h for h, begin in zip(edges, begins) if ((begin <= -count) | (begin >= h.size)).any())
+    return _Cut(tuple(amounts), grain, tuple(sorted(steps)), missing, outside)
+
+
+def _parts(
+    size: int, begin: _Ints, there: npt.NDArray[np.bool_], count: int, word: int, is_skewed: bool
+) -> Iterator[npt.NDArray[np.bool_]]:
+    """Of each element, where it does not exist along an edge though some of its word do."""
+    for first in range(0, count, word):
+        inside = [(begin + n >= 0) & (begin + n < size) for n in range(first, first + word)]
+        # Of aligned words, none is brought that does not exist; what is shifted is brought whole.
+        brought = there if is_skewed else there & np.any(inside, 0)
+        for each in inside[: count - first]:
+            yield brought & ~each
+
+
 class Runs:
     """The runs of an access, by the register with which their messages begin."""
 
@@ -200,66 +258,30 @@ class Runs:
     def of(self, register: int) -> Run:
         """The message that begins there."""
         at, place = self.at(register), self._place(register)
-        starts = [place] if place is not None else range(0, self.inner.padded, self.count)
-        shape = [len(starts), *(d.size for d in self.others)]
-        grid = dict(zip((self.inner.name, *(d.name for d in self.others)), np.indices(shape, dtype=np.int64)))
-        grid[self.inner.name] = np.asarray(starts)[grid[self.inner.name]]
-        begins: list[_Ints] = [
-            sum((grid[n] * c for n, c in h.terms if n in grid), np.full(shape, h.const)) for h in self.edges
-        ]
-        there = np.ones(shape, np.bool_)
-        for h, begin in zip(self.edges, begins):
-            there &= (begin > -self.count) & (begin < h.size)
+        starts = (place,) if place is not None else tuple(range(0, self.inner.padded, self.count))
+        dims = ((self.inner.name, starts), *((d.name, tuple(range(d.size))) for d in self.others))
+        cut = _cut(self.edges, dims, self.count, self.word, self.is_skewed)
         edges: list[_Edge] = []
-        grain = 1 if self.is_skewed else self.word  # what is shifted anyway can be displaced by any number
-        moved: _Ints = np.zeros(shape, np.int64)
         by: Expr = ZERO
-        for h, begin in zip(self.edges, begins):
-            now = begin + moved
-            before, behind = (np.maximum(n, 0) // grain * grain for n in (-now, now + self.count - h.size))
-            found = np.unique((before - behind)[there])
-            if not found.any():
-                continue
-            start = plus(self._coordinate(h, at), by)
-            edges.append(_Edge(start, start + (self.count - h.size), tuple(map(int, found)), grain))
-            moved, by = moved + before - behind, plus(by, edges[-1].displacement)
-        steps = {int(n - by) // self.word for by in np.unique(moved[there]) for n in range(self.word)} or {0}
-        return Run(
-            self.count, self.word, tuple(edges), self._missing(begins, there, at), self._outside(begins, at),
-            self.is_skewed, tuple(sorted(steps)),
-        )  # fmt: skip
+        for h, amounts in zip(self.edges, cut.amounts):
+            if amounts:
+                start = plus(self._coordinate(h, at), by)
+                edges.append(_Edge(start, start + (self.count - h.size), amounts, cut.grain))
+                by = plus(by, edges[-1].displacement)
+        missing = {
+            n: tuple((self._coordinate(h, at) + n).to(u32) < const(h.size, u32) for h in cutting)
+            for n, cutting in cut.missing.items()
+        }
+        outside = tuple(
+            (self._coordinate(h, at) + (self.count - 1)).to(u32) < const(h.size + self.count - 1, u32)
+            for h in self.edges
+            if h in cut.outside or self._is_open(h)
+        )
+        return Run(self.count, self.word, tuple(edges), missing, outside, self.is_skewed, cut.steps)
 
-    def _missing(
-        self, begins: Sequence[_Ints], there: npt.NDArray[np.bool_], at: Mapping[str, Position]
-    ) -> dict[int, tuple[Expr, ...]]:
-        """The elements that may not exist though some of their word do, with what tells."""
-        found: dict[int, tuple[Expr, ...]] = {}
-        for n in range(self.count):
-            tests: list[Expr] = []
-            never = False
-            for h, begin in zip(self.edges, begins):
-                first = n - n % self.word
-                inside = [(begin + e >= 0) & (begin + e < h.size) for e in range(first, first + self.word)]
-                cut = there & ~inside[n - first]
-                if not self.is_skewed:  # of aligned words, none is brought that does not exist
-                    cut &= np.any(inside, 0)
-                if not cut.any():
-                    continue
-                never |= bool((cut | ~there).all())
-                tests.append(((self._coordinate(h, at) + n).to(u32)) < const(h.size, u32))
-            if never or tests:
-                found[n] = () if never else tuple(tests)
-        return found
-
-    def _outside(self, begins: Sequence[_Ints], at: Mapping[str, Position]) -> tuple[Expr, ...]:
-        """Where messages may be outside as a whole, what tells that they are not."""
-        found = []
-        for h, begin in zip(self.edges, begins):
-            open_ended = any(name in self.outermost and name != self.inner.name for name, _ in h.terms)
-            if open_ended or ((begin <= -self.count) | (begin >= h.size)).any():
-                first = self._coordinate(h, at) + (self.count - 1)
-                found.append(first.to(u32) < const(h.size + self.count - 1, u32))
-        return tuple(found)
+    def _is_open(self, h: Halo) -> bool:
+        """Whether positions along an edge go on beyond those that are looked at."""
+        return any(name in self.outermost and name != self.inner.name for name, _ in h.terms)
 
     def _coordinate(self, h: Halo, at: Mapping[str, Position]) -> Expr:
         total: Expr = const(h.const)

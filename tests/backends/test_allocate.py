@@ -20,6 +20,7 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 from convgen.ir.error import DoesNotFit
+from convgen.ir.record import evolve
 from tests.backends.machines import BRANCH, END, MATRIX, VALU, functions
 from tests.backends.symbolic import Machine, path_of, physical, run, virtual
 from tests.strategies import FIXED
@@ -48,8 +49,9 @@ def check(function: Function, allocation: Allocation) -> None:
 @EXAMPLES
 @given(functions())
 def test_no_two_live_registers_overlap(function: Function) -> None:
-    check(function, allocate(function, BANKS))
-    check(function, allocate(function, BANKS, largest_first=True))
+    for largest_first in (False, True):
+        banks = {name: evolve(bank, largest_first=largest_first) for name, bank in BANKS.items()}
+        check(function, allocate(function, banks))
 
 
 def reg(number: int, size: int = 1) -> Reg:
@@ -99,7 +101,7 @@ def test_tuples_start_even() -> None:
 def test_with_the_largest_first_smaller_ones_fill_what_is_left() -> None:
     odd, pair = reg(0), reg(1, 2)
     body = straight(define(odd), define(pair), define(reg(2), odd, pair))
-    found = allocate(body, {"v": Bank(3, {1: 1, 2: 2})}, largest_first=True)
+    found = allocate(body, {"v": Bank(3, {1: 1, 2: 2}, largest_first=True)})
     assert (found.base[odd.vreg], found.base[pair.vreg]) == (2, 0)
 
 

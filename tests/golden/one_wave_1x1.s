@@ -6,17 +6,17 @@
 // config:  tile=16x16x32 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v
 // registers:
 //   kernarg      s[0:1]
-//   wei          s[2:3]
-//   src          s[4:5]
-//   wei_surface  s[8:11]
-//   src_surface  s[12:15]
-//   dst          s[0:1]
-//   dst_surface  s[16:19]
-//   wei_next     v[4:7]
-//   src_next     v[8:11]
-//   wei_frag     v[4:7]
-//   src_frag     v[8:11]
-//   acc          v[12:15]
+//   wei_surface  s[4:7]
+//   src_surface  s[8:11]
+//   dst_surface  s[0:3]
+//   wei_next     v[0:3]
+//   src_next     v[4:7]
+//   wei_frag     v[0:3]
+//   src_frag     v[4:7]
+//   acc          v[8:11]
+//   wei          s[12:13]
+//   src          s[14:15]
+//   dst          s[16:17]
 // shared memory:
 //   0x00000..0x00400  wei_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
 //   0x00400..0x00800  src_tile: 1 x 16 x 32 f16, row pitch 64, chunk ^ (row >> 0 & 3)
@@ -25,53 +25,53 @@
     .p2align 8
     .type   conv_fwd_d_e52289d3_main,@function
 conv_fwd_d_e52289d3_main:
-    s_load_dwordx2         s[2:3], s[0:1], 8                      // argument wei
-    s_load_dwordx2         s[4:5], s[0:1], 0                      // argument src
-    v_lshlrev_b32          v1, 4, v0                              // wei_offset
+    s_load_dwordx2         s[12:13], s[0:1], 8                    // argument wei
+    s_load_dwordx2         s[14:15], s[0:1], 0                    // argument src
+    v_lshlrev_b32          v4, 4, v0                              // wei_offset
+    s_mov_b32              s6, 1024
+    s_mov_b32              s7, 0x20000                            // surface of wei
     s_mov_b32              s10, 1024
-    s_mov_b32              s11, 0x20000                           // surface of wei
-    s_mov_b32              s14, 1024
-    s_mov_b32              s15, 0x20000                           // surface of src
-    s_load_dwordx2         s[0:1], s[0:1], 16                     // argument dst
-    v_ashrrev_i32          v2, 2, v0
-    v_and_b32              v3, 3, v0
-    v_and_b32              v4, 3, v2
-    v_xor_b32              v4, v4, v3
-    v_lshlrev_b32          v2, 6, v2
+    s_mov_b32              s11, 0x20000                           // surface of src
+    s_load_dwordx2         s[16:17], s[0:1], 16                   // argument dst
+    v_ashrrev_i32          v1, 2, v0
+    v_and_b32              v2, 3, v0
+    v_and_b32              v3, 3, v1
+    v_xor_b32              v3, v3, v2
+    v_lshlrev_b32          v1, 6, v1
     v_ashrrev_i32          v5, 4, v0
     v_and_b32              v0, 15, v0
-    v_lshl_add_u32         v2, v4, 4, v2                          // wei_tile_write_address
-    v_xor_b32              v3, v3, v5
-    v_lshlrev_b32          v4, 6, v0
-    v_lshl_add_u32         v3, v3, 4, v4                          // wei_tile_read_address
-    v_lshlrev_b32          v4, 3, v5
-    s_mov_b32              s18, 512
-    s_mov_b32              s19, 0x20000                           // surface of dst
-    v_lshl_add_u32         v0, v0, 5, v4
+    v_lshl_add_u32         v8, v3, 4, v1                          // wei_tile_write_address
+    v_xor_b32              v1, v2, v5
+    v_lshlrev_b32          v2, 6, v0
+    v_lshl_add_u32         v9, v1, 4, v2                          // wei_tile_read_address
+    v_lshlrev_b32          v1, 3, v5
+    s_mov_b32              s2, 512
+    s_mov_b32              s3, 0x20000                            // surface of dst
+    v_lshl_add_u32         v12, v0, 5, v1
     s_waitcnt              lgkmcnt(0)
-    s_mov_b32              s8, s2
-    s_and_b32              s9, s3, 65535
-    buffer_load_dwordx4    v[4:7], v1, s[8:11], 0 offen           // wei load
-    s_mov_b32              s12, s4
-    s_and_b32              s13, s5, 65535
-    s_mov_b32              s16, s0
-    s_and_b32              s17, s1, 65535
-    buffer_load_dwordx4    v[8:11], v1, s[12:15], 0 offen         // src load
+    s_mov_b32              s4, s12
+    s_and_b32              s5, s13, 65535
+    buffer_load_dwordx4    v[0:3], v4, s[4:7], 0 offen            // wei load
+    s_mov_b32              s8, s14
+    s_and_b32              s9, s15, 65535
+    s_mov_b32              s0, s16
+    s_and_b32              s1, s17, 65535
+    buffer_load_dwordx4    v[4:7], v4, s[8:11], 0 offen           // src load
     s_waitcnt              vmcnt(1)
-    ds_write_b128          v2, v[4:7]                             // wei store
-    ds_read_b128           v[4:7], v3                             // wei fragment
+    ds_write_b128          v8, v[0:3]                             // wei store
+    ds_read_b128           v[0:3], v9                             // wei fragment
     s_waitcnt              vmcnt(0)
-    ds_write_b128          v2, v[8:11] offset:1024                // src store
-    ds_read_b128           v[8:11], v3 offset:1024                // src fragment
+    ds_write_b128          v8, v[4:7] offset:1024                 // src store
+    ds_read_b128           v[4:7], v9 offset:1024                 // src fragment
     s_waitcnt              lgkmcnt(0)
-    v_mfma_f32_16x16x16_f16 v[12:15], v[4:5], v[8:9], 0           // 2 steps of 1 x 1 tiles
-    v_mfma_f32_16x16x16_f16 v[12:15], v[6:7], v[10:11], v[12:15]
+    v_mfma_f32_16x16x16_f16 v[8:11], v[0:1], v[4:5], 0            // 2 steps of 1 x 1 tiles
+    v_mfma_f32_16x16x16_f16 v[8:11], v[2:3], v[6:7], v[8:11]
     s_nop                  6
-    v_cvt_f16_f32_e64      v2, v12
-    v_cvt_f16_f32_e64      v3, v14
-    v_cvt_f16_f32_sdwa     v2, v13 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
-    v_cvt_f16_f32_sdwa     v3, v15 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
-    buffer_store_dwordx2   v[2:3], v0, s[16:19], 0 offen          // dst store
+    v_cvt_f16_f32_e64      v0, v8
+    v_cvt_f16_f32_e64      v1, v10
+    v_cvt_f16_f32_sdwa     v0, v9 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
+    v_cvt_f16_f32_sdwa     v1, v11 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:DWORD
+    buffer_store_dwordx2   v[0:1], v12, s[0:3], 0 offen           // dst store
     s_endpgm
 .Lconv_fwd_d_e52289d3_main.end:
     .size   conv_fwd_d_e52289d3_main, .Lconv_fwd_d_e52289d3_main.end - conv_fwd_d_e52289d3_main
@@ -88,9 +88,9 @@ conv_fwd_d_e52289d3_main:
         .amdhsa_system_sgpr_workgroup_id_y 0
         .amdhsa_system_sgpr_workgroup_id_z 0
         .amdhsa_system_vgpr_workitem_id 0
-        .amdhsa_next_free_vgpr 16
+        .amdhsa_next_free_vgpr 13
         .amdhsa_accum_offset 16
-        .amdhsa_next_free_sgpr 20
+        .amdhsa_next_free_sgpr 18
         .amdhsa_reserve_vcc 0
         .amdhsa_float_denorm_mode_32 3
         .amdhsa_float_denorm_mode_16_64 3
