@@ -67,7 +67,7 @@ def _plain(cls: type, *, kw_only: bool, cache_hash: bool, frozen: bool) -> Any:
         later[_HASH], scope["__hash__"] = _hashed, _kept_hash
     weakly = [] if any("__weakref__" in base for base in bases) else ["__weakref__"]
     scope["__slots__"] = (*(f for f in own if f not in inherited), *(f for f in later if f not in before), *weakly)
-    scope["__fields__"] = fields
+    scope["__fields__"], scope["__arguments__"] = fields, {f.lstrip("_"): f for f in fields}
     if later:
         scope["__found__"], scope["__getattr__"] = before | later, _find
     scope["__attrs_attrs__"] = _Described()
@@ -204,11 +204,11 @@ else:
 
     def evolve(record: Any, /, **changes: Any) -> Any:
         """A record with some of its fields changed, called as arguments are."""
-        fields = getattr(record, "__fields__", None)
-        if fields is None:
+        arguments = getattr(record, "__arguments__", None)
+        if arguments is None:
             return attrs.evolve(record, **changes)
-        kept = {f.lstrip("_"): getattr(record, f) for f in fields}
-        return type(record)(**kept | changes)
+        kept = {argument: getattr(record, f) for argument, f in arguments.items() if argument not in changes}
+        return type(record)(**kept, **changes)
 
     define = _sharing(attrs.define, None)
     frozen = _sharing(attrs.frozen, _hashed)

@@ -176,10 +176,8 @@ class _Cut:
 
 
 @lru_cache(maxsize=2**8)
-def _cut(
-    edges: tuple[Halo, ...], dims: tuple[tuple[str, tuple[int, ...]], ...], count: int, word: int, is_skewed: bool
-) -> _Cut:
-    """The same of messages of `count` elements at all combinations of positions along dims."""
+def _cut(edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: int, word: int, is_skewed: bool) -> _Cut:
+    """What they leave of messages of `count` elements at all combinations of positions along dims."""
     axes = np.meshgrid(*(np.asarray(places, np.int64) for _, places in dims), indexing="ij")
     grid = {name: axis for (name, _), axis in zip(dims, axes)}
     shape = axes[0].shape
@@ -258,8 +256,8 @@ class Runs:
     def of(self, register: int) -> Run:
         """The message that begins there."""
         at, place = self.at(register), self._place(register)
-        starts = (place,) if place is not None else tuple(range(0, self.inner.padded, self.count))
-        dims = ((self.inner.name, starts), *((d.name, tuple(range(d.size))) for d in self.others))
+        starts = range(0, self.inner.padded, self.count) if place is None else range(place, place + 1)
+        dims = ((self.inner.name, starts), *((d.name, range(d.size)) for d in self.others))
         cut = _cut(self.edges, dims, self.count, self.word, self.is_skewed)
         edges: list[_Edge] = []
         by: Expr = ZERO
