@@ -16,7 +16,7 @@ from convgen.ir.expr import Add, AddressOf, Const, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, bool_, s64, u8, u32, u64
+from convgen.ir.types import Type, bool_, s32, s64, u8, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.share_addresses import share_addresses
 from tests.strategies import FIXED
@@ -61,7 +61,7 @@ def loads(*offsets: Make, loops: bool = True, by: Type = u32, times: Sequence[in
 
 def results(k: Kernel) -> bytes:
     given = np.random.default_rng(3).integers(1, 255, ROOM, dtype=np.uint8)
-    memory = {"of": given, "to": np.zeros(4 * TRIPS * LANES * 8, np.uint8)}
+    memory = {"of": given, "to": np.zeros(8 * TRIPS * k.width * 4, np.uint8)}
     interpret(k, memory, {})
     return memory["to"].tobytes()
 
@@ -121,9 +121,86 @@ def test_messages_of_another_block_stay() -> None:
     assert not apart(share_addresses(before, FACTS))
 
 
-def test_what_has_surfaces_stays_as_it_is() -> None:
-    before = loads(offset(1024, 4, 0), offset(1024, 4, 64))
-    assert share_addresses(before, get("gfx942").facts) is before
+# ---------------------------------------------------------------- surfaces
+
+ON_SURFACES = get("gfx942").facts
+SIGN = const(1 << 31, u32)
+
+
+def surface_loads(*offsets: Make, masked: Sequence[bool] = ()) -> Kernel:
+    """Loads at those offsets of a surface in a loop, and a store of each; if `masked`, those of odd lanes are empty."""
+    width = ON_SURFACES.subgroup_size
+    k = KernelBuilder("k", width=width)
+    of, to = k.buffer("of", u32, ROOM // 4), k.buffer("to", u32, TRIPS * width * len(offsets))
+    with k.loop("i", 0, TRIPS) as loop:
+        for n, (make, is_masked) in enumerate(zip(offsets, masked or [False] * len(offsets))):
+            v, at = k.var("v", u32), make(loop.var)
+            if is_masked:
+                at = (Lane().to(u32) << const(31, u32) & SIGN).to(s32) | at
+            k.add(s.GlobalLoad(v, of, k.surface(of), at, const(0), 4, k.site()))
+            place = (loop.var * len(offsets) + n) * width * 4 + Lane() * 4
+            k.add(s.GlobalStore(to, k.surface(to), place, const(0), 0, v, k.site()))
+    return verify(k.done(), "message")
+
+
+def immediates(k: Kernel) -> list[int]:
+    """Of loads, with those of one varying offset side by side."""
+    found = [x for x in statements(k.body) if isinstance(x, s.GlobalLoad)]
+    return [x.imm for x in sorted(found, key=lambda x: [y.varying for y in found].index(x.varying))]
+
+
+@pytest.mark.parametrize(
+    ("constants", "wanted"),
+    [
+        ((64, 0, 128), [68, 4, 132]),
+        ((0, 4092), [4, 4]),  # 4096 does not fit
+        ((0, 4088), [4, 4092]),
+        ((0, 4096, 4608, 64), [4, 68, 4, 516]),
+    ],
+)
+def test_on_surfaces_constants_go_into_immediates(constants: Sequence[int], wanted: list[int]) -> None:
+    before = surface_loads(*(offset(1024, 4, c) for c in constants))
+    after = verify(share_addresses(before, ON_SURFACES), "message")
+    assert immediates(after) == wanted
+    assert results(after) == results(before)
+
+
+def test_masks_stay_beside_immediates() -> None:
+    before = surface_loads(*(offset(1024, 4, c) for c in (64, 0, 128, 8)), masked=(True, False, True, False))
+    after = verify(share_addresses(before, ON_SURFACES), "message")
+    assert immediates(after) == [4, 68, 4, 12]
+    assert results(after) == results(before)
+
+
+def test_on_surfaces_what_may_be_negative_stays() -> None:
+    """The immediate would bring it into the surface, but for hardware the offset has no sign."""
+    before = surface_loads(offset(1024, 4, -8), offset(1024, 4, 8))
+    assert immediates(share_addresses(before, ON_SURFACES)) == [4, 4]
+
+
+def test_bits_other_than_the_sign_are_no_mask() -> None:
+    """Bits of both sides of an `or` may meet where the offset is another one."""
+    before = surface_loads(
+        *(lambda trip, c=c: (Lane().to(u32) & const(64, u32)).to(s32) | trip * 4 + c for c in (0, 64))
+    )
+    assert immediates(share_addresses(before, ON_SURFACES)) == [4, 4]
+
+
+STEPS = st.sampled_from([4, 64, 256])
+ANYWHERE = st.builds(offset, STEPS, STEPS, st.integers(0, 2048).map(lambda n: 4 * n))
+
+
+@settings(FIXED, max_examples=30)
+@given(st.lists(st.tuples(ANYWHERE, st.booleans()), min_size=1, max_size=8))
+def test_all_reads_of_surfaces_read_what_they_read(given: list[tuple[Make, bool]]) -> None:
+    makes, masked = zip(*given)
+    before = surface_loads(*makes, masked=masked)
+    after = verify(share_addresses(before, ON_SURFACES), "message")
+    assert results(after) == results(before)
+    assert all(0 <= imm <= ON_SURFACES.global_imm_max for imm in immediates(after))
+
+
+# ---------------------------------------------------------------- flat addresses
 
 
 @settings(FIXED, max_examples=30)
