@@ -197,8 +197,13 @@ def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
 
 
 def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
-    """A tensor with the dims of src, of weights or of dst, `role`, or 1, by some axes."""
-    tensor = Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts)
+    """A tensor with the dims of src, of weights or of dst, `role`, or 1, by some axes.
+
+    Along these, of a dim of one position it has that alone, not what pads it in blocks.
+    """
+    names = {d.name.partition("_")[0] for dims in axes for d in dims}  # before they were cut
+    index = _operand_index(problem, name, role, exact=names)
+    tensor = Tensor(problem.tensor(name), index).cut(part.cuts)
     return tensor.counted(sizes(problem)).view(*axes)
 
 
@@ -220,11 +225,18 @@ def is_along_k(problem: Problem, name: str, role: str) -> bool:
     return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
 
 
-def _operand_index(problem: Problem, name: str, role: str) -> Index:
+def _operand_index(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
+    """Its coordinates. Along a dim of which it has one position it is alike everywhere, or there alone if `exact`."""
     index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
     if isinstance(problem, Matmul):
         index = tuple(grouped(problem, t) for t in index)
-    return tuple(t if size != 1 else TensorDim(1, ()) for t, size in zip(index, problem.tensor(name).dims))
+    alike = (size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, problem.tensor(name).dims))
+    return tuple(TensorDim(1, ()) if each else t for t, each in zip(index, alike))
+
+
+def _is_dim(t: TensorDim, names: Collection[str]) -> bool:
+    """Whether a coordinate is the position along one of some dims."""
+    return t.terms in [((name, 1),) for name in names] and not t.const
 
 
 def bias_gradient(problem: Problem) -> View | None:

@@ -41,6 +41,10 @@ PROBLEMS = {
     "--attr-zero-points=src:per_dim_1+wei:per_oc+dst:per_dim_1 mb1ic17ih5oc19kh3ph1",
     "blocks_without_padding": "--dt=u8:u8:u8 --stag=ABcd32a32b --dtag=ABcd32a32b "
     "--attr-zero-points=src:common:3+wei:common:2+dst:common:9 mb2ic40ih3oc33kh1ph0",
+    "one_channel_in_blocks": "--dt=s8:u8:f32 --wtag=BdcA8b2b8a8a --attr-zero-points=src:per_dim_1+wei:common:135 "
+    "mb1ic1oc16ih4kh3ph1",
+    "one_channel_without_padding": "--dt=s8:u8:f32 --wtag=ABcd16a16b --attr-zero-points=src:per_dim_1+wei:per_oc:u8 "
+    "mb1ic1oc19ih4kh3ph0",
     "rows": "--dt=u8:s8:s32 --attr-zero-points=src:common:4:s8+wei:per_oc:u8 33x47:47x21",
     "columns": "--dt=u8:u8:f32 --stag=ba --wtag=ba --dtag=ba "
     "--attr-zero-points=src:per_dim_1+dst:host_scalar:4 33x470:470x21",
