@@ -159,6 +159,7 @@ class TargetFacts:
     caches: Caches
     costs: Costs = attrs.Factory(Costs)
     uniform_fused: frozenset[str] = frozenset()  #: of `fused`, those of the unit for values that all lanes share
+    uniform_shifts: int = 0  #: places; that this unit shifts at most what it adds in one operation
     fused_imm_bits: int = 32  #: bits; of a constant operand of theirs, with its sign
     fused_signs: bool = False  #: operands of theirs may be negated: `0 - x`
     #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.

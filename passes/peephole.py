@@ -25,7 +25,7 @@ from convgen.ir.uniform import uniformity
 
 #: (root, operand that disappears into it) -> fused forms; the other operand of the root comes last.
 _FUSIONS: dict[type[Expr], dict[type[Expr], tuple[str, ...]]] = {
-    Add: {Shl: ("lshl_add", "mad16"), Mul: ("mad24", "mad16"), Add: ("add3",)},
+    Add: {Shl: ("lshl_add", "mad16"), Mul: ("lshl_add", "mad24", "mad16"), Add: ("add3",)},
     Or: {And: ("and_or",), Shl: ("lshl_or",), Or: ("or3",)},
 }
 
@@ -100,10 +100,7 @@ class _Peephole(Mutator):
 
     def Mul(self, e: x.Mul) -> Expr:
         new = self.descend(e)
-        if not _is_word(new) or self.uniform(new) or not isinstance(new.b, Const) or new.b.bits < 2:
-            return new
-        power = new.b.bits.bit_length() - 1
-        return new.a << const(power, new.b.dtype) if new.b.bits == 1 << power else new
+        return _shifted(new) if isinstance(new, x.Binary) and not self.uniform(new) else new
 
     def Cast(self, e: x.Cast) -> Expr:
         """Free conversions go to the leaves, where they cannot come between two operations."""
@@ -135,14 +132,23 @@ class _Peephole(Mutator):
             return e
         return Add(e.a, _negative(e.b))
 
-    def _has(self, name: str, e: Expr, inner: Expr) -> bool:
-        """Whether the target does both operations at once, where it would compute them."""
-        either = self.uniform(e) or self.uniform(inner)
-        return name in (self.facts.uniform_fused if either else self.facts.fused)
+    def _has(self, name: str, e: Expr, inner: x.Binary) -> bool:
+        """Whether the target does both operations at once, where it would compute them.
+
+        What all lanes share may be shifted as a sum of lanes takes it in: of such words an instruction reads one.
+        """
+        shift = _shifted(inner)
+        places = number(shift.b) if isinstance(shift, Shl) else None
+        if self.uniform(e) and name == "lshl_add" and places is not None:
+            return 0 < places <= self.facts.uniform_shifts
+        in_lanes = not self.uniform(e) and (not self.uniform(inner) or places is not None)
+        return name in (self.facts.fused if in_lanes else self.facts.uniform_fused)
 
     def _operands(self, name: str, inner: x.Binary, other: Expr) -> tuple[Expr, Expr, Expr] | None:
         """Those of the fused form; None if one does not suit it."""
-        if not self._is_addend(other):
+        if name == "lshl_add":
+            inner = _shifted(inner)
+        if not self._is_addend(other) or (name == "lshl_add" and not isinstance(inner, Shl)):
             return None
         if name not in _FACTOR_BITS:
             operands = inner.a, inner.b, other
@@ -182,6 +188,14 @@ def _is_sum(n: Node) -> bool:
 
 def _is_word(e: Expr) -> bool:
     return isinstance(e.type, Type) and e.type.is_int and e.type.bits == 32
+
+
+def _shifted(e: x.Binary) -> x.Binary:
+    """A product with a power of two as a shift."""
+    if not isinstance(e, Mul) or not _is_word(e) or not isinstance(e.b, Const) or e.b.bits < 2:
+        return e
+    power = e.b.bits.bit_length() - 1
+    return Shl(e.a, const(power, e.b.dtype)) if e.b.bits == 1 << power else e
 
 
 def _negative(e: Expr) -> Expr:

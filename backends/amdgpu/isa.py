@@ -44,7 +44,8 @@ _VALU_MERGES = ("v_cvt_pk_fp8_f32 v_cvt_pk_bf8_f32 v_cvt_f16_f32_sdwa").split()
 _SALU_SCC = (
     "s_add_i32 s_add_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_and_b64 s_or_b64 s_not_b32 s_not_b64 "
     "s_lshl_b32 s_lshr_b32 s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_cmp_lt_i32 s_cmp_le_i32 "
-    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32 s_cmp_eq_u64 s_cmp_lg_u64 s_xor_b64"
+    "s_cmp_eq_u32 s_cmp_lg_u32 s_cmp_lt_u32 s_cmp_le_u32 s_cmp_eq_u64 s_cmp_lg_u64 s_xor_b64 "
+    "s_lshl1_add_u32 s_lshl2_add_u32 s_lshl3_add_u32 s_lshl4_add_u32"
 ).split()
 _SALU = ("s_mov_b32 s_mov_b64 s_mul_i32 s_mul_hi_u32").split()
 _SALU_READS_SCC = ("s_cselect_b32 s_cselect_b64").split()

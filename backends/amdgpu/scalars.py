@@ -112,6 +112,8 @@ class AmdScalars(Scalars):
                 kept = self.value(addend)
                 self.condition(cond)
                 return self.out.salu("s_addc_u32", kept, Imm(0))
+            case Fused("lshl_add", a, x.Const(_, places), c):
+                return self.out.salu(f"s_lshl{places}_add_u32", self.value(a), self.value(c))
             case x.Binary() if type(e) in _SALU:
                 return self.out.salu(_SALU[type(e)][unsigned], self.value(e.a), self.value(e.b))
             case x.Not():

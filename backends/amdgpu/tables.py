@@ -346,6 +346,7 @@ def _facts(
         shared_half_read=half_read,
         shared_write=_WRITE_B128_32,
         fused=frozenset(MEANING) - {"mad16"},
+        uniform_shifts=4,  # S_LSHL1_ADD_U32 to S_LSHL4_ADD_U32: CDNA3 ISA, SOP2
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock

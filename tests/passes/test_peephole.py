@@ -54,7 +54,14 @@ def text(k: Kernel) -> str:
         (lambda lane, n: (lane.to(f32) + n.to(f32)).to(u32), "u32(f32(u32(lane)) + f32(n))"),  # no free conversion
         (lambda lane, n: ((lane.to(s64) << 3) + 5).to(u32), "u32((s64(u32(lane)) << 3) + 5)"),
         (lambda lane, n: (lane.to(s64) * 8).to(u32), "u32(s64(u32(lane)) * 8)"),
-        (lambda lane, n: (n << 3) + lane, "(n << 3) + u32(lane)"),  # the scalar unit shifts
+        (lambda lane, n: (n << 3) + lane, "lshl_add(n, 3, u32(lane))"),
+        (lambda lane, n: n * 8 + lane, "lshl_add(n, 3, u32(lane))"),
+        (lambda lane, n: n * 5 + lane, "n * 5 + u32(lane)"),  # the scalar unit multiplies
+        (lambda lane, n: (n << n) + lane, "(n << n) + u32(lane)"),  # two words that all lanes share
+        (lambda lane, n: (n << 4) + n, "lshl_add(n, 4, n)"),  # all by the scalar unit
+        (lambda lane, n: n * 2 + n, "lshl_add(n, 1, n)"),
+        (lambda lane, n: n * 32 + n, "n * 32 + n"),  # which shifts by four places at most
+        (lambda lane, n: (n << n) + n, "(n << n) + n"),
         (lambda lane, n: lane * 0x1000001 + n, "u32(lane) * 16777217 + n"),  # more than 24 bits
     ],
 )

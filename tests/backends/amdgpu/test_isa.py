@@ -89,7 +89,8 @@ FORMS = {
     "v1, v2, -16, s[4:5]": "v_cndmask_b32",
     "s[2:3], s1, v2": "v_cmp_lt_i32 v_cmp_le_i32 v_cmp_eq_u32 v_cmp_ne_u32 v_cmp_lt_u32 v_cmp_le_u32 v_cmp_u_f32",
     "s1, s2, 0x12345": "s_add_i32 s_add_u32 s_addc_u32 s_sub_i32 s_and_b32 s_or_b32 s_xor_b32 s_lshl_b32 s_lshr_b32 "
-    "s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_mul_i32 s_mul_hi_u32 s_cselect_b32",
+    "s_ashr_i32 s_min_i32 s_min_u32 s_max_i32 s_max_u32 s_mul_i32 s_mul_hi_u32 s_cselect_b32 "
+    "s_lshl1_add_u32 s_lshl2_add_u32 s_lshl3_add_u32 s_lshl4_add_u32",
     "s[2:3], s[4:5], s[6:7]": "s_and_b64 s_or_b64 s_xor_b64",
     "s[2:3], -1, 0": "s_cselect_b64",
     "s1, s2": "s_not_b32 s_mov_b32",
