@@ -18,6 +18,7 @@ from convgen.backends.amdgpu.sim import CodeObject, Halt
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.waits import allowed
 from convgen.backends.simulation import Scrutiny
+from convgen.ir.error import UserError
 
 S_NOP_0 = 0xBF800000
 #: Runs a code object under scrutiny; gives whether anything was found or is wrong.
@@ -90,7 +91,10 @@ def _awaited(halt: Halt, wait: Instruction) -> list[Instruction]:
 
 
 def executed(code: bytes, kernel: str, noticed: Noticed) -> list[Instruction]:
-    """The waits behind something outstanding and the barriers between accesses that a run executes, by address."""
+    """The waits behind something outstanding and the barriers between accesses that a run executes, by address.
+
+    Raises UserError where the whole kernel is noticed: so would be all of its deletions.
+    """
     info = CodeObject.load(code).kernel(kernel)
     at = {i.address - info.descriptor.entry: i for i in info.instructions}
     waits: set[Instruction] = set()
@@ -104,11 +108,12 @@ def executed(code: bytes, kernel: str, noticed: Noticed) -> list[Instruction]:
             accesses = set[str]().union(*map(accessed, awaited))  # which last until now
         barriers.note(halt, instruction, accesses)
 
-    noticed(code, Scrutiny(watch=watch))
+    if noticed(code, Scrutiny(watch=watch)):
+        raise UserError(f"given {kernel}, of which something is noticed as it is, wanted a kernel in order")
     return sorted(waits | barriers.ordering(), key=lambda i: i.address)
 
 
 def deletions(code: bytes, kernel: str, noticed: Noticed) -> Iterator[tuple[Instruction, bool]]:
-    """Each such instruction, and whether a run without it is noticed."""
+    """Each such instruction, and whether a run without it is noticed. Raises UserError."""
     for instruction in executed(code, kernel, noticed):
         yield instruction, noticed(patched(code, instruction.address, S_NOP_0), Scrutiny())

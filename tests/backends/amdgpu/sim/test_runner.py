@@ -130,6 +130,21 @@ def test_wrong_elements_fail(sim: Any, tmp_path: Path) -> None:
     assert (row["status"], row["mismatches"]) == ("failed", 3 * 64 * 64)
 
 
+def test_deletions_from_a_kernel_that_is_wrong_say_nothing(sim: Any, tmp_path: Path) -> None:
+    changed(sim, tmp_path, FILES[0], grid=[1, 1, 1])
+    done = run(tmp_path, "--delete")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: given gemm, of which something is noticed as it is, wanted a kernel in order\n"
+
+
+@pytest.mark.sweep
+def test_what_is_called_needless_but_is_not_fails(sim: Any, tmp_path: Path) -> None:
+    changed(sim, tmp_path, "triton_gfx942_softmax_f32.hsaco", needless={"0x10": "the sun shines"})
+    done = run(tmp_path, "--delete")
+    assert done.returncode == 1
+    assert "  0x10: NOTICED, or no case: the sun shines\n" in done.stdout
+
+
 def test_what_the_simulator_finds_fails(sim: Any, tmp_path: Path) -> None:
     """Less local memory than the kernel uses."""
     changed(sim, tmp_path, FILES[1], shared=4096)
