@@ -192,7 +192,8 @@ class KernelBuilder:
         """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not.
 
         Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
-        In a grid that mappings share it runs in the workgroups of this one.
+        In a grid that mappings share it runs in the workgroups of this one. Those of the mappings before it must not
+        come here; what is for the next goes into an `otherwise`.
         Beside the tile is its share (`Share.values`), and in slices who they are.
         """
         arguments = [self.host_value(a) for a in mapping.arguments]
@@ -201,7 +202,6 @@ class KernelBuilder:
             number = self.group[0]
             if mapping.first is not None:
                 number = self.let("number", number - mapping.first)
-                around.enter_context(self.when(number >= 0))
                 around.enter_context(self.when(number < mapping.numbers))
             share = mapping.turns.whole(number)
             if mapping.turns.count > 1 or mapping.turns.shared:

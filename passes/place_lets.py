@@ -1,9 +1,10 @@
 """Give shared and loop-invariant expressions a variable: common subexpressions and hoisting in one placement.
 
-Every expression has a home: the innermost block where all its variables are known. It is bound there, just before the
-first statement that needs it, if it is used more than once or in a loop below its home. Everything else stays where it
-is used. Uniform comparisons and free conversions are never bound: the first live in a flag, the second cost nothing.
-Of vectors only what is used more than once is bound: one that a loop does not change would hold its registers there.
+Every expression has a home: the innermost block where all its variables are known, or, where one arm of a condition
+there has all its uses, that arm. It is bound there, just before the first statement that needs it, if it is used more
+than once or in a loop below its home. Everything else stays where it is used. Uniform comparisons and free conversions
+are never bound: the first live in a flag, the second cost nothing. Of vectors only what is used more than once is
+bound: one that a loop does not change would hold its registers there.
 
 A hoisted varying value occupies a vector register all through the loop. Where these exceed what the loop's own values
 leave, those that one operation brings back from other variables are computed in the loop again.
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import Any, TypeGuard, TypeVar
+from itertools import accumulate, count, takewhile
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from convgen.ir.expr import (
     Binary,
@@ -50,6 +51,7 @@ from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
+Place = tuple["_Around", ...]  #: the blocks around a statement but for the kernel's own, outermost first
 _LEAVES = (Const, Var, Lane)
 _ARITHMETIC = (Unary, Binary, Fma, Select)  #: what computes the elements of a vector; masks stay in place
 
@@ -100,6 +102,43 @@ def _words(variables: Iterable[Var]) -> int:
     return sum(v.type.bits // 32 for v in variables if isinstance(v.type, VectorType))
 
 
+class _Around(NamedTuple):
+    """A loop's body, or an arm of a condition."""
+
+    number: int
+    is_loop: bool
+
+
+class _Uses:
+    """Where expressions are used."""
+
+    def __init__(self, body: Stmt) -> None:
+        self.depths: dict[Expr, list[int]] = {}  #: of the blocks in which they are operands
+        self.places: dict[Expr, Place] = {}  #: the innermost block that has all uses, with those where lanes seldom go
+        self._blocks = count()
+        self._note(body, (), seldom=False)
+
+    def _note(self, s: Stmt, place: Place, *, seldom: bool) -> None:
+        self._operands(s.operands, place, seldom=seldom)
+        for inner in s.bodies:
+            inside = place if _inside(s, 0) == 0 else (*place, _Around(next(self._blocks), isinstance(s, For)))
+            self._note(inner, inside, seldom=seldom or (_is_vote(s) and inner is not s.then))
+            if isinstance(s, For):
+                self._operands(s.yields, inside, seldom=seldom)
+
+    def _operands(self, operands: Iterable[Expr], place: Place, *, seldom: bool) -> None:
+        for e in operands:
+            if not seldom:  # what is there is placed by itself
+                self.depths.setdefault(e, []).append(len(place))
+            self.meet(e, place)
+
+    def meet(self, e: Expr, place: Place) -> None:
+        """An expression is used in one more place."""
+        known = self.places.get(e, place)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
+        self.places[e] = known[:same]
+
+
 class _Placer:
     """Places the lets of a body; what is bound around it has the depth of its first statements."""
 
@@ -108,6 +147,7 @@ class _Placer:
         self.seldom = seldom  # so that registers matter more than time
         self.flat = flat  # so 64-bit integers are addresses
         self.homes: dict[Expr, int] = {}
+        self.arms: dict[Expr, int] = {}  # the depths of arms that have all uses
         self.names: dict[Node, Var] = {}  # expressions that are bound by now
         self.settled: dict[int, set[Node]] = {}  # depth -> nodes of which all parts with their home there are bound
         self.held: dict[Node, Var] = {}  # those of them that a loop holds in which we are
@@ -129,25 +169,38 @@ class _Placer:
             self._note_binders(inner, _inside(s, depth))
 
     def home(self, e: Expr) -> int:
-        """The depth of the innermost block that binds a variable of `e`."""
+        """The depth of the innermost block that binds a variable of `e`, or of the arm there that has all its uses."""
+        return max(self._known(e), self.arms.get(e, 0))
+
+    def _known(self, e: Expr) -> int:
         known = self.homes.get(e)
         if known is None:
-            known = self.homes[e] = max(map(self.home, e.children()), default=0)
+            known = self.homes[e] = max(map(self._known, e.children()), default=0)
         return known
+
+    def _sink(self, e: Expr, place: Place) -> None:
+        """Note the arm that has all uses of an expression, in no further loop."""
+        known = deep = self._known(e)
+        while deep < len(place) and not place[deep].is_loop:
+            deep += 1
+        if deep > known:
+            self.arms[e] = deep
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
         """The expressions to bind. Parents are settled before their operands: a bound parent uses them once."""
-        uses: dict[Expr, list[int]] = {}
-        _note_uses(body, 0, uses)
-        order = [n for n in postorder(*uses) if isinstance(n, Expr)]
+        noted = _Uses(body)
+        uses = noted.depths
+        order = [n for n in postorder(*noted.places) if isinstance(n, Expr)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
+            self._sink(e, noted.places[e])
             depths = uses.get(e, [])
             if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None
                 depths = [self.home(e)]
             for c in e.children():
-                if not ((isinstance(e, FromLane) and c is e.lane) or _is_operand(e)):
+                noted.meet(c, noted.places[e][: self.home(e)] if e in wanted else noted.places[e])
+                if depths and not ((isinstance(e, FromLane) and c is e.lane) or _is_operand(e)):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
         hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]
@@ -262,16 +315,6 @@ def _is_operand(e: Expr) -> bool:
 
 def _is_vote(s: Stmt) -> TypeGuard[If]:
     return isinstance(s, If) and isinstance(s.cond, AllLanes)
-
-
-def _note_uses(s: Stmt, depth: int, uses: dict[Expr, list[int]]) -> None:
-    """Note of the operands of all statements the depths of the blocks that they stand in."""
-    for e in s.operands:
-        uses.setdefault(e, []).append(depth)
-    for inner in (s.then,) if _is_vote(s) else s.bodies:
-        _note_uses(inner, _inside(s, depth), uses)
-    for e in s.yields:
-        uses.setdefault(e, []).append(depth + 1)
 
 
 def _variable(e: Expr, user: Stmt) -> Var:

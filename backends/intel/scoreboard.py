@@ -266,12 +266,19 @@ class Scoreboard:
             read = [t for t in read if not self._is_message(t) or held[t] & deeds.written & self.flags]
         if (self.mode & deeds.written or facts.writes.holds(self.mode)) and facts.is_busy():
             distances.update(dict.fromkeys(_PIPES, 1))
-        if len(distances) > 1:  # one distance serves all pipes: each is done as far
+        if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
         for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first can wait for one by itself
             done.sort(key=lambda t: not facts.touches(t, cell))
         awaited = dict.fromkeys(t for t in done if t != me or deeds.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
+
+    def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
+        """Whether one distance serves all pipes, each of which is done as far: of several, or of one that a message
+        cannot name.
+        """
+        sends = i in self.tokens and i.op.unit not in (Unit.VALU, Unit.MATRIX)
+        return len(distances) > 1 or (sends and not distances.keys() <= self.generation.distance_pipes)
 
     def _is_message(self, token: int) -> bool:
         return self.units[token] not in _MATRIX
@@ -317,9 +324,7 @@ class Scoreboard:
                 carried, distance = [f"@{d}"], ""
         elif own or i.op.ends:
             if distance:
-                pipe, _, d = distance.partition("@")
-                carried.append(f"{pipe if pipe in self.generation.distance_pipes else 'A'}@{d}")
-                distance = ""
+                carried, distance = [distance], ""
         elif distance:
             carried, distance = [distance], ""
         elif len(tokens) == 1:

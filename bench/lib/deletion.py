@@ -1,11 +1,14 @@
 """Which waits and barriers of a kernel the simulator misses when they are deleted, one at a time.
 
-A wait that is executed only when nothing that it waits for is outstanding is no case: nothing is lost with it.
+Two kinds are no cases, since nothing is lost with them. A wait that is executed only when nothing that it waits for is
+outstanding. And a barrier between whose neighbours the workgroup accesses local memory on one side of it at most, and
+device memory likewise: it orders accesses before it and behind it (CDNA3 ISA 4.3), of which a neighbour orders these.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from io import BytesIO
 
@@ -13,11 +16,16 @@ from elftools.elf.elffile import ELFFile
 
 from convgen.backends.amdgpu.sim import CodeObject, Halt
 from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.waits import allowed
 from convgen.backends.simulation import Scrutiny
+from convgen.ir.error import UserError
 
 S_NOP_0 = 0xBF800000
 #: Runs a code object under scrutiny; gives whether anything was found or is wrong.
 Noticed = Callable[[bytes, Scrutiny], bool]
+
+_DEVICE = ("buffer_", "flat_", "global_", "s_atomic", "s_buffer", "s_load", "s_scratch", "s_store", "scratch_")
+_LANES = ("ds_bpermute_b32", "ds_nop", "ds_permute_b32", "ds_swizzle_b32")  #: move data between lanes, without memory
 
 
 def patched(code: bytes, address: int, word: int) -> bytes:
@@ -27,25 +35,85 @@ def patched(code: bytes, address: int, word: int) -> bytes:
     return code[:at] + struct.pack("<I", word) + code[at + 4 :]
 
 
+def accessed(instruction: Instruction) -> set[str]:
+    """The memories that an instruction accesses, or may."""
+    name = instruction.name
+    local = name.startswith("ds_") and name not in _LANES
+    direct = "lds" in instruction.modifiers or "_lds_" in name or name.startswith("flat_")
+    return ({"local"} if local or direct else set()) | ({"device"} if name.startswith(_DEVICE) else set())
+
+
+class _Barriers:
+    """Where waves arrived together, and what their workgroup accessed between one such meeting and the next."""
+
+    def __init__(self) -> None:
+        self.passed: Counter[tuple[int, int]] = Counter()  # by workgroup and wave: its meetings so far
+        self.places: dict[int, dict[int, set[Instruction]]] = defaultdict(lambda: defaultdict(set))
+        self.accesses: dict[tuple[int, int], set[str]] = defaultdict(set)  # by workgroup and the meeting that follows
+
+    def note(self, halt: Halt, instruction: Instruction, accesses: set[str]) -> None:
+        """Waves are about to execute an instruction, by which they access these memories."""
+        arrives = instruction.name == "s_barrier"
+        if not accesses and not arrives:
+            return
+        for wave in zip(map(int, halt.workgroups), map(int, halt.waves), strict=True):
+            workgroup, meeting = wave[0], self.passed[wave]
+            self.accesses[workgroup, meeting] |= accesses
+            if arrives:
+                self.places[workgroup][meeting].add(instruction)
+                self.passed[wave] += 1
+
+    def ordering(self) -> set[Instruction]:
+        """The barriers without which accesses of one memory would run together."""
+        return {
+            barrier
+            for workgroup, places in self.places.items()
+            for barrier in set[Instruction]().union(*places.values())
+            if self._orders(barrier, workgroup)
+        }
+
+    def _orders(self, barrier: Instruction, workgroup: int) -> bool:
+        together = [Counter(self.accesses[workgroup, 0])]
+        for meeting, places in sorted(self.places[workgroup].items()):
+            behind = self.accesses[workgroup, meeting + 1]
+            if barrier in places:
+                together[-1].update(behind)
+            else:
+                together.append(Counter(behind))
+        return any(stretches > 1 for some in together for stretches in some.values())
+
+
+def _awaited(halt: Halt, wait: Instruction) -> list[Instruction]:
+    """What waves wait for that is outstanding, and maybe more of what lgkmcnt counts."""
+    (vm, lgkm), (of_vm, of_lgkm) = allowed(wait), halt.outstanding
+    done = halt.group.vm[: max(of_vm - vm, 0)] + (halt.group.lgkm if of_lgkm > lgkm else [])
+    return [pending.step.instruction for pending in done]
+
+
 def executed(code: bytes, kernel: str, noticed: Noticed) -> list[Instruction]:
-    """The barriers, and the waits behind something outstanding, that a run executes, in order of address."""
+    """The waits behind something outstanding and the barriers between accesses that a run executes, by address.
+
+    Raises UserError where the whole kernel is noticed: so would be all of its deletions.
+    """
     info = CodeObject.load(code).kernel(kernel)
     at = {i.address - info.descriptor.entry: i for i in info.instructions}
-    found: dict[int, Instruction] = {}
+    waits: set[Instruction] = set()
+    barriers = _Barriers()
 
     def watch(halt: Halt) -> None:
         instruction = at[halt.pc]
-        vm, lgkm = halt.outstanding
-        word = instruction.words[0]
-        waits = vm > (word & 0xF | word >> 10 & 0x30) or lgkm > (word >> 8 & 0xF)
-        if instruction.name == "s_barrier" or (instruction.name == "s_waitcnt" and waits):
-            found[instruction.address] = instruction
+        accesses = accessed(instruction)
+        if instruction.name == "s_waitcnt" and (awaited := _awaited(halt, instruction)):
+            waits.add(instruction)
+            accesses = set[str]().union(*map(accessed, awaited))  # which last until now
+        barriers.note(halt, instruction, accesses)
 
-    noticed(code, Scrutiny(watch=watch))
-    return [found[address] for address in sorted(found)]
+    if noticed(code, Scrutiny(watch=watch)):
+        raise UserError(f"given {kernel}, of which something is noticed as it is, wanted a kernel in order")
+    return sorted(waits | barriers.ordering(), key=lambda i: i.address)
 
 
 def deletions(code: bytes, kernel: str, noticed: Noticed) -> Iterator[tuple[Instruction, bool]]:
-    """Each such instruction, and whether a run without it is noticed."""
+    """Each such instruction, and whether a run without it is noticed. Raises UserError."""
     for instruction in executed(code, kernel, noticed):
         yield instruction, noticed(patched(code, instruction.address, S_NOP_0), Scrutiny())

@@ -64,10 +64,16 @@ def product_kernel(
 
 
 def merged_kernel(plan: Plan, role: str) -> Kernel:
-    """The products of all parts of a plan, each in workgroups of its own; their mappings share the grid."""
+    """The products of all parts of a plan, each in workgroups of its own; their mappings share the grid.
+
+    What is for one product excludes the next: nothing there waits for accesses of an earlier one.
+    """
     k = _builder(plan, role, (sum(part.mapping.numbers for part in plan.parts), 1, 1))
-    for part in plan.parts:
-        _Product(plan, part, k).build(part.product.result, part.epilogue, None)
+    with ExitStack() as around:
+        for number, part in enumerate(plan.parts):
+            if number:
+                around.enter_context(k.otherwise())
+            _Product(plan, part, k).build(part.product.result, part.epilogue, None)
     return _done(k)
 
 

@@ -16,6 +16,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Block, For, If, Let, Stmt
 from convgen.ir.types import VectorType, f16, f32, s32, vector
 from convgen.ir.uniform import Uniformity, uniformity, varying
+from convgen.ir.verify import verify
 from convgen.ir.votes import AllLanes
 from convgen.passes import pipeline
 from convgen.passes.clone import bound_vars
@@ -289,6 +290,65 @@ def test_what_a_branch_uses_twice_is_computed_once_there() -> None:
         part = k.global_load("part", s32, surface, Lane() * 4)
         k.global_store(surface, part * 3 + 1, (part * 3) * 4)
     assert str(place_lets(k.done(), FACTS)).count("part * 3") == 1
+
+
+def lets_in(s: Stmt) -> list[str]:
+    """The values that are bound in a statement."""
+    return [str(each.value) for each in statements(s) if isinstance(each, Let)]
+
+
+def arms(k: KernelBuilder, *, same: bool) -> Kernel:
+    """A workgroup takes one way or the other, in which it uses a multiple of the lane twice; in both if `same`."""
+    surface = k.surface(k.buffer("b", s32, 4096))
+    part = k.global_load("part", s32, surface, Lane() * 4)
+    with k.when(k.group[0] < 3):
+        k.global_store(surface, part, Lane() * 12 + part)
+        k.global_store(surface, part, Lane() * 12 - part)
+    with k.otherwise():
+        k.global_store(surface, part, Lane() * (12 if same else 20) + part)
+        k.global_store(surface, part, Lane() * (12 if same else 20) - part)
+    return k.done()
+
+
+def test_what_one_arm_alone_uses_is_computed_there() -> None:
+    placed = place_lets(arms(KernelBuilder("arms"), same=False), FACTS).body
+    assert isinstance(placed, Block)
+    (way,) = (s for s in placed.stmts if isinstance(s, If))
+    assert (lets_in(way.then), lets_in(way.other)) == (["lane * 12"], ["lane * 20"])
+    assert str(placed).count("lane * 12") == 1
+    assert str(placed).count("lane * 20") == 1
+
+
+def test_what_both_arms_use_is_computed_before() -> None:
+    placed = place_lets(arms(KernelBuilder("arms"), same=True), FACTS).body
+    assert isinstance(placed, Block)
+    (way,) = (s for s in placed.stmts if isinstance(s, If))
+    assert lets_in(way) == []
+    assert "lane * 12" in lets_in(placed)
+
+
+def test_what_an_arm_in_a_loop_uses_is_computed_before_the_loop() -> None:
+    k = KernelBuilder("loop")
+    with k.loop("n", 0, 4):
+        arms(k, same=False)
+    (loop,) = (s for s in statements(place_lets(k.done(), FACTS).body) if isinstance(s, For))
+    assert not {"lane * 12", "lane * 20"} & set(lets_in(loop))
+
+
+def test_what_one_arm_and_a_way_that_lanes_seldom_take_use_has_a_name_in_each() -> None:
+    """The loop there holds what the kernel has bound before it, but nothing of the arm."""
+    k = KernelBuilder("ways")
+    surface = k.surface(k.buffer("b", s32, 4096))
+    part = k.global_load("part", s32, surface, Lane() * 4)
+    with k.when(k.group[0] < 3), k.loop("n", 0, 4) as loop:
+        k.global_store(surface, part, Lane() * 12 + loop.var)
+        k.global_store(surface, part, Lane() * 12 - loop.var)
+    with k.loop("m", 0, 4) as loop:
+        with k.when(AllLanes(Lane() < loop.var)):
+            k.global_store(surface, part, Lane() * 4)
+        with k.otherwise():
+            k.global_store(surface, part, Lane() * 12 + loop.var)
+    verify(place_lets(k.done(), FACTS))
 
 
 def test_what_lanes_seldom_vote_for_computes_what_it_needs() -> None:

@@ -86,6 +86,11 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
         {"dir": "FWD_B", "dt": "f64", "stag": "abx"},
         "tile=32x32x16 waves=2x2 mma=16x16x4 slots=1 taps=fused acc=v reorder=src padding=zeros",
     ),
+    "stride phases in one launch": (
+        "mb2ic32ih8oc256kh3ph1sh2",
+        {"dir": "BWD_D", "dt": "f16"},
+        "tile=32x16x64 waves=2x1 mma=16x16x16 slots=3 stages=2 taps=fused acc=v grids=merged padding=zeros",
+    ),
     "forward, sums made again": (
         "mb1ic16ih6oc32kh3ph1",
         {"dt": "f16"},

@@ -48,11 +48,18 @@ KERNELS: dict[str, tuple[str, str]] = {
     "one slot": ("--dt=bf16:bf16:f32 48x160:160x32", "tile=32x32x32 waves=2x2 slots=1 taps=split"),
     "straight": ("--dt=f16 48x160:160x96", "tile=32x32x16 waves=2x2 slots=0 taps=split prefetch=2"),
     "backward weights": ("--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2", "tile=32x32x16 waves=2x2 slots=2 taps=fused"),
+    "stride phases in one launch": (
+        "--dir=BWD_D --dt=f16 mb4ic32oc128iw16kw3sw2pw1",
+        "tile=32x32x32 waves=2x2 slots=2 taps=split grids=merged padding=zeros",
+    ),
     "resident": (
         "--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1 --stag=axb --wtag=axb --dtag=axb",
         "tile=32x32x144 waves=2x2 slots=1 taps=resident padding=zeros",
     ),
-    # Integers: the waits of sends on xehpg, for all pipes, make some for floats needless that the scoreboard asks for.
+    "backward weights in slices": (
+        "--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2",
+        "tile=32x32x16 waves=2x2 slots=1 taps=fused slices=2 sum=last",
+    ),
     "last slice": ("--dt=s8:s8:s32 32x256:256x64", "tile=32x32x32 waves=4x2 slots=1 taps=split slices=2 sum=last"),
 }
 #: (target, name) -> problem, config; of several subgroups one finds a NaN that meets padding

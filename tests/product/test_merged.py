@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from random import Random
 
@@ -68,6 +69,19 @@ def test_one_tile_needs_workgroups_of_its_own_product() -> None:
     assert sorted(group for each in groups for group in each) == list(range(grid[0]))
     outcome = verify.run(code, groups=3)
     assert (outcome.mismatches, outcome.findings) == (0, ())
+
+
+def test_no_product_waits_for_those_of_other_workgroups() -> None:
+    """Nor does it compute what they need: on each way there is one product, and its first barrier publishes."""
+    problem = Conv.parse("mb2ic32ih8oc32kh3ph1sh2", dir="BWD_D", dt="f16")
+    config = "tile=32x16x64 waves=2x1 mma=16x16x16 slots=3 stages=2 taps=fused grids=merged padding=zeros"
+    code = driver.compile(driver.build(problem, config=config))
+    ways = re.split(r"^\.L\S+\.(?:then|else)_\d+:", code.asm, flags=re.MULTILINE)[1:]
+    barriers = [re.findall(r"s_barrier *// (\w+)", way) for way in ways]
+    assert sorted(filter(None, barriers)) == [["publish"]] * 3 + [["publish"] * 2]
+    assert (
+        code.asm.count("s_cmp_lt_i32") == len(make_plan(problem, Config.parse(config), get("gfx942").facts).parts) - 1
+    )
 
 
 def test_products_of_most_work_come_first() -> None:

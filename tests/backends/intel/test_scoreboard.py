@@ -287,6 +287,16 @@ def test_a_send_waits_for_its_operands(target: str) -> None:
     assert c.waits(target) == ["", f"{distance},$4", "$4.dst; $5"]
 
 
+@pytest.mark.parametrize(("target", "behind"), [("xehpc", "F@1"), ("xehpg", "")])
+def test_a_send_that_cannot_name_a_pipe_has_waited_for_all(target: str, behind: str) -> None:
+    c = Code()
+    c.alu(1, type="f")
+    c.alu(2)
+    c.load(3, 2)
+    c.alu(4, 1)  # the load waits for the integer pipe alone where it can
+    assert c.waits(target)[2:] == ["I@1,$4" if behind else "A@1,$4", behind]
+
+
 def test_sources_of_a_send_are_safe_when_read_or_when_all_is_done() -> None:
     """The latter on Ponte Vecchio, whose sends may read them again."""
     found = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -9,7 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from convgen.backends.amdgpu.sim import simulate
+from convgen.backends.simulation import Scrutiny
 
 RUNNER = Path(__file__).parents[4] / "bench" / "foreign.py"
 FILES = ("triton_gfx942_small_gemm_NT.hsaco", "triton_gfx942_small_conv_3x3p1.hsaco")
@@ -58,11 +63,56 @@ def test_a_folder(sim: Any, match: str) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("file", sorted(set(SIZES) - {"extremes", "scaled"}))
+@pytest.mark.parametrize("file", sorted(SIZES))
 def test_deleted_waits_and_barriers_are_noticed(sim: Any, file: str) -> None:
-    """Nineteen of twenty. Those around atomic operations, and a barrier between slots, order nothing that is read."""
+    """All but those of which the manifest says why nothing depends on them, and these are not."""
     done = run(sim.foreign, "--match", file, "--delete")
     assert done.returncode == 0, done.stdout
+
+
+#: Two waves: each writes a word, and reads the other's.
+EXCHANGE = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_lshlrev_b32 v1, 2, v0
+v_xor_b32 v2, 0x100, v1
+s_mov_b32 s6, 2
+ds_write_b32 v1, v0
+s_waitcnt lgkmcnt(0)
+{}
+ds_read_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+{}
+global_store_dword v1, v3, s[4:5]
+"""
+LOOP = ".Lagain:\ns_barrier\ns_sub_u32 s6, s6, 1\ns_cmp_lg_u32 s6, 0\ns_cbranch_scc1 .Lagain"
+
+
+@pytest.mark.parametrize(
+    ("between", "behind", "barriers"),
+    [
+        ("s_barrier", "", 1),
+        ("s_barrier\ns_barrier", "", 0),  # each orders what the other does
+        (LOOP, "", 1),  # both times the same
+        ("s_barrier", "s_barrier", 1),  # local memory before the last, device memory behind it
+        ("s_barrier", "s_barrier\ns_barrier\nds_write_b32 v1, v3", 1),
+        ("s_barrier", "s_barrier\nds_write_b32 v1, v3", 2),
+    ],
+)
+def test_barriers_that_order_nothing_alone_are_no_cases(sim: Any, between: str, behind: str, barriers: int) -> None:
+    code = sim.assemble("gfx942", {"k": sim.Source(EXCHANGE.format(between, behind), lds=512)})
+
+    def noticed(code: bytes, scrutiny: Scrutiny) -> bool:
+        out = {"y": np.zeros(512, np.uint8)}
+        findings = simulate(code, [sim.launch("k", ["y"], workgroup=128)], out, scrutiny=scrutiny).findings
+        return any(finding.source.required for finding in findings)
+
+    spec = importlib.util.spec_from_file_location("deletion", RUNNER.parent / "lib" / "deletion.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = [(instruction.name, seen) for instruction, seen in module.deletions(code, "k", noticed)]
+    assert sorted(found) == [("s_barrier", True)] * barriers + [("s_waitcnt", True)] * 2
 
 
 def test_a_table(sim: Any) -> None:
@@ -78,6 +128,21 @@ def test_wrong_elements_fail(sim: Any, tmp_path: Path) -> None:
     assert done.returncode == 1
     row = json.loads(done.stdout)
     assert (row["status"], row["mismatches"]) == ("failed", 3 * 64 * 64)
+
+
+def test_deletions_from_a_kernel_that_is_wrong_say_nothing(sim: Any, tmp_path: Path) -> None:
+    changed(sim, tmp_path, FILES[0], grid=[1, 1, 1])
+    done = run(tmp_path, "--delete")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: given gemm, of which something is noticed as it is, wanted a kernel in order\n"
+
+
+@pytest.mark.sweep
+def test_what_is_called_needless_but_is_not_fails(sim: Any, tmp_path: Path) -> None:
+    changed(sim, tmp_path, "triton_gfx942_softmax_f32.hsaco", needless={"0x10": "the sun shines"})
+    done = run(tmp_path, "--delete")
+    assert done.returncode == 1
+    assert "  0x10: NOTICED, or no case: the sun shines\n" in done.stdout
 
 
 def test_what_the_simulator_finds_fails(sim: Any, tmp_path: Path) -> None:
