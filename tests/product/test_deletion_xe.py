@@ -52,6 +52,11 @@ KERNELS: dict[str, tuple[str, str]] = {
         "--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1 --stag=axb --wtag=axb --dtag=axb",
         "tile=32x32x144 waves=2x2 slots=1 taps=resident padding=zeros",
     ),
+    # The loop stores what is not padding, and in front of it once what is.
+    "runs": (
+        "--dir=FWD_D --dt=f16 mb1ic3ih16oc32kh7sh2ph3 --stag=axb --wtag=axb --dtag=axb",
+        "tile=32x32x16 waves=2x2 slots=2 taps=runs padding=zeros",
+    ),
     # Integers: the waits of sends on xehpg, for all pipes, make some for floats needless that the scoreboard asks for.
     "last slice": ("--dt=s8:s8:s32 32x256:256x64", "tile=32x32x32 waves=4x2 slots=1 taps=split slices=2 sum=last"),
 }
