@@ -59,6 +59,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.layout.turns import Share
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
@@ -216,6 +217,11 @@ class KernelBuilder:
             tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
+            if mapping.dealt:
+                begin, end = mapping.share_of_slice(tile["k"])
+                share = evolve(share, begin=self.let("begin", begin), end=self.let("end", end))
+                for cond in share.exists:
+                    around.enter_context(self.when(cond))
             slices = {"rank": tile["k"], "sharers": mapping.counts[3]} if mapping.counts[3] > 1 else {}
             yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices}
 

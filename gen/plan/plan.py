@@ -291,6 +291,8 @@ def _part(
         of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
+    if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
+        mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
@@ -341,6 +343,18 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
     products = result.length(2) if len(result.axes) > 2 else 1
     return WorkgroupMapping.sized((product.batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
+
+
+def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
+    """The same with whole rounds of blocks for each slice, some one more than others, if no slice is longer so.
+
+    Else the last slice has blocks behind the end of K, for which loads have masks in all of them.
+    """
+    rounds, rest = divmod(product.k, config.tile[2] * config.round)
+    longest = -(-rounds // config.slices) * config.round
+    if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
+        return mapping
+    return evolve(mapping, blocks=longest, grain=config.round, dealt=rounds)
 
 
 def _around_images(product: Product, packings: tuple[Packing | None, Packing | None]) -> Product:

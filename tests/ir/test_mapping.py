@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
-from convgen.ir.expr import Expr, const, lift
+from convgen.ir.expr import Expr, Var, const, lift
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import choose, least
 from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
 from convgen.ir.layout.turns import Persist, SharedOut, Turns, follow_one_another
 from convgen.ir.layout.walks import FreeForm, Grouped
+from convgen.ir.mutate import statements
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED, ORDERS
 
@@ -250,3 +251,33 @@ def test_workgroups_without_a_tile_do_nothing() -> None:
     with k.tile_of(WorkgroupMapping.of(3, 1)) as tile:
         k.let("here", lift(tile["m"], const(0)))
     assert isinstance(k.done().body, Let)
+
+
+@FIXED
+@given(st.integers(1, 40), st.data())
+def test_slices_are_dealt_whole_grains(slices: int, data: st.DataObject) -> None:
+    """Each grain once, in order; the first slices have one more than the last, in numbers as in expressions."""
+    grains = data.draw(st.integers(slices, 200))
+    mapping = WorkgroupMapping((1, 1, 1, slices), dealt=grains)
+    begin, end = (np.asarray(bound) for bound in mapping.share_of_slice(np.arange(slices)))
+    assert [begin[0], *end] == [*begin, grains]
+    assert {*(end - begin)} <= {-(-grains // slices), grains // slices}
+    assert (np.diff(end - begin) <= 0).all()
+    part = data.draw(st.integers(0, slices - 1))
+    bounds = mapping.share_of_slice(const(part))
+    assert [int(Evaluator(1)(lift(bound, const(0))).data[0]) for bound in bounds] == [begin[part], end[part]]
+
+
+def test_suites_run_with_the_grains_of_their_slice() -> None:
+    k = KernelBuilder("k", (1, 3, 1))
+    with k.tile_of(WorkgroupMapping((1, 1, 1, 3), grain=2, dealt=5)) as tile:
+        ev = Evaluator(k.width)
+        assert (tile["rank"], tile["sharers"]) == (tile["k"], 3)
+        begin, end = tile["begin"], tile["end"]
+    condition = next(s for s in statements(k.done().body) if isinstance(s, If)).cond
+    lets = {s.var: s.value for s in statements(k.done().body) if isinstance(s, Let)}
+    assert str(condition) == "begin < end"
+    ev.env[k.group[1]] = ev.full(k.group[1].type, 1)
+    assert isinstance(begin, Var)
+    assert isinstance(end, Var)
+    assert [int(ev(lets[bound]).data[0]) for bound in (begin, end)] == [2, 4]

@@ -52,6 +52,7 @@ KERNELS: dict[str, tuple[str, str]] = {
         "--dir=FWD_D --dt=f16 mb1ic64ih6oc32kh3ph1 --stag=axb --wtag=axb --dtag=axb",
         "tile=32x32x144 waves=2x2 slots=1 taps=resident padding=zeros",
     ),
+    "slices dealt out": ("--dt=f16 32x960:960x32", "tile=32x32x32 waves=2x2 slots=2 taps=split slices=4"),
     # The loop stores what is not padding, and in front of it once what is.
     "runs": (
         "--dir=FWD_D --dt=f16 mb1ic3ih16oc32kh7sh2ph3 --stag=axb --wtag=axb --dtag=axb",
