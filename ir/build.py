@@ -194,7 +194,7 @@ class KernelBuilder:
 
         Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
         In a grid that mappings share it runs in the workgroups of this one.
-        Beside the tile is its share (`Share.values`), and in slices who they are.
+        Beside the tile is its share (`Share.values`), and in slices who they are and the `first` grain of theirs.
         """
         arguments = [self.host_value(a) for a in mapping.arguments]
         self.launched = mapping.launched
@@ -217,13 +217,14 @@ class KernelBuilder:
             tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
+            first = tile["k"] * mapping.turns.grains
             if mapping.dealt:
-                begin, end = mapping.share_of_slice(tile["k"])
-                share = evolve(share, begin=self.let("begin", begin), end=self.let("end", end))
+                first, count = mapping.share_of_slice(tile["k"])
+                first, share = self.let("first", first), evolve(share, end=self.let("count", count))
                 for cond in share.exists:
                     around.enter_context(self.when(cond))
             slices = {"rank": tile["k"], "sharers": mapping.counts[3]} if mapping.counts[3] > 1 else {}
-            yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices}
+            yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices, "first": first}
 
     def site(self, stage: str = "", comment: str = "") -> Site:
         """The next site of this kernel."""
