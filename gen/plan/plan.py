@@ -30,7 +30,7 @@ from convgen.plan.checks import check_words
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import CHUNK, EXACT, IMAGES, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.images import by_images
+from convgen.plan.images import by_images, fill_rectangles
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
@@ -234,6 +234,8 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
     found = views.products(problem, 1, config.reorder, config.phases)
+    if facts.planes and config.packed:  # of an image whose windows rectangles bring, pixel by pixel
+        found = tuple(by_images(p) if fill_rectangles(p.of_n, p.of_m) else p for p in found)
     return tuple(in_runs(p, tile_k, facts) for p in found)
 
 
@@ -310,7 +312,8 @@ def _packings(
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        line = max(facts.chunk_bytes, facts.planes.align if facts.planes and config.taps == RUNS else 0)
+        chunk = line // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
         return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
 
     tile_m, tile_n, _ = config.tile
