@@ -59,6 +59,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.layout.turns import Share
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, vector
@@ -194,7 +195,7 @@ class KernelBuilder:
         Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
         In a grid that mappings share it runs in the workgroups of this one. Those of the mappings before it must not
         come here; what is for the next goes into an `otherwise`.
-        Beside the tile is its share (`Share.values`), and in slices who they are.
+        Beside the tile is its share (`Share.values`), and in slices who they are and the `first` grain of theirs.
         """
         arguments = [self.host_value(a) for a in mapping.arguments]
         self.launched = mapping.launched
@@ -216,8 +217,14 @@ class KernelBuilder:
             tile = mapping.tile((share.number, *self.group[1:]), arguments)
             for cond in mapping.exists(tile):
                 around.enter_context(self.when(cond))
+            first = tile["k"] * mapping.turns.grains
+            if mapping.dealt:
+                first, count = mapping.share_of_slice(tile["k"])
+                first, share = self.let("first", first), evolve(share, end=self.let("count", count))
+                for cond in share.exists:
+                    around.enter_context(self.when(cond))
             slices = {"rank": tile["k"], "sharers": mapping.counts[3]} if mapping.counts[3] > 1 else {}
-            yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices}
+            yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices, "first": first}
 
     def site(self, stage: str = "", comment: str = "") -> Site:
         """The next site of this kernel."""

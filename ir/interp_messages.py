@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convgen.ir import stmt as s
-from convgen.ir.evaluate import Array, InterpError, Mask, Value, from_bytes, to_bytes
+from convgen.ir.evaluate import Array, Evaluator, InterpError, Mask, Value, from_bytes, to_bytes
 from convgen.ir.expr import Expr
 from convgen.ir.interp_lanes import Lanes, coordinates
 from convgen.ir.interp_shared import agree
@@ -140,18 +140,22 @@ def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
     _put_bytes(lanes, node.value, *_rectangle(lanes, node, node.value.type))
 
 
-def _shared_bytes(lanes: Lanes, node: s.SharedRead | s.SharedWrite, size: int) -> Array:
-    """The bytes of a shared tile that each lane accesses, `[width, size]`."""
-    start = (lanes.integers(node.address, "a shared address") + node.imm)[:, None]
+def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad) -> Array:
+    """The bytes of a shared tile that each lane accesses, `[lanes, size]`."""
+    lane = np.tile(np.arange(ev.width), len(ev.numbers))[:, None]
+    if isinstance(node, s.DirectLoad):
+        start = ev.uniform(node.address, "the address of a direct load") + node.imm
+        return start[:, None] + lane * node.width + np.arange(node.width)
+    start = ev(node.address).decided("a shared address").astype(np.int64) + node.imm
+    size = np.arange(node.moved.bits // 8)
     if isinstance(node, (s.BlockRead, s.BlockWrite)):
-        dword, byte = np.divmod(np.arange(size), 4)
-        lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))[:, None]
-        return start + 4 * (dword * lanes.ev.width + lane) + byte
-    return start + np.arange(size)
+        dword, byte = np.divmod(size, 4)
+        return start[:, None] + 4 * (dword * ev.width + lane) + byte
+    return start[:, None] + size
 
 
 def _shared_read(lanes: Lanes, node: s.SharedRead) -> None:
-    at = _shared_bytes(lanes, node, node.var.type.bits // 8)
+    at = shared_bytes(lanes.ev, node)
     if isinstance(node, s.TurnedRead):
         at = _turned(at)
     lanes.bind(node.var, from_bytes(*lanes.shared[node.tile].read(at, lanes.accessors), node.var.type))
@@ -162,14 +166,12 @@ def _shared_write(lanes: Lanes, node: s.SharedWrite) -> None:
     if isinstance(node, s.FilledWrite):
         exists = lanes.ev(node.mask).decided("a mask")[:, None]
         raw, poison = np.where(exists, raw, 0).astype(np.uint8), None if poison is None else poison & exists
-    lanes.shared[node.tile].write(_shared_bytes(lanes, node, raw.shape[1]), lanes.accessors, raw, poison)
+    lanes.shared[node.tile].write(shared_bytes(lanes.ev, node), lanes.accessors, raw, poison)
 
 
 def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
     buffer, at, inside = _window(lanes, node, node.width, 0)
-    start = lanes.ev.uniform(node.address, "the address of a direct load").astype(np.int64) + node.imm
-    lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))
-    to = (start + lane * node.width)[:, None] + np.arange(node.width)
+    to = shared_bytes(lanes.ev, node)
     lanes.shared[node.tile].write(to, lanes.accessors, np.where(inside, buffer[at], 0).astype(np.uint8), None)
 
 

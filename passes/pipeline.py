@@ -22,6 +22,7 @@ from convgen.passes.exchange import exchange
 from convgen.passes.expand_conversions import expand_conversions
 from convgen.passes.expand_division import expand_division
 from convgen.passes.fill_stores import fill_stores
+from convgen.passes.hoist_stores import hoist_stores
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.lower_tiles import lower_tiles
 from convgen.passes.order_sums import order_sums
@@ -79,6 +80,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("share_lanes", "message", OPTIMISING, share_lanes),
     Pass("share_addresses", "message", OPTIMISING, share_addresses),
     _pass("expand_division", "message", LOWERING, expand_division),
+    Pass("hoist_stores", "message", OPTIMISING, hoist_stores),
     Pass("fill_stores", "message", OPTIMISING, fill_stores),
     Pass("order_sums", "message", OPTIMISING, order_sums),
     Pass("place_lets", "message", OPTIMISING, place_lets),

@@ -11,12 +11,13 @@ from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mutate import mutate, rewrite, statements
-from convgen.ir.node import Node, replace
+from convgen.ir.node import replace
 from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.scopes import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type, vector
+from convgen.passes.unused import drop_unused
 
 
 def resolve_packs(kernel: Kernel) -> Kernel:
@@ -25,7 +26,7 @@ def resolve_packs(kernel: Kernel) -> Kernel:
     body = _CarryParts(body).within(body)
     packs = _packs(body)
     body = mutate(body, {Slice: lambda s: _part(s, packs)})
-    return replace(kernel, body=_drop_unused(body))
+    return replace(kernel, body=drop_unused(body))
 
 
 def _by_operands(body: Stmt) -> Stmt:
@@ -131,26 +132,3 @@ def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
     if sum(p.type.bits for p in covered) != end - first or any(isinstance(p.type, Type) for p in covered):
         return s
     return covered[0] if len(covered) == 1 and covered[0].type is s.type else Pack(s.type, tuple(covered))
-
-
-def _drop_unused(body: Stmt) -> Stmt:
-    """The body without lets that nothing needs but others of these."""
-    inside, needed = statements(body), set[Node]()
-    for s in reversed(inside):  # who uses a variable stands behind its let, or has it from a loop's end
-        if not isinstance(s, Let) or s.var in needed:
-            for e in (*s.operands, *s.yields):
-                _need(e, needed)
-    dropped = {s for s in inside if isinstance(s, Let) and s.var not in needed}
-
-    def keep(b: Block) -> Stmt:
-        return block(*(s for s in b.stmts if s not in dropped))
-
-    return rewrite(body, {Block: keep})
-
-
-def _need(e: Expr, needed: set[Node]) -> None:
-    """Add an expression, and all that it is made of, to what is needed."""
-    if e not in needed:
-        needed.add(e)
-        for c in e.children():
-            _need(c, needed)

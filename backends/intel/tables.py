@@ -296,7 +296,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         accumulators=0,
         compute_units=units,
         global_widths=(32, 16, 12, 8, 4, 2, 1),
-        shared_widths=(32, 16, 8, 4, 2, 1),
+        shared_widths=(32, 16, 12, 8, 4, 2, 1),
         global_imm_max=0,
         # Messages have none: selection adds it, in the instruction by which an address comes to its payload anyway. So
         # any will do, up to more than a workgroup shares.

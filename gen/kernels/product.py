@@ -327,7 +327,7 @@ class _Product:
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
-        block = kb + self.tile["k"] * blocks if self.plan.config.slices > 1 else kb
+        block = kb + self.tile["first"] * self.part.mapping.grain if self.plan.config.slices > 1 else kb
         return start, block * (depth or self.plan.config.tile[2]), *self.batch
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:

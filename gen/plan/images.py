@@ -33,12 +33,14 @@ def by_images(product: Product) -> Product:
 
 def are_worth(of_n: View, of_m: View) -> bool:
     """Whether loads have one pixel, and mostly one tap."""
-    order = _images_inside(of_n, of_m)
-    if order is None:
-        return False
-    images = prod(d.size for d in order if _is_still(d, of_n, of_m))
     rows = [v.axes[0] for v in (of_n, of_m) if any(len(_long(v, t.terms)) > 1 for t in v.index)]
-    return images % _TOGETHER == 0 and bool(rows) and all(dims[-1].size >= _LEAST_ROWS for dims in rows)
+    return fill_rectangles(of_n, of_m) and bool(rows) and all(dims[-1].size >= _LEAST_ROWS for dims in rows)
+
+
+def fill_rectangles(of_n: View, of_m: View) -> bool:
+    """Whether loads have one pixel, of so many images that these are all rows of a rectangle."""
+    order = _images_inside(of_n, of_m)
+    return order is not None and prod(d.size for d in order if _is_still(d, of_n, of_m)) % _TOGETHER == 0
 
 
 def _images_inside(of_n: View, of_m: View) -> tuple[Dim, ...] | None:

@@ -30,7 +30,7 @@ from convgen.plan.checks import check_words
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import CHUNK, EXACT, IMAGES, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.images import by_images
+from convgen.plan.images import by_images, fill_rectangles
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
@@ -234,6 +234,8 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
     found = views.products(problem, 1, config.reorder, config.phases)
+    if facts.planes and config.packed:  # of an image whose windows rectangles bring, pixel by pixel
+        found = tuple(by_images(p) if fill_rectangles(p.of_n, p.of_m) else p for p in found)
     return tuple(in_runs(p, tile_k, facts) for p in found)
 
 
@@ -291,6 +293,8 @@ def _part(
         of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
+    if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
+        mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
     epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
@@ -308,7 +312,8 @@ def _packings(
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        line = max(facts.chunk_bytes, facts.planes.align if facts.planes and config.taps == RUNS else 0)
+        chunk = line // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
         return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
 
     tile_m, tile_n, _ = config.tile
@@ -341,6 +346,18 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
     exact = rounded_up(result.length(1), tile_m), rounded_up(result.length(0), tile_n)
     products = result.length(2) if len(result.axes) > 2 else 1
     return WorkgroupMapping.sized((product.batch, *tiles, 1), (products, *exact, 1), config.map, blocks)
+
+
+def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
+    """The same with whole rounds of blocks for each slice, some one more than others, if no slice is longer so.
+
+    Else the last slice has blocks behind the end of K, for which loads have masks in all of them.
+    """
+    rounds, rest = divmod(product.k, config.tile[2] * config.round)
+    longest = -(-rounds // config.slices) * config.round
+    if rest or rounds < config.slices or rounds % config.slices == 0 or longest > mapping.blocks or config.map.flip:
+        return mapping
+    return evolve(mapping, blocks=longest, grain=config.round, dealt=rounds)
 
 
 def _around_images(product: Product, packings: tuple[Packing | None, Packing | None]) -> Product:

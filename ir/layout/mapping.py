@@ -14,7 +14,7 @@ from convgen.ir.error import UserError
 from convgen.ir.expr import Expr
 from convgen.ir.layout.argument import Argument
 from convgen.ir.layout.digits import Digits, Index, Space, stacked, times
-from convgen.ir.layout.index import Condition
+from convgen.ir.layout.index import Condition, clamped
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.layout.turns import Persist, Turns, follow_one_another
 from convgen.ir.layout.walks import SizedRows
@@ -41,6 +41,8 @@ class WorkgroupMapping:
     order: Order = IN_ROWS
     blocks: int = 1  #: of K in a slice; an order may share them out
     grain: int = 1  #: blocks that stay together
+    #: grains of K in all slices, which have whole ones, the last slices one more; 0 where each has all its blocks.
+    dealt: int = 0
     exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K that the host says there are, at most `counts`
     #: Number of the first workgroup in a grid along x that other mappings share; None if the grid is its own.
     first: int | None = None
@@ -109,6 +111,15 @@ class WorkgroupMapping:
     def turns(self) -> Turns:
         """Which numbers a workgroup takes, one after the other."""
         return Turns(self.order.persist or Persist(self.numbers), self.numbers, self.blocks, self.grain)
+
+    def share_of_slice(self, part: Index) -> tuple[Index, Index]:
+        """The first grain of a slice, and how many it has, of those that are dealt out: the last slices have one more.
+
+        So what is behind the first grain of any slice by as many as the longest has is behind none of all grains.
+        """
+        each, more = divmod(self.dealt, self.counts[3])
+        behind = part - (self.counts[3] - more)
+        return part * each + clamped(behind, max(1, more)), each + clamped(behind + 1, 2)
 
     @property
     def is_padded(self) -> bool:

@@ -55,6 +55,7 @@ class _Planes:
     halo: Halo | None  #: whose coordinate counts them, if the dim does not
     every: int  #: positions of that coordinate from row to row
     line: Extent  #: bytes from one of its positions to the next
+    sliding: tuple[tuple[LinearDim, int], ...]  #: that move what is seen along the rows, each by so many columns
     moving: tuple[LinearDim, ...]
     start: Extent  #: bytes; beyond the plane's base it begins where all that move it are 0
     steps: tuple[Extent, ...]  #: bytes; each of these moves it
@@ -62,7 +63,7 @@ class _Planes:
     @property
     def stays(self) -> bool:
         """Whether there is but one."""
-        return self.halo is None and not self.moving
+        return self.halo is None and not self.moving and not self.sliding
 
     def within(self, view: LinearView) -> tuple[int, int]:
         """Columns and rows that a rectangle may not straddle multiples of; 0 where it may."""
@@ -71,6 +72,13 @@ class _Planes:
         counted = self.rows.size if self.halo and self.rows.size < self.rows.padded else 0
         split = self.rows.padded if len(down) > 1 else 0
         return self.cols.padded if len(across) > 1 else 0, gcd(counted, split)
+
+    def col(self, at: dict[str, Position]) -> Expr:
+        """The column of a position."""
+        total = at[self.cols.name].value
+        for d, columns in self.sliding:
+            total = plus(total, scale(at[d.name].value, columns))
+        return total
 
     def row(self, at: dict[str, Position]) -> tuple[Expr, Expr]:
         """The row of a position, as the sum of what taps share and what is theirs."""
@@ -96,7 +104,9 @@ class _Planes:
 
     def unchecked(self, view: LinearView) -> LinearView:
         """What of the view no plane's bounds tell: the dims and coordinates that move it."""
-        names = {d.name for d in self.moving} | ({self.rows.name} if self.halo else set())
+        names = {d.name for d in (*self.moving, *(d for d, _ in self.sliding))} | (
+            {self.rows.name} if self.halo else set()
+        )
         axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
         return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
 
@@ -118,18 +128,22 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
     across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
-    cols, rows, moving = across[-1], down[-1], (*across[:-1], *down[:-1])
+    cols, rows = across[-1], down[-1]
+    further = *across[:-1], *down[:-1]
+    sliding = tuple((d, columns) for d in further if (columns := _slide(d, cols, view, limits)))
+    moving = tuple(d for d in further if (d, _slide(d, cols, view, limits)) not in sliding)
     counting = [h for h in view.halos if rows.name in dict(h.terms)]
     if len(counting) > 1 or any(cols.name in dict(h.terms) for h in view.halos):
         return None
     halo = counting[0] if counting else None
     coefs = dict(halo.terms) if halo else {}
     every = coefs.get(rows.name, 1)
-    width, pitch = times(cols.extent, view.memory.elem.bytes), rows.stride
+    seen = sum_of(cols.extent, sum(columns * (d.size - 1) for d, columns in sliding))
+    width, pitch = times(seen, view.memory.elem.bytes), rows.stride
     if every != 1 and not (halo and every > 1 and halo.size % every == 0 and isinstance(pitch, int)):
         return None
     line = pitch // every if isinstance(pitch, int) else pitch
-    stays = halo is None and not moving
+    stays = halo is None and not moving and not sliding
     start: Extent = view.base
     for d in moving:
         start = sum_of(start, times(d.stride, d.size - 1) if d.reversed else 0)
@@ -147,7 +161,18 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
         most(pitch) < limits.most and max(rows.size, most(height)) < limits.most,
     )
     plane = Plane(view.memory, view.base if stays else 0, width, height, pitch)
-    return _Planes(plane, cols, rows, halo, every, line, moving, start, steps) if all(fits) else None
+    return _Planes(plane, cols, rows, halo, every, line, sliding, moving, start, steps) if all(fits) else None
+
+
+def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> int:
+    """By how many columns a dim moves what is seen along the rows; 0 if by none.
+
+    It must do so where no plane may begin as little further on, and can by whole dwords, where rows are all there.
+    """
+    if not isinstance(d.stride, int) or d.exact is not None or d.reversed or cols.size != cols.padded:
+        return 0
+    is_seen = any(d.name in dict(h.terms) for h in view.halos)
+    return 0 if d.stride % limits.align == 0 or d.stride % DWORD or is_seen else d.stride // view.memory.elem.bytes
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
@@ -192,7 +217,7 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     for start, at in places.items():
         exists = TRUE if planes.stays else masks.mask(*masks.tests(at, masks.leaving(at)))
         shift = ZERO if planes.stays else planes.shift(at)
-        x, (row, tap) = at[planes.cols.name].value, found[start]
+        x, (row, tap) = planes.col(at), found[start]
         y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out

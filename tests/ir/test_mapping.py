@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import UserError
 from convgen.ir.evaluate import Evaluator
-from convgen.ir.expr import Expr, const, lift
+from convgen.ir.expr import Expr, Var, const, lift
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.index import choose, least
 from convgen.ir.layout.mapping import TILE, WorkgroupMapping
 from convgen.ir.layout.order import STEPS, Order
 from convgen.ir.layout.turns import Persist, SharedOut, Turns, follow_one_another
 from convgen.ir.layout.walks import FreeForm, Grouped
+from convgen.ir.mutate import statements
+from convgen.ir.simplify.bounds import bounds
 from convgen.ir.stmt import If, Let
 from tests.strategies import FIXED, ORDERS
 
@@ -250,3 +252,42 @@ def test_workgroups_without_a_tile_do_nothing() -> None:
     with k.tile_of(WorkgroupMapping.of(3, 1)) as tile:
         k.let("here", lift(tile["m"], const(0)))
     assert isinstance(k.done().body, Let)
+
+
+@FIXED
+@given(st.integers(1, 40), st.data())
+def test_slices_are_dealt_whole_grains(slices: int, data: st.DataObject) -> None:
+    """Each grain once, in order; the last slices have one more than the first, in numbers as in expressions."""
+    grains = data.draw(st.integers(slices, 200))
+    mapping = WorkgroupMapping((1, 1, 1, slices), dealt=grains)
+    first, count = (np.broadcast_to(bound, slices) for bound in mapping.share_of_slice(np.arange(slices)))
+    assert [0, *(first + count)] == [*first, grains]
+    assert {*count} <= {-(-grains // slices), grains // slices}
+    assert (np.diff(count) >= 0).all()
+    part = data.draw(st.integers(0, slices - 1))
+    said = [lift(bound, const(0)) for bound in mapping.share_of_slice(const(part))]
+    assert [int(Evaluator(1)(bound).data[0]) for bound in said] == [first[part], count[part]]
+
+
+def test_the_longest_slice_begins_nowhere_too_late() -> None:
+    """By ranges alone: what loads of the last block of K need no mask for."""
+    k = KernelBuilder("k", (1, 10, 1))
+    slice_ = k.group[1]
+    first, count = (lift(bound, slice_) for bound in WorkgroupMapping((1, 1, 1, 10), dealt=1568).share_of_slice(slice_))
+    ranges = {slice_: (0, 9)}
+    assert (bounds(first, ranges), bounds(count, ranges)) == ((0, 1411), (156, 157))
+
+
+def test_suites_run_with_the_grains_of_their_slice() -> None:
+    k = KernelBuilder("k", (1, 3, 1))
+    with k.tile_of(WorkgroupMapping((1, 1, 1, 3), grain=2, dealt=5)) as tile:
+        ev = Evaluator(k.width)
+        assert (tile["rank"], tile["sharers"], tile["begin"]) == (tile["k"], 3, 0)
+        first, count = tile["first"], tile["end"]
+    condition = next(s for s in statements(k.done().body) if isinstance(s, If)).cond
+    lets = {s.var: s.value for s in statements(k.done().body) if isinstance(s, Let)}
+    assert str(condition) == "0 < count"
+    ev.env[k.group[1]] = ev.full(k.group[1].type, 1)
+    assert isinstance(first, Var)
+    assert isinstance(count, Var)
+    assert [int(ev(lets[bound]).data[0]) for bound in (first, count)] == [1, 2]

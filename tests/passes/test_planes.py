@@ -193,6 +193,11 @@ def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
     assert plane_of(view, None) is None
 
 
+def _sliding(stride: int, padded: int = 60, length: int = 3) -> tuple[tuple[LinearDim, ...], ...]:
+    """Axes of windows that lie side by side along rows, so many bytes apart."""
+    return (LinearDim("x", length, length, stride), LinearDim("row", 40, 40, 160)), (LinearDim("col", 60, padded, 2),)
+
+
 @pytest.mark.parametrize(
     ("change", "moves"),
     [
@@ -205,6 +210,11 @@ def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
         ({"axes": ((LinearDim("n", 2, 2, 8192), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, True),
         ({"axes": ((LinearDim("n", 2, 2, 8192, True), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, True),
         ({"axes": ((LinearDim("n", 2, 2, 8224), LinearDim("row", 40, 40, 128)), _FITTING.axes[1])}, False),
+        ({"axes": _sliding(12)}, True),
+        ({"axes": _sliding(14)}, False),  # by half a dword
+        ({"axes": _sliding(12, 64)}, False),  # what pads rows is to be zero, not what lies behind
+        ({"axes": _sliding(12, length=6)}, False),  # rows would overlap
+        ({"axes": _sliding(12), "halos": (Halo(40, (("x", 1),), 0),)}, False),
     ],
 )
 def test_which_views_are_planes_that_move(change: dict[str, Any], moves: bool) -> None:
@@ -243,7 +253,13 @@ def images(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
 @given(images())
 def test_planes_move_with_windows_and_images(case: tuple[View, tuple[int, int], Fragment]) -> None:
     """Taps, left and right of images and above and below them, further images than there are."""
-    view, (i, k), layout = case
+    view, at, layout = case
+    assert_moved(view, at, layout)
+
+
+def assert_moved(view: View, at: tuple[int, int], layout: Fragment) -> None:
+    """Messages load from there what the view says."""
+    i, k = at
     b = KernelBuilder("copies", width=LANES)
     source = b.buffer("source", f16, view.memory.bytes // 2)
     view = replace(view, memory=source)
@@ -259,6 +275,30 @@ def test_planes_move_with_windows_and_images(case: tuple[View, tuple[int, int], 
         interpret(kernel, memory)
         results.append(memory["sink"])
     assert np.array_equal(results[0], results[1])
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
+    """Runs of an image with its padding, rows by windows that overlap along them; down go images or lines."""
+    run, x, y, n = 32, draw(st.integers(1, 5)), draw(st.integers(1, 5)), draw(st.sampled_from([4, 8, 12]))
+    step, length, start = draw(st.sampled_from([2, 3, 6, 10])), draw(st.sampled_from([128, 160])), draw(st.booleans())
+    sizes = n, y, length
+    runs = TensorDim(length, (("x", step), ("run", 1)), 32 * start)
+    index = TensorDim(n, (("n", 1),)), TensorDim(y, (("y", 1),)), runs
+    down = Dim("y", y, y), Dim("x", x, x), Dim("n", n, draw(st.sampled_from([n, 12])))
+    axes = (down, (Dim("run", run, run),)) if (k_along := draw(st.booleans())) else ((Dim("run", run, run),), down)
+    high = draw(st.sampled_from([2, 4]))
+    own = (("k", LANES, LANE, 1), ("i", high, REG, 1)) if k_along else (("i", LANES, LANE, 1), ("k", high, REG, 1))
+    at = draw(st.integers(0, 12)) * 4, draw(st.integers(0, 1)) * 16
+    memory = Global("source", f16, 2 * math.prod(sizes))
+    return View(memory, Layout.dense(sizes, (0, 1, 2)), axes, index), at if k_along else at[::-1], fragment(*own)
+
+
+@given(windows())
+def test_planes_slide_along_rows(case: tuple[View, tuple[int, int], Fragment]) -> None:
+    """Windows side by side in a plane as wide as all of them."""
+    view, at, layout = case
+    assert_moved(view, at, layout)
 
 
 def test_a_plane_may_lie_on_its_side() -> None:

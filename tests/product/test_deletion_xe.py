@@ -60,6 +60,12 @@ KERNELS: dict[str, tuple[str, str]] = {
         "--dir=BWD_W --dt=f16 mb2ic24oc32iw60kw2",
         "tile=32x32x16 waves=2x2 slots=1 taps=fused slices=2 sum=last",
     ),
+    "slices dealt out": ("--dt=f16 32x960:960x32", "tile=32x32x32 waves=2x2 slots=2 taps=split slices=4"),
+    # The loop stores what is not padding, and in front of it once what is.
+    "runs": (
+        "--dir=FWD_D --dt=f16 mb1ic3ih16oc32kh7sh2ph3 --stag=axb --wtag=axb --dtag=axb",
+        "tile=32x32x16 waves=2x2 slots=2 taps=runs padding=zeros",
+    ),
     "last slice": ("--dt=s8:s8:s32 32x256:256x64", "tile=32x32x32 waves=4x2 slots=1 taps=split slices=2 sum=last"),
 }
 #: (target, name) -> problem, config; of several subgroups one finds a NaN that meets padding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
@@ -199,3 +200,41 @@ def test_rows_are_those_of_whole_tiles() -> None:
 def test_inputs_are_packed_where_that_is_worth_a_launch(line: str, direction: str, packed: tuple[str, ...]) -> None:
     best = candidates(Conv.parse(line, dir=direction, dt="f16", **LAST), get("xehpc").facts)[0]
     assert best.config.packed == packed
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("mb32ic3ih16oc32kh7sh2ph3", "slices=2"),
+        ("mb32ic3iw40ih8ow20oh4oc16kh7kw7sh2sw2ph3pw3", "slots=3"),
+        ("mb64ic3ih12oc16kh5sh2ph2", "slots=1"),
+        ("mb32ic2ih9oc16kh5ph2", ""),  # of rows whose lines are none of the hardware's until they are padded
+    ],
+)
+def test_rectangles_bring_windows_of_images(line: str, more: str) -> None:
+    """Those of one pixel in all images, for the gradient of weights; and nothing is turned on the way."""
+    problem = Conv.parse(line, dir="BWD_W", dt="f16", **LAST)
+    code = driver.compile(
+        driver.build(problem, "xehpc", f"tile=32x64x32 waves=2x2 mma=16x8x16 taps=runs packed=src {more}")
+    )
+    assert verify.run(code).passed
+    main = code.asm[code.asm.index("k_loop:") : code.asm.index("k_loop_end:")]
+    assert "load_block2d" in main
+    assert "load.ugm" not in main
+    assert not re.search(r"add3 .*uw", main)
+
+
+@pytest.mark.parametrize(("images", "rectangles"), [(32, True), (48, False), (1, False)])
+def test_windows_of_few_images_come_in_the_order_of_memory(images: int, rectangles: bool) -> None:
+    """Rectangles of fewer rows would be more messages."""
+    problem = Conv.parse(f"mb{images}ic3ih16oc32kh7sh2ph3", dir="BWD_W", dt="f16", **LAST)
+    config = Config.parse("tile=32x64x32 waves=2x2 mma=16x8x16 taps=runs packed=src")
+    (part,) = make_plan(problem, config, get("xehpc").facts).parts
+    assert (part.of_n.view.axes[1][-1].name == "mb") == rectangles
+
+
+def test_sums_of_windows_in_rectangles_that_are_not_finite_are_made_again() -> None:
+    problem = Conv.parse("mb32ic3ih8oc16kh3sh2ph1", dir="BWD_W", dt="f16", **LAST)
+    padding.check(
+        problem, "xehpc", "tile=32x32x32 waves=2x1 mma=16x8x16 taps=runs packed=src", padding.corners(problem)
+    )

@@ -1,0 +1,248 @@
+"""What a loop stores to shared memory alike in every iteration is stored once, before it.
+
+Where a round of a loop has slots of its own for its blocks, padding stands in the same places of a slot in every round:
+zeros behind the end of a run, for instance. Stored before the loop they take no registers in it, and its messages are
+shorter.
+
+Which bytes messages touch is computed from their addresses in all lanes of a workgroup. A message whose address depends
+on more than that may touch any byte of its tile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir import stmt as st
+from convgen.ir.evaluate import Evaluator, InterpError, Value
+from convgen.ir.expr import AddressOf, Const, Expr, Lt, Pack, Slice, Var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.interp_messages import shared_bytes
+from convgen.ir.layout.memory import Shared
+from convgen.ir.mutate import free_vars, postorder, rewrite, statements
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
+from convgen.ir.types import u32, vector
+from convgen.passes.clone import Cloner, bound_vars
+from convgen.passes.unused import drop_unused
+
+_DWORD = 4  #: bytes
+_BITS = 8 * _DWORD
+
+Mask = npt.NDArray[np.bool_]
+_Span = tuple[int, int]  # first and number of some dwords of a message
+
+
+def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Dwords of shared memory that a loop writes alike in every iteration are written before it, where nothing else in
+    the loop writes them, and neither a read of them nor a barrier comes before the write; message level.
+    """
+    body = rewrite(kernel.body, {st.For: _Hoister(kernel, facts).hoisted})
+    return kernel if body is kernel.body else replace(kernel, body=drop_unused(body))
+
+
+@frozen
+class _Split:
+    """A write as those of what does not change, and of the rest."""
+
+    alike: tuple[st.Stmt, ...]
+    rest: tuple[st.Stmt, ...]
+
+
+class _Hoister:
+    def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
+        self.facts, self.cloner = facts, Cloner(kernel)
+        inside = statements(kernel.body)
+        binders = Counter(v for s in inside for v in s.of_kind("Var"))
+        self.lets = {s.var: s.value for s in inside if isinstance(s, st.Let) and binders[s.var] == 1}
+        self.touched = _Touched(kernel, self.lets)
+
+    def hoisted(self, loop: st.For) -> st.Stmt:
+        """The loop, behind writes of what it then need not write."""
+        body = loop.body.stmts if isinstance(loop.body, st.Block) else (loop.body,)
+        varying = frozenset((loop.var, *loop.carried, *bound_vars(loop.body)))
+        before: list[st.Stmt] = []
+        new: list[st.Stmt] = []
+        for n, s in enumerate(body):
+            if any(isinstance(x, (st.Barrier, st.ExitIf)) for x in statements(s)):
+                new += body[n:]
+                break
+            split = self._split(s, varying) if type(s) is st.SharedWrite else None
+            if split and self._may_go(split, body[:n], body[n + 1 :]):
+                before += split.alike
+                new += split.rest
+            else:
+                new.append(s)
+        if not before:
+            return loop
+        return st.block(_where_it_runs(loop, st.block(*before)), replace(loop, body=st.block(*new)))
+
+    def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
+        """None if no shorter message writes all that changes."""
+        parts = _joined(_parts(s.value, self.lets))
+        spans = _spans(_changing(parts, varying), self.facts.shared_widths)
+        if spans is None:
+            return None
+        kept, others = spans
+        try:
+            return _Split(*(tuple(self._part(s, parts, span) for span in of) for of in (others, kept)))
+        except _Uncut:
+            return None
+
+    def _part(self, s: st.SharedWrite, parts: Sequence[Expr], span: _Span) -> st.Stmt:
+        """The write of some of a message's dwords."""
+        first, count = span
+        value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
+        return replace(s, imm=s.imm + _DWORD * first, value=value, site=self.cloner.site(s.site))
+
+    def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
+        """Whether what does not change stays as it is throughout the loop, and is not read before it is written."""
+        others = [x for s in (*earlier, *later) for x in statements(s) if _tile(x.writes)]
+        reads = [x for s in earlier for x in statements(s) if _tile(x.reads)]
+        hoisted = [self.touched.exactly(s) for s in split.alike]
+        return all(
+            mask is not None and not any((mask & self.touched(x)).any() for x in (*others, *reads)) for mask in hoisted
+        )
+
+
+def _where_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
+    """The statement, if the loop has an iteration."""
+    begin, end = loop.begin, loop.end
+    if isinstance(begin, Const) and isinstance(end, Const):
+        return s if begin.bits < end.bits else st.empty
+    return st.If(Lt(begin, end), s, st.empty)
+
+
+# ---------------------------------------------------------------- values
+
+
+class _Uncut(Exception):
+    """An element lies on both sides of a cut."""
+
+
+def _parts(e: Expr, lets: Mapping[Var, Expr]) -> Iterator[Expr]:
+    """What a value is packed of."""
+    meaning = lets.get(e, e) if isinstance(e, Var) else e
+    if isinstance(meaning, Pack):
+        for part in meaning.parts:
+            yield from _parts(part, lets)
+    else:
+        yield e
+
+
+def _joined(parts: Iterable[Expr]) -> list[Expr]:
+    """The parts, of which neighbours in one vector are one."""
+    out: list[Expr] = []
+    for part in parts:
+        match out[-1:], part:
+            case [Slice(a, start, count)], Slice(b, following, more) if a is b and start + count == following:
+                out[-1] = Slice(a, start, count + more)
+            case _:
+                out.append(part)
+    return out
+
+
+def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
+    """Of each dword whether it depends on what varies."""
+    bits = [any(v in varying for v in free_vars(part)) for part in parts for _ in range(part.type.bits)]
+    return [any(bits[at : at + _BITS]) for at in range(0, len(bits), _BITS)]
+
+
+def _cut(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
+    """What is packed from bit `begin` to bit `end`."""
+    at = 0
+    for part in parts:
+        elem, (low, high) = part.type.elem.bits, (max(begin - at, 0), min(end - at, part.type.bits))
+        if low == 0 and high == part.type.bits:
+            yield part
+        elif low < high:
+            if low % elem or high % elem:
+                raise _Uncut
+            yield Slice(part, low // elem, (high - low) // elem)
+        at += part.type.bits
+
+
+def _spans(changing: Sequence[bool], widths: Iterable[int]) -> tuple[list[_Span], list[_Span]] | None:
+    """One message's dwords that contain all changing ones, if there are any, and those of messages for the others.
+
+    None if the first has all dwords. Messages begin at multiples of the power of two in their width.
+    """
+    size, counts = len(changing), sorted(w // _DWORD for w in widths if w % _DWORD == 0)
+    if not any(changing):
+        return [], list(_covered(0, size, counts))
+    first, last = changing.index(True), size - changing[::-1].index(True)
+    starts = ((start, n) for n in counts if n < size for start in range(0, size - n + 1, n & -n))
+    found = next(((start, n) for start, n in starts if start <= first and last <= start + n), None)
+    if found is None:
+        return None
+    start, n = found
+    return [found], [*_covered(0, start, counts), *_covered(start + n, size, counts)]
+
+
+def _covered(at: int, end: int, counts: Sequence[int]) -> Iterator[_Span]:
+    while at < end:
+        n = max(n for n in counts if at + n <= end and at % (n & -n) == 0)
+        yield at, n
+        at += n
+
+
+# ---------------------------------------------------------------- places
+
+
+def _tile(memory: Iterable[object]) -> Shared | None:
+    return next((m for m in memory if isinstance(m, Shared)), None)
+
+
+class _Touched(dict[st.Stmt, Mask | None]):
+    """Which bytes of a workgroup's shared memory statements touch."""
+
+    def __init__(self, kernel: Kernel, lets: Mapping[Var, Expr]) -> None:
+        super().__init__()
+        self.kernel, self.lets = kernel, lets
+        self.ev = Evaluator(kernel.width, numbers=range(kernel.subgroups))
+        numbers = np.repeat(np.arange(kernel.subgroups, dtype=kernel.subgroup.type.elem.numpy), kernel.width)
+        self.ev.env[kernel.subgroup] = Value(numbers)
+
+    def __call__(self, s: st.Stmt) -> Mask:
+        """All that a statement may touch."""
+        tile, exactly = _tile(s.memory()), self.exactly(s)
+        assert tile is not None
+        return self._marked(tile, np.arange(tile.bytes)) if exactly is None else exactly
+
+    def exactly(self, s: st.Stmt) -> Mask | None:
+        """What a statement touches in some lane; None if that depends on more than the number of the lane."""
+        if s not in self:
+            self[s] = self._found(s) if isinstance(s, (st.SharedRead, st.SharedWrite, st.DirectLoad)) else None
+        return self[s]
+
+    def _found(self, s: st.SharedRead | st.SharedWrite | st.DirectLoad) -> Mask | None:
+        try:
+            if not self._is_known(s.address):
+                return None
+            at = shared_bytes(self.ev, s)
+        except InterpError:  # in lanes that may not get so far
+            return None
+        inside = at.min() >= 0 and at.max() < s.tile.bytes
+        return self._marked(s.tile, at) if inside else None
+
+    def _marked(self, tile: Shared, at: npt.NDArray[np.int64]) -> Mask:
+        mask = np.zeros(self.kernel.shared_bytes, np.bool_)
+        mask[self.kernel.shared_base(tile) + at] = True
+        return mask
+
+    def _is_known(self, e: Expr) -> bool:
+        """Whether an expression depends on nothing but the lane; if so, its variables are bound."""
+        inside = postorder(e)
+        return not any(isinstance(n, AddressOf) for n in inside) and all(
+            self._is_bound(n) for n in inside if isinstance(n, Var)
+        )
+
+    def _is_bound(self, v: Var) -> bool:
+        meaning = self.lets.get(v)
+        if v not in self.ev.env and meaning is not None and self._is_known(meaning):
+            self.ev.env[v] = self.ev(meaning)
+        return v in self.ev.env
