@@ -9,7 +9,7 @@ goes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from convgen.ir import stmt as st
 from convgen.ir.expr import Add, And, Cast, Expr, Or, const
@@ -26,6 +26,7 @@ from convgen.ir.types import s32, u32, u64
 _Flat = st.FlatLoad | st.FlatStore
 _OnSurface = st.GlobalLoad | st.GlobalStore
 _Message = _Flat | _OnSurface
+_Placed = tuple[int, _Message]  #: a message, with the constants in its offsets
 _SIGN = 1 << 31
 _FAR = 1 << 30  #: bytes; constants are less, so that two are less than half of what 32 bits hold apart
 
@@ -42,28 +43,36 @@ class _Sharer:
 
     def shared(self, s: st.Block) -> st.Block:
         """The block, of whose messages those that are constants apart share the lowest address."""
-        alike: dict[Hashable, list[tuple[int, _Message]]] = {}
-        for each in s.stmts:
-            if isinstance(each, _Message):
-                rest, constant = self._apart(each)
-                alike.setdefault(rest, []).append((constant, each))
         new: dict[st.Stmt, st.Stmt] = {}
-        for found in alike.values():
-            found.sort(key=lambda item: item[0])
-            least, lowest = found[0]
-            for constant, each in found:
-                if isinstance(each, _OnSurface) and each.imm + constant - least > self.imm_max:
-                    least, lowest = constant, each
-                elif constant > least:
-                    new[each] = _moved(each, lowest, constant - least)
+        messages = [each for each in s.stmts if isinstance(each, _Message)]
+        # Whether offsets may wrap is asked of those that are constants apart if they do not: it takes longer.
+        for alike in self._alike(messages, lambda offset: offset.type is s32):
+            for found in self._alike([each for _, each in alike], self._is_plain):
+                least, lowest = found[0]
+                for constant, each in found:
+                    if isinstance(each, _OnSurface) and each.imm + constant - least > self.imm_max:
+                        least, lowest = constant, each
+                    elif constant > least:
+                        new[each] = _moved(each, lowest, constant - least)
         return replace(s, stmts=tuple(new.get(each, each) for each in s.stmts)) if new else s
 
-    def _apart(self, message: _Message) -> tuple[Hashable, int]:
-        """Where a message is but for the constants in its offsets, and their sum."""
+    def _alike(self, messages: Sequence[_Message], is_plain: Callable[[Expr], bool]) -> Iterator[list[_Placed]]:
+        """Those that are constants apart, the lowest first."""
+        alike: dict[Hashable, list[_Placed]] = {}
+        for each in messages:
+            rest, constant = self._apart(each, is_plain)
+            alike.setdefault(rest, []).append((constant, each))
+        for found in alike.values():
+            found.sort(key=lambda placed: placed[0])
+            if found[0][0] < found[-1][0]:
+                yield found
+
+    def _apart(self, message: _Message, is_plain: Callable[[Expr], bool]) -> tuple[Hashable, int]:
+        """Where a message is but for the constants in its plain offsets, and their sum."""
         rest: list[Hashable] = []
         total = 0
         for part, offset in _offsets(message):
-            if offset is not None and self._is_plain(offset):
+            if offset is not None and is_plain(offset):
                 terms, constant = self.linear(offset)
                 rest.append(frozenset(terms.items()))
                 total += constant
