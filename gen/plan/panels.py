@@ -82,7 +82,7 @@ def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints,
         return start, end, group
     base = group * (span + 1)  # one granule stays free, so that no interval reaches into the next group
     start, end = start + base, end + base
-    order = np.argsort(start)
+    order = np.argsort(start, kind="stable")  # which is quick where runs are in order already
     start, reach = start[order], np.maximum.accumulate(end[order])
     opens = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
     closes = np.concatenate((opens[1:], [len(start)])) - 1
