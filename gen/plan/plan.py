@@ -321,8 +321,7 @@ def _packings(
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        line = max(facts.chunk_bytes, facts.planes.align if facts.planes and config.taps == RUNS else 0)
-        chunk = line // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
         return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
 
     tile_m, tile_n, _ = config.tile

@@ -208,7 +208,7 @@ def test_inputs_are_packed_where_that_is_worth_a_launch(line: str, direction: st
         ("mb32ic3ih16oc32kh7sh2ph3", "slices=2"),
         ("mb32ic3iw40ih8ow20oh4oc32kh7kw7sh2sw2ph3pw3", "slots=3"),
         ("mb64ic3ih12oc32kh7sh2ph3", "slots=1"),
-        ("mb32ic4ih5oc32kh7ph3", ""),  # of an image whose rows would end within a line
+        ("mb32ic4ih5oc32kh7ph3", ""),  # of an image whose rows end within a line
     ],
 )
 def test_rectangles_bring_windows_of_images(line: str, more: str) -> None:
