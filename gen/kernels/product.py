@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
-from convgen.ir.layout.digits import plus
+from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.program import Kernel
@@ -327,7 +327,7 @@ class _Product:
         blocks = self.part.k_blocks
         if self.is_backward is not None:
             kb = select(self.is_backward, maximum(const(blocks - 1) - kb, 0), kb)
-        block = kb + self.tile["first"] * self.part.mapping.grain if self.plan.config.slices > 1 else kb
+        block = kb + times(self.tile["first"], self.part.mapping.grain) if self.plan.config.slices > 1 else kb
         return start, block * (depth or self.plan.config.tile[2]), *self.batch
 
     def _copy(self, operand: Operand, start: Expr, kb: Expr) -> None:

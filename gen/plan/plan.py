@@ -234,9 +234,18 @@ def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, fac
         block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
         return views.products(problem, block, config.reorder, config.phases)
     found = views.products(problem, 1, config.reorder, config.phases)
-    if facts.planes and config.packed:  # of an image whose windows rectangles bring, pixel by pixel
-        found = tuple(by_images(p) if fill_rectangles(p.of_n, p.of_m) else p for p in found)
-    return tuple(in_runs(p, tile_k, facts) for p in found)
+    return tuple(_in_runs(p, config, facts) for p in found)
+
+
+def _in_runs(product: Product, config: Config, facts: TargetFacts) -> Product:
+    """With runs for some of its dims; by images where rectangles bring what is packed so."""
+    tile_k = config.tile[2]
+    made = in_runs(product, tile_k, facts)
+    if not config.packed or not facts.planes or not fill_rectangles(product.of_n, product.of_m):
+        return made
+    rows = [(d, view.memory.elem) for view in (made.of_n, made.of_m) for d in view.axes[0]]
+    of_runs = [d.padded * elem.bytes for d, elem in rows if made.joined and d.name == made.joined.name]
+    return in_runs(by_images(product), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else made
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
@@ -312,8 +321,7 @@ def _packings(
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        line = max(facts.chunk_bytes, facts.planes.align if facts.planes and config.taps == RUNS else 0)
-        chunk = line // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
         return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
 
     tile_m, tile_n, _ = config.tile

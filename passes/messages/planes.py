@@ -167,12 +167,16 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
 def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> int:
     """By how many columns a dim moves what is seen along the rows; 0 if by none.
 
-    It must do so where no plane may begin as little further on, and can by whole dwords, where rows are all there.
+    It must do so where no plane may begin as little further on, and can by whole dwords, where rows are all there. Of
+    rows that are no whole line of the cache other messages are as quick.
     """
+    elem = view.memory.elem.bytes
     if not isinstance(d.stride, int) or d.exact is not None or d.reversed or cols.size != cols.padded:
         return 0
+    if cols.size * elem < limits.row:
+        return 0
     is_seen = any(d.name in dict(h.terms) for h in view.halos)
-    return 0 if d.stride % limits.align == 0 or d.stride % DWORD or is_seen else d.stride // view.memory.elem.bytes
+    return 0 if d.stride % limits.align == 0 or d.stride % DWORD or is_seen else d.stride // elem
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:

@@ -193,9 +193,9 @@ def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
     assert plane_of(view, None) is None
 
 
-def _sliding(stride: int, padded: int = 60, length: int = 3) -> tuple[tuple[LinearDim, ...], ...]:
+def _sliding(stride: int, padded: int = 60, length: int = 3, cols: int = 60) -> tuple[tuple[LinearDim, ...], ...]:
     """Axes of windows that lie side by side along rows, so many bytes apart."""
-    return (LinearDim("x", length, length, stride), LinearDim("row", 40, 40, 160)), (LinearDim("col", 60, padded, 2),)
+    return (LinearDim("x", length, length, stride), LinearDim("row", 40, 40, 160)), (LinearDim("col", cols, padded, 2),)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +214,8 @@ def _sliding(stride: int, padded: int = 60, length: int = 3) -> tuple[tuple[Line
         ({"axes": _sliding(14)}, False),  # by half a dword
         ({"axes": _sliding(12, 64)}, False),  # what pads rows is to be zero, not what lies behind
         ({"axes": _sliding(12, length=6)}, False),  # rows would overlap
+        ({"axes": _sliding(12, 32, cols=32)}, True),
+        ({"axes": _sliding(12, 30, cols=30)}, False),  # less than a line of the cache
         ({"axes": _sliding(12), "halos": (Halo(40, (("x", 1),), 0),)}, False),
     ],
 )

@@ -206,9 +206,9 @@ def test_inputs_are_packed_where_that_is_worth_a_launch(line: str, direction: st
     ("line", "more"),
     [
         ("mb32ic3ih16oc32kh7sh2ph3", "slices=2"),
-        ("mb32ic3iw40ih8ow20oh4oc16kh7kw7sh2sw2ph3pw3", "slots=3"),
-        ("mb64ic3ih12oc16kh5sh2ph2", "slots=1"),
-        ("mb32ic2ih9oc16kh5ph2", ""),  # of rows whose lines are none of the hardware's until they are padded
+        ("mb32ic3iw40ih8ow20oh4oc32kh7kw7sh2sw2ph3pw3", "slots=3"),
+        ("mb64ic3ih12oc32kh7sh2ph3", "slots=1"),
+        ("mb32ic4ih5oc32kh7ph3", ""),  # of an image whose rows end within a line
     ],
 )
 def test_rectangles_bring_windows_of_images(line: str, more: str) -> None:
@@ -224,10 +224,13 @@ def test_rectangles_bring_windows_of_images(line: str, more: str) -> None:
     assert not re.search(r"add3 .*uw", main)
 
 
-@pytest.mark.parametrize(("images", "rectangles"), [(32, True), (48, False), (1, False)])
-def test_windows_of_few_images_come_in_the_order_of_memory(images: int, rectangles: bool) -> None:
-    """Rectangles of fewer rows would be more messages."""
-    problem = Conv.parse(f"mb{images}ic3ih16oc32kh7sh2ph3", dir="BWD_W", dt="f16", **LAST)
+@pytest.mark.parametrize(
+    ("images", "kernel", "rectangles"), [(32, 7, True), (48, 7, False), (1, 7, False), (32, 5, False)]
+)
+def test_windows_of_few_images_come_in_the_order_of_memory(images: int, kernel: int, rectangles: bool) -> None:
+    """Rectangles of fewer rows would be more messages, and rows of less than a line no quicker."""
+    line = f"mb{images}ic3ih16oc32kh{kernel}sh2ph{kernel // 2}"
+    problem = Conv.parse(line, dir="BWD_W", dt="f16", **LAST)
     config = Config.parse("tile=32x64x32 waves=2x2 mma=16x8x16 taps=runs packed=src")
     (part,) = make_plan(problem, config, get("xehpc").facts).parts
     assert (part.of_n.view.axes[1][-1].name == "mb") == rectangles
