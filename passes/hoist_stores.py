@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from convgen.ir.evaluate import Evaluator, InterpError, Value
 from convgen.ir.expr import AddressOf, Const, Expr, Lt, Pack, Slice, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.interp_messages import shared_bytes
+from convgen.ir.layout.fragment import DWORD
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements
 from convgen.ir.node import replace
@@ -30,8 +32,7 @@ from convgen.ir.types import u32, vector
 from convgen.passes.clone import Cloner, bound_vars
 from convgen.passes.unused import drop_unused
 
-_DWORD = 4  #: bytes
-_BITS = 8 * _DWORD
+_BITS = 8 * DWORD
 
 Mask = npt.NDArray[np.bool_]
 _Span = tuple[int, int]  # first and number of some dwords of a message
@@ -55,11 +56,16 @@ class _Split:
 
 class _Hoister:
     def __init__(self, kernel: Kernel, facts: TargetFacts) -> None:
-        self.facts, self.cloner = facts, Cloner(kernel)
+        self.kernel, self.facts = kernel, facts
         inside = statements(kernel.body)
         binders = Counter(v for s in inside for v in s.of_kind("Var"))
         self.lets = {s.var: s.value for s in inside if isinstance(s, st.Let) and binders[s.var] == 1}
         self.touched = _Touched(kernel, self.lets)
+
+    @cached_property
+    def cloner(self) -> Cloner:
+        """Made where something is cut: it looks at all sites."""
+        return Cloner(self.kernel)
 
     def hoisted(self, loop: st.For) -> st.Stmt:
         """The loop, behind writes of what it then need not write."""
@@ -97,7 +103,7 @@ class _Hoister:
         """The write of some of a message's dwords."""
         first, count = span
         value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
-        return replace(s, imm=s.imm + _DWORD * first, value=value, site=self.cloner.site(s.site))
+        return replace(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
 
     def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
         """Whether what does not change stays as it is throughout the loop, and is not read before it is written."""
@@ -171,7 +177,7 @@ def _spans(changing: Sequence[bool], widths: Iterable[int]) -> tuple[list[_Span]
 
     None if the first has all dwords. Messages begin at multiples of the power of two in their width.
     """
-    size, counts = len(changing), sorted(w // _DWORD for w in widths if w % _DWORD == 0)
+    size, counts = len(changing), sorted(w // DWORD for w in widths if w % DWORD == 0)
     if not any(changing):
         return [], list(_covered(0, size, counts))
     first, last = changing.index(True), size - changing[::-1].index(True)

@@ -124,7 +124,10 @@ class _Peephole(Mutator):
         for kind, names in _FUSIONS[type(e)].items():
             for inner, other in ((a, e.b), (b, e.a)):
                 if isinstance(inner, kind) and isinstance(inner, x.Binary):
-                    yield from ((name, inner, other) for name in names)
+                    for name in names:
+                        taken = _shifted(inner) if name == "lshl_add" else inner
+                        if name != "lshl_add" or isinstance(taken, Shl):
+                            yield name, taken, other
 
     def _sum(self, e: Expr) -> Expr:
         """A difference as a sum, where operands may be negated."""
@@ -137,8 +140,7 @@ class _Peephole(Mutator):
 
         What all lanes share may be shifted as a sum of lanes takes it in: of such words an instruction reads one.
         """
-        shift = _shifted(inner)
-        places = number(shift.b) if isinstance(shift, Shl) else None
+        places = number(inner.b) if isinstance(inner, Shl) else None
         if self.uniform(e) and name == "lshl_add" and places is not None:
             return 0 < places <= self.facts.uniform_shifts
         in_lanes = not self.uniform(e) and (not self.uniform(inner) or places is not None)
@@ -146,9 +148,7 @@ class _Peephole(Mutator):
 
     def _operands(self, name: str, inner: x.Binary, other: Expr) -> tuple[Expr, Expr, Expr] | None:
         """Those of the fused form; None if one does not suit it."""
-        if name == "lshl_add":
-            inner = _shifted(inner)
-        if not self._is_addend(other) or (name == "lshl_add" and not isinstance(inner, Shl)):
+        if not self._is_addend(other):
             return None
         if name not in _FACTOR_BITS:
             operands = inner.a, inner.b, other

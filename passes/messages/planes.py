@@ -104,9 +104,8 @@ class _Planes:
 
     def unchecked(self, view: LinearView) -> LinearView:
         """What of the view no plane's bounds tell: the dims and coordinates that move it."""
-        names = {d.name for d in (*self.moving, *(d for d, _ in self.sliding))} | (
-            {self.rows.name} if self.halo else set()
-        )
+        moving = *self.moving, *(d for d, _ in self.sliding), *([self.rows] if self.halo else [])
+        names = {d.name for d in moving}
         axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
         return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))
 
@@ -130,8 +129,9 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
     across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
     cols, rows = across[-1], down[-1]
     further = *across[:-1], *down[:-1]
-    sliding = tuple((d, columns) for d in further if (columns := _slide(d, cols, view, limits)))
-    moving = tuple(d for d in further if (d, _slide(d, cols, view, limits)) not in sliding)
+    slides = [(d, _slide(d, cols, view, limits)) for d in further]
+    sliding = tuple((d, columns) for d, columns in slides if columns)
+    moving = tuple(d for d, columns in slides if not columns)
     counting = [h for h in view.halos if rows.name in dict(h.terms)]
     if len(counting) > 1 or any(cols.name in dict(h.terms) for h in view.halos):
         return None
