@@ -19,7 +19,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, f16, f32
+from convgen.ir.types import Type, bf16, f16, f32, s8
 from convgen.ir.verify import verify
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
 from tests.watched import Watched
@@ -187,6 +187,19 @@ def check(to: Target, cases: list[Case], seed: int) -> None:
             clean(to.simulate(code, [launch(kernel, emitted[kernel.name])], memory))
             found = memory["out"].view(case.elem.numpy)
             assert np.array_equal(found.view(np.uint8), wanted.view(np.uint8)), (case, found, wanted)
+
+
+def within_words(facts: TargetFacts) -> Iterator[Case]:
+    """What two or three lanes hold, each odd parts of words, brought together in one."""
+    for elem, lanes, registers in ((bf16, 2, 3), (s8, 2, 3), (s8, 3, 5), (f16, 3, 1)):
+        of = Digit("n", lanes, Space.LANE, 1), Digit("n", registers, Space.REGISTER, 1)
+        to = Digit("n", lanes, Space.REGISTER, 1), Digit("n", registers, Space.REGISTER, lanes)
+        yield Case(elem, Fragment(("n", "m"), of), Fragment(("n", "m"), to), "", None, facts.subgroup_size, 1)
+
+
+def check_within_words(to: Target) -> None:
+    """Values that begin or end within a word stand side by side."""
+    check(to, list(within_words(to.facts)), 3)
 
 
 def check_between_products(to: Target) -> None:

@@ -50,7 +50,7 @@ class Vectors(ABC):
                     raise VerifyError(f"selection: {e.name} is not bound")
                 return self.env[e]
             case Pack(_, parts):
-                return self._pack(parts)
+                return self._pack(parts) if _keep_words(parts) else self._strung(parts)
             case Slice(a, start, count):
                 return self._slice(self.value(a), a.type.elem, start, count)
             case Shuffle(a, order):
@@ -83,7 +83,7 @@ class Vectors(ABC):
 
     @abstractmethod
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
-        """Values side by side; narrow ones share words."""
+        """Values side by side, each in whole words, or with others in one."""
 
     @abstractmethod
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
@@ -148,6 +148,16 @@ class Vectors(ABC):
 
     # ------------------------------------------------------------ structure
 
+    def _strung(self, parts: Sequence[Expr]) -> Parts:
+        """Values side by side, some of which begin or end within a word, byte by byte."""
+        held: list[Reg] = []
+        order: list[int] = []
+        for p in parts:
+            first, size = WORD_BYTES * len(held), p.type.bits // 8
+            order += range(first, first + size)
+            held += _single_words(self.held(p))
+        return (self._gather(held, _by_words(order)),)
+
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
         first, offset = divmod(start * elem.bits, 32)
         bits = count * elem.bits
@@ -165,10 +175,8 @@ class Vectors(ABC):
             return tuple(w for i in order for w in view(parts, i * words, words))
         if elem.bits % 8:
             raise Unsupported(f"given a shuffle of {elem}, wanted elements of whole bytes")
-        held = [p.words(i, 1) for p in parts for i in range(p.count)]
         order_of_bytes = [elem.bytes * i + n for i in order for n in range(elem.bytes)]
-        fours = range(0, len(order_of_bytes), WORD_BYTES)
-        return (self._gather(held, [tuple(order_of_bytes[i : i + WORD_BYTES]) for i in fours]),)
+        return (self._gather(_single_words(parts), _by_words(order_of_bytes)),)
 
     def _element_by_element(self, name: str, e: Binary) -> Reg:
         a, b = self.value(e.a), self.value(e.b)
@@ -256,6 +264,26 @@ def _accumulator_bank(op: MmaTile) -> str:
 
 def _words(elem: Type, count: int) -> int:
     return count * elem.bits // 32
+
+
+def _keep_words(parts: Sequence[Expr]) -> bool:
+    """Whether values that stand side by side are whole words each, or within one; the last may leave one unfilled."""
+    at = 0  # bits
+    for n, p in enumerate(parts, 1):
+        bits, begun = p.type.bits, at % 32
+        if begun + bits > 32 and (begun or (bits % 32 and n < len(parts))):
+            return False
+        at += bits
+    return True
+
+
+def _single_words(parts: Parts) -> list[Reg]:
+    return [p.words(i, 1) for p in parts for i in range(p.count)]
+
+
+def _by_words(order: Sequence[int]) -> list[Bytes]:
+    """Bytes, those of each word together."""
+    return [tuple(order[i : i + WORD_BYTES]) for i in range(0, len(order), WORD_BYTES)]
 
 
 def view(parts: Parts, first: int, count: int) -> Parts:

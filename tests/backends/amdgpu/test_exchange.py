@@ -70,6 +70,11 @@ def test_random_exchanges(target: str, drawn: list[ex.Case], seed: int) -> None:
 
 
 @pytest.mark.parametrize("target", FACTS)
+def test_parts_of_words_come_together(target: str) -> None:
+    ex.check_within_words(targets.get(target))
+
+
+@pytest.mark.parametrize("target", FACTS)
 def test_from_a_product_to_the_next(target: str) -> None:
     ex.check_between_products(targets.get(target))
 
