@@ -134,9 +134,10 @@ class _Uses:
 
     def meet(self, e: Expr, place: Place) -> None:
         """An expression is used in one more place."""
-        known = self.places.get(e, place)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
-        self.places[e] = known[:same]
+        known = self.places.setdefault(e, place)
+        if known != place:
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
+            self.places[e] = known[:same]
 
 
 class _Placer:
@@ -193,14 +194,16 @@ class _Placer:
         order = [n for n in postorder(*noted.places) if isinstance(n, Expr)]
         wanted: dict[Expr, None] = {}
         for e in reversed(order):
-            self._sink(e, noted.places[e])
-            depths = uses.get(e, [])
+            place, depths = noted.places[e], uses.get(e, [])
+            self._sink(e, place)
             if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None
-                depths = [self.home(e)]
+                home = self.home(e)
+                place, depths = place[:home], [home]
+            is_operand = _is_operand(e)
             for c in e.children():
-                noted.meet(c, noted.places[e][: self.home(e)] if e in wanted else noted.places[e])
-                if depths and not ((isinstance(e, FromLane) and c is e.lane) or _is_operand(e)):
+                noted.meet(c, place)
+                if depths and not (is_operand or (isinstance(e, FromLane) and c is e.lane)):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
         hoisted = [e for e in wanted if e in self.hoisted and not self.uniform(e)]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from convgen.backends.machine.coalesce import Coalescing, coalesced
+from convgen.backends.machine.coalesce import Coalescing, Move
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve
 
 
 def coalesce(function: Function) -> Function:
     """The function without moves of what arithmetic of their block can write where they go."""
-    return coalesced(function, "v", _Words)
+    return _Words()(function)
 
 
 class _Words(Coalescing):
-    def _moved(self, i: Instruction) -> tuple[Reg, Reg] | None:
+    banks = "v"
+
+    def _moved(self, i: Instruction) -> Move | None:
         if i.op.name != "v_mov_b32":
             return None
         (to,), (value,) = i.dst, i.src
-        if not isinstance(to, Reg) or not isinstance(value, Reg) or value.vreg not in self.writers:
-            return None
-        return to, value
+        return (to, value) if isinstance(to, Reg) and isinstance(value, Reg) else None
 
     def _result(self, i: Instruction) -> VirtualRegister | None:
         results = i.defs() if i.op.unit is Unit.VALU else ()

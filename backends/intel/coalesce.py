@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from functools import partial
 
 from convgen.backends.intel.isa import TYPE_BYTES, Region, Select, XeInstruction, region
-from convgen.backends.machine.coalesce import Coalescing, Writers, coalesced
+from convgen.backends.machine.coalesce import Coalescing, Move
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve
 
@@ -15,22 +14,23 @@ _BITS = {"d", "ud"}  #: types of dwords between which a move converts nothing
 
 def coalesce(function: Function, lanes: int) -> Function:
     """The function without moves of what arithmetic of their block can write where they go; `lanes` of a register."""
-    return coalesced(function, "sv", partial(_Regions, lanes))
+    return _Regions(lanes)(function)
 
 
 class _Regions(Coalescing):
     """Parts are tuples, their registers, dwords of these, and whether any dword was touched alone."""
 
-    def __init__(self, lanes: int, writers: Writers) -> None:
-        super().__init__(writers)
+    banks = "sv"
+
+    def __init__(self, lanes: int) -> None:
         self.lanes = lanes
 
-    def _moved(self, i: Instruction) -> tuple[Reg, Reg] | None:
+    def _moved(self, i: Instruction) -> Move | None:
         assert isinstance(i, XeInstruction)
         if not i.moves or len(i.dst) != 1:
             return None
         to, value = i.dst[0], i.src[0]
-        if not isinstance(to, Region) or not isinstance(value, Region) or value.vreg not in self.writers:
+        if not isinstance(to, Region) or not isinstance(value, Region):
             return None
         plain = not (value.signs or value.sub or to.saturated) and {to.type, value.type} <= _BITS
         if value.bank == "s":

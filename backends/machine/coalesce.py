@@ -8,43 +8,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import ClassVar
 
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
 
-#: Registers that are moved once, and how many instructions write them.
-Writers = Mapping[VirtualRegister, int]
-
-
-def coalesced(function: Function, banks: str, coalescing: Callable[[Writers], Coalescing]) -> Function:
-    """The function without the moves out of single registers of these banks that are found to be in vain."""
-    instructions = list(function.instructions())
-    read = Counter(r.vreg for i in instructions for r in i.touched())
-    written = Counter(r.vreg for i in instructions for r in i.defs())
-    writers = {v: n for v, n in written.items() if v.bank in banks and v.size == 1 and read[v] == 1}
-
-    def body(_: int, block: BasicBlock) -> list[Instruction]:
-        here = coalescing(writers)
-        for i in block.instructions:
-            here.take(i)
-        return here.done
-
-    return function.rewritten(body)
+#: Where a move goes, and what it moves.
+Move = tuple[Reg, Reg]
 
 
 class Coalescing(ABC):
-    """The instructions of a block so far."""
+    """Takes from a function the moves out of single registers of some banks that are found to be in vain."""
 
-    def __init__(self, writers: Writers) -> None:
-        self.writers = writers
+    banks: ClassVar[str]  #: their letters
+
+    def __call__(self, function: Function) -> Function:
+        moves = {i: move for i in function.instructions() if (move := self._moved(i)) and self._is_single(move)}
+        values = {value.vreg for _, value in moves.values()}
+        read = Counter(r.vreg for i in function.instructions() for r in i.touched() if r.vreg in values)
+        written = Counter(r.vreg for i in function.instructions() for r in i.defs() if r.vreg in values)
+        self.writers: Mapping[VirtualRegister, int] = {v: n for v, n in written.items() if read[v] == 1}
+        self.moves = {i: move for i, move in moves.items() if move[1].vreg in self.writers}
+        self.places = {place.vreg for place, _ in self.moves.values()}
+        return function.rewritten(self._body)
+
+    def _is_single(self, move: Move) -> bool:
+        value = move[1].vreg
+        return value.bank in self.banks and value.size == 1
+
+    def _body(self, _: int, block: BasicBlock) -> list[Instruction]:
+        if self.moves.keys().isdisjoint(block.instructions):
+            return block.instructions
         self.done: list[Instruction] = []
         self.makers: dict[VirtualRegister, list[int]] = {}  # which of them wrote such a register
         self.touched: dict[Hashable, int] = {}  # which of them was the last to read or write a part
+        for i in block.instructions:
+            self._take(i)
+        return self.done
 
-    def take(self, i: Instruction) -> None:
+    def _take(self, i: Instruction) -> None:
         """An instruction more, or another destination for those that made what it only moves."""
-        if (moved := self._moved(i)) is not None:
-            place, value = moved
+        if (move := self.moves.get(i)) is not None:
+            place, value = move
             makers = self.makers.get(value.vreg, [])
             if len(makers) == self.writers[value.vreg] and self._last(place, i) < makers[0]:
                 for n in makers:
@@ -53,9 +58,11 @@ class Coalescing(ABC):
                 return
         here = len(self.done)
         for r in i.touched():
-            self._touch(self._parts(r), here)
+            if r.vreg in self.places:
+                self._touch(self._parts(r), here)
         for r in i.defs():
-            self._touch(self._parts(r, i), here)
+            if r.vreg in self.places:
+                self._touch(self._parts(r, i), here)
         if (result := self._result(i)) is not None and result in self.writers:
             self.makers.setdefault(result, []).append(here)
         self.done.append(i)
@@ -68,8 +75,8 @@ class Coalescing(ABC):
         return max(self.touched.get(part, -1) for part in self._around(place, move))
 
     @abstractmethod
-    def _moved(self, i: Instruction) -> tuple[Reg, Reg] | None:
-        """Where an instruction moves one of the registers that are moved once, if that is all it does."""
+    def _moved(self, i: Instruction) -> Move | None:
+        """What an instruction moves as it is to where, if that is all it does."""
 
     @abstractmethod
     def _result(self, i: Instruction) -> VirtualRegister | None:

@@ -10,35 +10,37 @@ from convgen.backends.machine.instruction import Function, Instruction
 
 S = TypeVar("S")
 
-#: Rounds after which facts are only added. Facts that make a pass insert something can take other facts away, so plain
-#: rounds need not settle; in code with reducible loops they do after a round or two a nesting level.
-_FREE_ROUNDS = 16
+#: Visits of a block after which facts are only added to it. Facts that make a pass insert something can take other facts
+#: away, so that plain visits need not settle; in code with reducible loops they do after one or two a nesting level.
+_FREE_VISITS = 16
 
 
 def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: Callable[[S, S], S]) -> dict[int, S]:
     """The facts on entry to each block that can be reached: a solution of `entry = merge of predecessors' exits`.
 
-    `transfer(block, facts)` gives the facts at the end of a block. Each round starts from the exits of the last one,
-    not from its entries, so that nothing lingers that no path brings any more.
+    `transfer(block, facts)` gives the facts at the end of a block. Each visit starts from the exits of predecessors, not
+    from what was there before, so that nothing lingers that no path brings any more. The first block whose facts may have
+    changed comes next: loops settle before what follows them is looked at.
     """
     blocks = range(len(function.blocks))
     successors = [function.successors(index) for index in blocks]
     predecessors = [[p for p in blocks if index in successors[p]] for index in blocks]
     entry: dict[int, S] = {}
     leaving: dict[int, S] = {}
-    rounds, changed = 0, True
-    while changed:
-        rounds, changed = rounds + 1, False
-        for index in blocks:
-            facts = [leaving[p] for p in predecessors[index] if p in leaving]
-            facts += [start] if index == 0 else []
-            facts += [entry[index]] if rounds > _FREE_ROUNDS and index in entry else []
-            if not facts:
-                continue
-            now = reduce(merge, facts)
-            if index not in entry or now != entry[index]:
-                entry[index], changed = now, True
-                leaving[index] = transfer(index, now)
+    visits = [0] * len(blocks)
+    waiting = set(blocks[:1])
+    while waiting:
+        index = min(waiting)
+        waiting.remove(index)
+        facts = [leaving[p] for p in predecessors[index] if p in leaving]
+        facts += [start] if index == 0 else []
+        facts += [entry[index]] if visits[index] >= _FREE_VISITS else []
+        now = reduce(merge, facts)
+        if index not in entry or now != entry[index]:
+            entry[index] = now
+            visits[index] += 1
+            leaving[index] = transfer(index, now)
+            waiting.update(successors[index])
     return entry
 
 
