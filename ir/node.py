@@ -291,7 +291,7 @@ def sweep() -> int:
     return before - len(_TABLE)
 
 
-_LEAST_SWEPT = 1 << 14  #: nodes; sweeping a smaller table, which takes a millisecond or two, is not worth it
+_LEAST_SWEPT = 1 << 15  #: nodes; sweeping a smaller table, which takes a few milliseconds, is not worth it
 
 
 class _Compiling:

@@ -154,7 +154,9 @@ def _joined(parts: Iterable[Expr]) -> list[Expr]:
 
 def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
     """Of each dword whether it depends on what varies."""
-    bits = [any(v in varying for v in free_vars(part)) for part in parts for _ in range(part.type.bits)]
+    bits: list[bool] = []
+    for part in parts:
+        bits += [any(v in varying for v in free_vars(part))] * part.type.bits
     return [any(bits[at : at + _BITS]) for at in range(0, len(bits), _BITS)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from weakref import WeakKeyDictionary
 
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import Flag, Imm, Instruction, Operand, Reg
@@ -21,6 +22,8 @@ class Physical:
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
         self._bits = {v: _FIRST[v.bank] + at for v, at in allocation.base.items()}  # of their first words
+        self._read: dict[Instruction, Words] = {}
+        self._written: dict[Instruction, Words] = {}
 
     def words(self, registers: Iterable[Reg]) -> Words:
         """The registers of some operands."""
@@ -35,11 +38,17 @@ class Physical:
 
     def read(self, i: Instruction) -> Words:
         """The registers of all source operands."""
-        return self.words(i.uses())
+        found = self._read.get(i)
+        if found is None:
+            found = self._read[i] = self.words(i.uses())
+        return found
 
     def written(self, i: Instruction) -> Words:
         """The registers of all results."""
-        return self.words(i.defs())
+        found = self._written.get(i)
+        if found is None:
+            found = self._written[i] = self.words(i.defs())
+        return found
 
     def text(self, o: Operand) -> str:
         """An operand as the assembler reads it."""
@@ -50,3 +59,14 @@ class Physical:
             return str(o.value) if -64 <= o.value <= 0xFFFF else f"{o.value & 0xFFFFFFFF:#x}"
         assert isinstance(o, Flag)
         return o.name
+
+
+_OF: WeakKeyDictionary[Allocation, Physical] = WeakKeyDictionary()
+
+
+def physical_of(allocation: Allocation) -> Physical:
+    """The view through an allocation, which the stages behind it share."""
+    found = _OF.get(allocation)
+    if found is None:
+        found = _OF[allocation] = Physical(allocation)
+    return found

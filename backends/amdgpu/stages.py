@@ -9,7 +9,7 @@ from convgen.backends.amdgpu.coalesce import coalesce
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.isa import busy
 from convgen.backends.amdgpu.pairs import pair_writes
-from convgen.backends.amdgpu.physical import Physical
+from convgen.backends.amdgpu.physical import physical_of
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.waits import insert_waits
 from convgen.backends.machine.allocate import Bank, allocate
@@ -63,12 +63,12 @@ def _allocate(made: MachineKernel) -> MachineKernel:
 
 def _wait(made: MachineKernel) -> MachineKernel:
     """`s_waitcnt` stands before whatever needs the result of a memory operation, no wider than data flow demands."""
-    return evolve(made, function=insert_waits(made.code, Physical(made.allocation)))
+    return evolve(made, function=insert_waits(made.code, physical_of(made.allocation)))
 
 
 def _pad(made: MachineKernel) -> MachineKernel:
     """`s_nop` gives instructions the wait states that the hardware leaves to software."""
-    return evolve(made, function=insert_nops(made.code, Physical(made.allocation), made.facts.name))
+    return evolve(made, function=insert_nops(made.code, physical_of(made.allocation), made.facts.name))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
@@ -84,7 +84,7 @@ def _print(made: MachineKernel) -> MachineKernel:
         kernarg_size=-(-arguments // _KERNARG_ALIGN) * _KERNARG_ALIGN,
     )
     _check_occupancy(made, r)
-    body = printer.function_text(made.code, Physical(made.allocation), made.debug)
+    body = printer.function_text(made.code, physical_of(made.allocation), made.debug)
     shown = maps(kernel, made.allocation, {bank: bank for bank in made.banks})
     emitted = Emitted(
         name=kernel.name,

@@ -42,7 +42,7 @@ class Bank:
         return sorted(self.alignment.items(), reverse=True)
 
 
-@frozen
+@frozen(eq=False)
 class Allocation:
     """First physical word of each virtual register, and how many words of each bank are used."""
 

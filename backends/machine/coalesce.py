@@ -24,6 +24,8 @@ class Coalescing(ABC):
 
     def __call__(self, function: Function) -> Function:
         moves = {i: move for i in function.instructions() if (move := self._moved(i)) and self._is_single(move)}
+        if not moves:
+            return function
         values = {value.vreg for _, value in moves.values()}
         read = Counter(r.vreg for i in function.instructions() for r in i.touched() if r.vreg in values)
         written = Counter(r.vreg for i in function.instructions() for r in i.defs() if r.vreg in values)

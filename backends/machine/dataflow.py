@@ -10,17 +10,18 @@ from convgen.backends.machine.instruction import Function, Instruction
 
 S = TypeVar("S")
 
-#: Visits of a block after which facts are only added to it. Facts that make a pass insert something can take other facts
-#: away, so that plain visits need not settle; in code with reducible loops they do after one or two a nesting level.
+#: Visits of a block after which facts are only added to it. Facts that make a pass insert something can take other
+#: facts away, so that plain visits need not settle; in code with reducible loops they do after one or two a nesting
+#: level.
 _FREE_VISITS = 16
 
 
 def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: Callable[[S, S], S]) -> dict[int, S]:
     """The facts on entry to each block that can be reached: a solution of `entry = merge of predecessors' exits`.
 
-    `transfer(block, facts)` gives the facts at the end of a block. Each visit starts from the exits of predecessors, not
-    from what was there before, so that nothing lingers that no path brings any more. The first block whose facts may have
-    changed comes next: loops settle before what follows them is looked at.
+    `transfer(block, facts)` gives the facts at the end of a block. Each visit starts from the exits of predecessors,
+    not from what was there before, so that nothing lingers that no path brings any more. The first block whose facts
+    may have changed comes next: loops settle before what follows them is looked at.
     """
     blocks = range(len(function.blocks))
     successors = [function.successors(index) for index in blocks]

@@ -25,7 +25,7 @@ from convgen.ir.types import Type
 from convgen.passes.messages.linear import LinearView, linearize
 from convgen.passes.messages.planes import is_plane, plane_of, rectangle_of
 from convgen.passes.messages.shared import TURNED_BITS, can_turn
-from convgen.passes.messages.swizzle import find_gaps, write_conflicts
+from convgen.passes.messages.swizzle import find_gaps, widest, write_conflicts
 
 _WORD_BYTES = 4
 
@@ -73,7 +73,7 @@ def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayo
     if facts.block_bytes:
         return
     side_by_side = next((d.size for d in copy.stored.digits if (d.space, d.stride) == (Space.REGISTER, 1)), 1)
-    written = min(facts.chunk_bytes, side_by_side * elem.bytes)
+    written = widest(side_by_side * elem.bytes, facts.chunk_bytes)
     together = len(facts.shared_write.of_less(facts.chunk_bytes // written).phases[0])
     powers = [1 << bit for bit in range(facts.subgroup_size.bit_length() - 1)]
     within, beyond = ([power for power in powers if (power < together) is inside] for inside in (True, False))

@@ -165,15 +165,20 @@ def _spread(digits: Digits, run: int, gap: int) -> Digits:
     return evolve(digits, digits=tuple(apart))
 
 
+def widest(run: int, most: int) -> int:
+    """Bytes; of the widest messages, a power of two and at `most` that many, by which a run of so many goes."""
+    return min(most, run & -run)
+
+
 def _reads(read: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
-    held = min(chunk, read.contiguous(read.dims[1]) * elem.bytes)
+    held = widest(read.contiguous(read.dims[1]) * elem.bytes, chunk)
     whole, half = facts.chunk_bytes, facts.chunk_bytes // 2
     reading = facts.shared_read if held == whole else facts.shared_half_read.of_less(half // held)
     return _accesses(read, reading, elem.bytes, held, facts.subgroup_size)
 
 
 def _writes(write: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Accesses:
-    written = min(chunk, write.contiguous(write.dims[1]) * elem.bytes)
+    written = widest(write.contiguous(write.dims[1]) * elem.bytes, chunk)
     writing = facts.shared_write.of_less(facts.chunk_bytes // written)
     return _accesses(write, writing, elem.bytes, written, facts.subgroup_size)
 

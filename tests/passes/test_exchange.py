@@ -16,7 +16,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
-from convgen.ir.types import f32, s32
+from convgen.ir.types import f16, f32, f64, s8, s32
 from convgen.ir.verify import verify
 from convgen.passes.exchange import exchange
 from convgen.passes.messages.scratch import replicas, scratch_tile
@@ -157,6 +157,18 @@ def test_lanes_meet_no_bank_twice_in_a_scratch_tile() -> None:
         assert conflict_cycles(tile.address(0, row, col) // width, reading, width) == 0
         assert conflict_cycles(row * 256 // width, reading, width) > 0
     assert conflict_cycles(narrow.address(0, 0, np.arange(64)) // 4, _FACTS.shared_half_read.of_less(2), 4) == 0
+
+
+@pytest.mark.parametrize("target", FACTS)
+@pytest.mark.parametrize("run", [3, 5, 6, 12, 24])
+def test_runs_go_by_messages_of_powers_of_two(run: int, target: str) -> None:
+    """Also those of which no messages of one width are a run; each element has a place of its own."""
+    stored = Fragment(("row", "col"), (Digit("col", run, R, 1), Digit("col", 4, L, 1), Digit("row", 16, L, 4)))
+    loaded = Fragment(("row", "col"), (Digit("col", 4 * run, R, 1), Digit("row", 16, L, 1)))
+    for elem in (s8, f16, f32, f64):
+        tile = scratch_tile("t", elem, stored, loaded, FACTS[target])
+        row, col = np.divmod(np.arange(64 * run), 4 * run)
+        assert len({*tile.address(0, row, col).tolist()}) == 64 * run
 
 
 def test_parts_of_teams_meet_without_conflicts() -> None:
