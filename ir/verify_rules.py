@@ -133,6 +133,8 @@ def _exit(c: Checker, n: s.ExitIf) -> str | None:
 
 def _view(c: Checker, n: Any) -> str | None:
     view: View = n.view
+    if not all(view.axes):
+        return f"the view of {view.memory.name} has an axis without dims"
     names = [d.name for axis in view.axes for d in axis]
     if len(set(names)) < len(names):
         return f"the view of {view.memory.name} has two dims of one name: {', '.join(names)}"
