@@ -22,6 +22,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     refuse_others(problem)
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_gaps(problem)
     _check_sizes(problem)
     steps.check(problem)
     _check_nibbles(problem)
@@ -64,15 +65,23 @@ def _check_sizes(problem: Problem) -> None:
             raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
 
 
+def _check_gaps(problem: Problem) -> None:
+    """Refuse layouts in which places do not follow from sizes, where these are known at launch only."""
+    gaps = [t for t in problem.tensors if not t.layout.is_dense]
+    if problem.runtime and gaps:
+        given = f"{_given_masks(problem)} and the layout {gaps[0].layout.tag}"
+        raise Unsupported(f"{given}, wanted {gaps[0].name} without blocks or gaps", rule="runtime-sizes")
+
+
+def _given_masks(problem: Problem) -> str:
+    return f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+
+
 def _check_runtime(problem: Problem) -> None:
     """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
     if not problem.runtime:
         return
-    given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-    gaps = [t for t in problem.tensors if not t.layout.is_dense]
-    if gaps:
-        wanted = f"{gaps[0].name} without blocks or gaps"
-        raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
+    given = _given_masks(problem)
     parts = views.products(problem, 1)
     axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
     inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]

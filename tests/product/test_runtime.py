@@ -100,6 +100,7 @@ def test_the_problem_prints_what_varies() -> None:
         ("--dt=f16 --runtime_dims_masks=1 --dir=BWD_WB mb2ic8ih4oc8oh4kh1", Unsupported, "no gradient of a bias"),
         ("--dt=f16 --runtime_dims_masks=1 --dtag=cdba mb2ic8ih4oc8oh4kh1", Unsupported, "images outermost"),
         ("--dt=f16 --runtime_dims_masks=1 --strides=99x1:: 8x8:8x8", Unsupported, "without blocks or gaps"),
+        ("--dt=bf16:f32:f16 --runtime_dims_masks=1:3 --dtag=Ba16b 7x1:1x31", Unsupported, "without blocks or gaps"),
     ],
 )
 def test_what_is_refused(line: str, error: type[Exception], message: str) -> None:
