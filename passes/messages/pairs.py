@@ -22,8 +22,10 @@ from convgen.ir.types import u8
 @lru_cache(maxsize=2**10)
 def pairs_of(view: View) -> tuple[View, int] | None:
     """The view with pairs for elements, and the axis along which they are counted; None if there is none."""
+    if isinstance(view, SizedView) or not view.layout.is_plain:
+        return None
     axis = next((n for n, dims in enumerate(view.axes) if _stride(view, dims[-1]) == 1), None)
-    if axis is None or isinstance(view, SizedView) or not view.layout.is_plain:
+    if axis is None:
         return None
     unit = view.axes[axis][-1]
     index = [_halved(t, unit) if unit.name in dict(t.terms) else t for t in view.index]
@@ -42,8 +44,12 @@ def check_pairs(view: View) -> None:
     """Refuse a view of 4-bit elements that does not go in pairs."""
     if view.memory.elem.bits == 4 and pairs_of(view) is None:
         given = f"given {view.memory.name} of {view.memory.elem}"
-        wanted = "wanted an even number along a dimension of stride 1, and even strides along all others"
-        raise Unsupported(f"{given} with strides {'x'.join(map(str, view.layout.strides()))}, {wanted}", rule="nibbles")
+        if view.layout.is_plain:
+            given += f" with strides {'x'.join(map(str, view.layout.strides()))}"
+            wanted = "wanted an even number along a dimension of stride 1, and even strides along all others"
+        else:
+            given, wanted = f"{given} in the layout {view.layout.tag}", "wanted one without blocks"
+        raise Unsupported(f"{given}, {wanted}", rule="nibbles")
 
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:
