@@ -17,7 +17,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
+from convgen.plan.contraction import Contraction, Product, Tensor, along, dim_of, in_order, reordered
 from convgen.plan.directions import (
     MATRICES,
     axes_of,
@@ -68,10 +68,12 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View) -> View:
-    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these."""
+def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View, cuts: Cuts) -> View:
+    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these, whose
+    dims are those of the product after `cuts`.
+    """
     index = tuple(_of_groups(problem, t) for t in batched(spec, MATRICES[role]))
-    return View(buffer(spec), spec.layout, factor.axes, index)
+    return Tensor(spec, index).cut(cuts).view(*factor.axes)
 
 
 def _of_groups(problem: Matmul, t: TensorDim) -> TensorDim:

@@ -101,6 +101,18 @@ def test_ways_through_shared_memory_and_past_it(target: str, config: str) -> Non
     run(line, target, config=f"{shape} {config} in=f16")
 
 
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("--dt=bf16:s8:bf16 --dtag=aB8b --attr-scales=wei:per_ocic:f16:4x1 20x64:64x20", "gfx942"),
+        ("--dt=bf16:s8:bf16 --stag=aB8b --attr-zero-points=wei:per_ocic:s8:16x1 30x64:64x16", "xehpc"),
+        ("--dt=f16:s8:f16 --wtag=BA16a8b2a --dtag=BA8b4a --attr-scales=wei:per_ocic:f16:16x4 30x64:64x16", "gfx90a"),
+    ],
+)
+def test_what_weights_are_multiplied_by_differs_along_dims_in_blocks(line: str, target: str) -> None:
+    run(line, target)
+
+
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc"])
 @pytest.mark.parametrize("to", ["f8_e4m3", "f8_e5m2"])
 def test_8_bit_results_round_and_overflow(target: str, to: str) -> None:
