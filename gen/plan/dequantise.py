@@ -18,7 +18,6 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
-from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.problem.matmul import Matmul, Problem
@@ -73,9 +72,6 @@ def _check_groups(problem: Matmul) -> None:
     if problem.runtime:
         given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
         raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
-    for point in problem.zero_points:
-        if views.is_widened(problem, point.name):
-            check_pairs(views.widening(problem, point.name)[0])
     for axis, sizes in problem.groups.items():
         if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"

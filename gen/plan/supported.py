@@ -42,6 +42,12 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
 
 def _check_nibbles(problem: Problem) -> None:
     """Refuse elements of 4 bits that do not stand in pairs."""
+    for point in problem.zero_points:
+        if views.is_widened(problem, point.name):
+            if problem.runtime:
+                given = f"{_given_masks(problem)} and {point.name} of {point.dtype}"
+                raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
+            check_pairs(views.widening(problem, point.name)[0])
     if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         for part in views.products(problem, 1):
             check_pairs(part.of_m)

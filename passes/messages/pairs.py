@@ -24,12 +24,14 @@ def pairs_of(view: View) -> tuple[View, int] | None:
     """The view with pairs for elements, and the axis along which they are counted; None if there is none."""
     if isinstance(view, SizedView) or not view.layout.is_plain:
         return None
-    axis = next((n for n, dims in enumerate(view.axes) if _stride(view, dims[-1]) == 1), None)
+    innermost = enumerate(dims[-1] for dims in view.axes)
+    axis = next((n for n, d in innermost if d.size > 1 and _stride(view, d) == 1), None)
     if axis is None:
         return None
     unit = view.axes[axis][-1]
     index = [_halved(t, unit) if unit.name in dict(t.terms) else t for t in view.index]
-    strides = [s if unit.name in dict(t.terms) else s / 2 for t, s in zip(view.index, view.layout.strides())]
+    alone = [t.size == 1 or unit.name in dict(t.terms) for t in view.index]
+    strides = [s if own else s / 2 for own, s in zip(alone, view.layout.strides())]
     if unit.size % 2 or unit.padded % 2 or None in index or any(s != int(s) for s in strides):
         return None
     whole = [t for t in index if t is not None]
