@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen as cg
+from convgen.backends.target import get
+from convgen.plan.shapes import reorders
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verify
 from tests.strategies import always
@@ -177,6 +179,14 @@ def test_what_is_refused(line: str, rule: str) -> None:
     with pytest.raises(cg.Unsupported) as error:
         cg.build(parse_problem(line), "gfx942")
     assert error.value.rule == rule
+
+
+def test_elements_of_4_bits_are_not_brought_into_another_layout() -> None:
+    problem = parse_problem("--dt=f16:s4:f16 --strides=2048x2:: --wtag=ab 1024x1024:1024x1024")
+    config = "tile=64x64x64 waves=2x1 mma=32x32x8 slots=2 taps=split in=f16 reorder=src+wei"
+    with pytest.raises(cg.UserError, match="reorder=wei: wanted elements of whole bytes"):
+        cg.build(problem, "gfx942", config)
+    assert {moved for moved, _ in reorders(problem, get("gfx942").facts)} == {(), ("src",)}
 
 
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
