@@ -166,6 +166,7 @@ def test_rounding_of_dequantised_weights() -> None:
         ("--dt=f16:s4:f16 --wtag=ab 35x64:64x23", "nibbles"),
         ("--dt=s4:f16:f16 --dir=FWD_D --stag=aBcd8b mb1ic32oc16ih4kh1", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_oc:s4 35x64:64x23", "nibbles"),
+        ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:s8:64x8 35x64:64x24", "zero-points-groups"),
         ("--dt=s8:s8:s32 --runtime_dims_masks=1 --attr-zero-points=wei:per_oc:s4 35x64:64x24", "runtime-sizes"),
         ("--dt=f16:s8:f16 --attr-zero-points=wei:per_ocic:s8:3x1 35x64:64x24", "scales-groups"),
         ("--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=wei:per_ocic:s8:32x1 35x64:64x24",
