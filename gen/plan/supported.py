@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product as combinations
 from math import prod
 
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import View
 from convgen.ir.types import SCALARS, s8, u8
-from convgen.passes.messages.pairs import check_pairs
+from convgen.passes.messages.pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.padding import kept_out, names_in
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -50,8 +53,18 @@ def _check_nibbles(problem: Problem) -> None:
             check_pairs(views.widening(problem, point.name)[0])
     if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         for part in views.products(problem, 1):
-            check_pairs(part.of_m)
-            check_pairs(part.of_n)
+            windows = names_in(kept_out(part))
+            for view in (part.of_m, part.of_n):
+                check_pairs(view)
+                _check_along_k(view, windows)
+
+
+def _check_along_k(view: View, windows: Collection[str]) -> None:
+    """Refuse elements of 4 bits of which lanes would take single ones, where sums are made without padding."""
+    found = pairs_of(view) if windows and view.memory.elem.bits == 4 else None
+    if found and (found[1] != 1 or view.axes[1][-1].name in windows):
+        given = f"given {view.memory.name} of {view.memory.elem}, and windows that reach outside"
+        raise Unsupported(f"{given}, wanted neighbours in memory along channels that are summed", rule="nibbles")
 
 
 def _check_sizes(problem: Problem) -> None:

@@ -34,6 +34,7 @@ MIXED = [
     "--dt=f8_e5m2 --dir=BWD_WB mb2ic16ih7oc20kh3ph1",
     "--dt=f32:f8_e4m3:f8_e4m3 --dir=BWD_D g2mb1ic16ih7oc8kh3ph1sh2",
     "--dt=f16:s4:f16 35x64:64x24",
+    "--dt=f16:f4_e2m1:f16 --dir=FWD_D --wtag=abx mb1ic8ih5oc8kh3ph1iw5kw2pw1",
     "--dt=bf16:u4:bf16 --wtag=ab 35x64:64x24",
     "--dt=f4_e2m1:f4_e2m1:bf16 --dir=FWD_D g2mb1ic32ih5oc32kh3ph1",
     "--dt=s8:s4:s32 3x35x64:1x64x24",
@@ -164,6 +165,7 @@ def test_rounding_of_dequantised_weights() -> None:
     [
         ("--dt=f16:s4:f16 35x63:63x24", "nibbles"),
         ("--dt=f16:s4:f16 --wtag=ab 35x64:64x23", "nibbles"),
+        ("--dt=f4_e2m1:f16:f16 --dir=BWD_W mb1ic8ih5oc8kh3ph1", "nibbles"),
         ("--dt=s4:f16:f16 --dir=FWD_D --stag=aBcd8b mb1ic32oc16ih4kh1", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_oc:s4 35x64:64x23", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:s8:64x8 35x64:64x24", "zero-points-groups"),
