@@ -182,6 +182,15 @@ def test_beyond_a_type_without_infinities_a_range_holds_numbers_and_nan() -> Non
     assert found.most[:3].tolist() == [448, 448, 448]
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("to", "ops"), [("f16", "mul:f32:1+relu"), ("f32", "linear:-1+relu"), ("f16", "mul:f32:1+clip:0:5")]
+)
+def test_a_zero_has_any_sign(to: str, ops: str, target: str) -> None:
+    """It depends on what is rounded first, and on which of two zeros is less."""
+    run(parse_problem(f"--dt=f16:f16:{to} --attr-post-ops={ops} 43x8:8x32"), target)
+
+
 def test_what_is_out_of_range_is_wrong() -> None:
     problem = parse_problem("--dt=f16:f16:f32 --attr-post-ops=tanh 8x8:8x8")
     code = cg.compile(cg.build(problem))
