@@ -52,7 +52,7 @@ def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequenc
 
 def _view_tile(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> Value:
     at, exists = _places(lanes, view, coords, layout)
-    return Value(np.where(exists, lanes.elements(view.memory)[at], view.memory.elem.numpy.type(0)))
+    return Value(np.where(exists, lanes.elements(view.memory)[at], np.zeros((), view.memory.elem.numpy)))
 
 
 def _load_view(lanes: Lanes, node: s.LoadView) -> None:
@@ -136,7 +136,7 @@ def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
     found = by_place[place]
     more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
     at, exists = _located(lanes, node.view, node.coords, (row[found], col[found], *more))
-    value = Value(np.where(exists, lanes.elements(node.view.memory)[at], tile.elem.numpy.type(0)))
+    value = Value(np.where(exists, lanes.elements(node.view.memory)[at], np.zeros((), tile.elem.numpy)))
     start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
     to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))
     lanes.shared[tile].write(to, lanes.accessors, *to_bytes(value))

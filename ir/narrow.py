@@ -68,6 +68,8 @@ def narrows(of: Type, to: Type) -> bool:
 def widened(a: Expr, to: Type) -> Expr:
     """A vector of narrow elements in the wider type `to`, exactly."""
     of, count = a.type.elem, a.type.lanes
+    if of.bits == 4 and isinstance(a, Slice) and (a.start % 2 or count % 2):
+        return _within_bytes(a, to)
     if of is e8m0:
         return _power_of_two(a)
     if to in (s8, u8):
@@ -76,6 +78,14 @@ def widened(a: Expr, to: Type) -> Expr:
         return _first(f16, count, _halves(of, _words(a)))
     wide = widened(a, f16).to(vector(f32, count))
     return wide if to is f32 else _upper_halves(wide)
+
+
+def _within_bytes(a: Slice, to: Type) -> Expr:
+    """The same of nibbles that begin or end within a byte: of whole bytes, and then of these."""
+    first = a.start - a.start % 2
+    count = a.start + a.count - first
+    whole = Slice(a.a, first, count + count % 2)
+    return Slice(widened(whole, to), a.start - first, a.count)
 
 
 def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:

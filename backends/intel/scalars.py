@@ -79,7 +79,8 @@ class XeScalars(Scalars):
             case x.Cast(_, a) if (e.type.bits, a.type.bits) == (64, 32) and not self._may_be_negative(a):
                 if not out.generation.long_alu:
                     low = self.value(a)
-                    return out.alu("mov", "ud", low) if isinstance(strip(a), x.Var) else low
+                    is_own = isinstance(low, Reg) and not isinstance(strip(a), x.Var)
+                    return low if is_own else out.alu("mov", "ud", low)
         return super().value(e)
 
     def _computed(self, e: x.Expr) -> Operand:

@@ -170,10 +170,10 @@ class Selector(ABC):
         if self.scalars.bounds(s.begin)[1] >= self.scalars.bounds(s.end)[0]:  # perhaps no iteration at all
             self.branch_if_less(begin, end, f"{label}_enter", f"{label}_end")
         counter = out.new("s", 1, s.var.name)
-        out.move(counter, begin, comment=f"{s.var.name} = {s.begin}")
+        out.move(counter, begin, comment=f"{s.var.name} = {_in_line(s.begin)}")
         self.scalars.env[s.var] = counter
         self._write_into_carried(s)
-        out.start_block(label, f"for {s.var.name} in [{s.begin}, {s.end})")
+        out.start_block(label, f"for {s.var.name} in [{_in_line(s.begin)}, {_in_line(s.end)})")
         self.exits.append((s.carried, f"{label}_end"))
         out.loops += 1
         self._stmt(s.body)
@@ -329,6 +329,11 @@ def _operands(kernel: Kernel, taken: Mapping[Var, int], uses: Mapping[Var, int])
             if len(parts) == len(s.value.parts) > 1 and all(p.type.bits % 32 == 0 for p in parts):
                 found[s.var] = parts
     return found
+
+
+def _in_line(e: Expr) -> str:
+    """An expression as comments show it, what is in it twice before it: a line of text is a line of assembly."""
+    return "; ".join(str(e).splitlines())
 
 
 def comment(s: Any) -> str:

@@ -19,6 +19,7 @@ from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
+from convgen.ir.types import e8m0
 from convgen.ir.verify import verify
 from convgen.run.abi import Scalars, zeroed_buffers
 
@@ -97,10 +98,12 @@ def _steps(stmt: Stmt) -> int:
 
 
 def _fill(buffer: Global, seed: int) -> npt.NDArray[np.uint8]:
-    """Small integers, whose sums are exact in whatever order."""
+    """Small integers, whose sums are exact in whatever order; where no others are held, powers of two."""
     if buffer.elem.bits == 4:
         return np.random.default_rng(seed).integers(0, 256, buffer.bytes).astype(np.uint8)
     values = np.random.default_rng(seed).integers(-3, 4, buffer.bytes // buffer.elem.bytes)
     if not buffer.elem.is_float and not buffer.elem.min:
         values = abs(values)
+    if buffer.elem is e8m0:
+        values = 1 << abs(values)
     return np.ascontiguousarray(values.astype(buffer.elem.numpy)).view(np.uint8)

@@ -8,6 +8,7 @@ from itertools import chain
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.types import scalar
 from convgen.plan.config import APART, FUSED, RESIDENT, RUNS, Config, Own
 from convgen.plan.directions import product_count
 from convgen.plan.lane_tile import sums_weights
@@ -100,11 +101,13 @@ def _resident(problem: Problem, config: Config) -> Iterator[str]:
 
 def _moved(problem: Problem, config: Config) -> Iterator[str]:
     """Inputs that are moved before."""
-    names = [t.name for t in problem.factors]
+    types = {t.name: scalar(t.dtype) for t in problem.factors}
     for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
         for name in moved:
-            if name not in names:
+            if name not in types:
                 yield f"{word}={name}: the problem has no such input"
+            elif types[name].bits < 8:
+                yield f"{word}={name}: wanted elements of whole bytes"
     for name in config.packed:
         if name in config.reorder:
             yield f"packed={name}: it is reordered"

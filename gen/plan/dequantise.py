@@ -18,8 +18,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import View
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
-from convgen.passes.messages.pairs import check_pairs
 from convgen.plan import views
+from convgen.plan.blocks import Cuts
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
@@ -72,16 +72,13 @@ def _check_groups(problem: Matmul) -> None:
     if problem.runtime:
         given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
         raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
-    for point in problem.zero_points:
-        if views.is_widened(problem, point.name):
-            check_pairs(views.widening(problem, point.name)[0])
     for axis, sizes in problem.groups.items():
         if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
             raise Unsupported(f"{given}, wanted one size that divides it, and 1 along m", rule="scales-groups")
 
 
-def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation | None:
+def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
     """How a factor is dequantised, of which a workgroup takes so many rows, and so many along K."""
     role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
     if multiplied_type(problem, role) is None:
@@ -90,14 +87,15 @@ def of(problem: Problem, operand: View, tile: tuple[int, int]) -> Dequantisation
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: Shared | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _shared(problem, views.bytes_of(problem, point.name), role, operand, tile)
-    return Dequantisation(zero, _shared(problem, problem.tensor(scale.name), role, operand, tile) if scale else None)
+        zero = _shared(problem, views.bytes_of(problem, point.name), role, operand, cuts, tile)
+    scales = _shared(problem, problem.tensor(scale.name), role, operand, cuts, tile) if scale else None
+    return Dequantisation(zero, scales)
 
 
-def _shared(problem: Matmul, spec: TensorSpec, role: str, operand: View, tile: tuple[int, int]) -> Shared:
+def _shared(problem: Matmul, spec: TensorSpec, role: str, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Shared:
     rows_first = slice(None) if role == "src" else slice(None, None, -1)
     sizes, counts = problem.size(role)[-2:][rows_first], spec.dims[-2:][rows_first]
-    return Shared(views.beside(problem, spec, role, operand), spans_of(sizes, counts, tile))
+    return Shared(views.beside(problem, spec, role, operand, cuts), spans_of(sizes, counts, tile))
 
 
 def spans_of(sizes: Sequence[int], counts: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:

@@ -124,6 +124,8 @@ def ordered(plan: Plan, together: int) -> Plan:
     """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
     if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
         return plan
+    if plan.problem.runtime:  # rows of tiles, whose length a launch tells
+        return plan
     if isinstance(plan.unit, LaneTile):  # sums over windows come in an order of their own
         return plan
     return plan.in_order(best_order(Launch.of(plan, together)))

@@ -19,6 +19,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
+from convgen.ir.types import Type, f4_e2m1
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
@@ -79,11 +80,23 @@ def names_in(index: Iterable[TensorDim]) -> set[str]:
     return {name for t in index for name, _ in t.terms}
 
 
+def kept_out(product: Product) -> tuple[TensorDim, ...]:
+    """Coordinates of windows that reach outside, where products with padding may be no zeros."""
+    factors = product.of_n, product.of_m
+    spoiled = (view for view, other in zip(factors, factors[::-1]) if _has_more(other.memory.elem))
+    return tuple(t for view in spoiled for t in halo(view))
+
+
+def _has_more(elem: Type) -> bool:
+    """Whether a type has infinities or NaN."""
+    return elem.is_float and elem is not f4_e2m1
+
+
 def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
     """Of a kernel that multiplies by such tiles, K `shared` out or not; None where products with padding are zeros."""
     factors = product.of_n, product.of_m
     found = [n for n, view in enumerate(factors) if halo(view)]
-    if not any(factors[1 - side].memory.elem.is_float for side in found):
+    if not kept_out(product):
         return None
     names = {name for side in found for name in names_in(halo(factors[side]))}
     of_k = _span(factors[0].axes[_K], names)

@@ -298,8 +298,8 @@ def _part(
         of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
         of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
         of_n, of_m = kept_apart((of_n, of_m), facts)
-        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, (tile_n, tile_k)))
-        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, (tile_m, tile_k)))
+        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k)))
+        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
     if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:

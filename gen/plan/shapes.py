@@ -346,7 +346,8 @@ def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, 
         _load(view, facts).widest > 1 for part in products(problem, 1, least)[:1] for view in (part.of_m, part.of_n)
     ):
         return
-    elsewhere = tuple(t.name for t in problem.factors if reordered(problem, t.name).layout != t.layout)
+    whole = [t for t in problem.factors if scalar(t.dtype).bits >= 8]  # parts of bytes are not moved
+    elsewhere = tuple(t.name for t in whole if reordered(problem, t.name).layout != t.layout)
     if elsewhere != least:
         yield elsewhere, _moving(problem, elsewhere, facts)
 

@@ -74,6 +74,8 @@ def _check_zero_points(problem: Problem) -> None:
         if any(size > 1 and not allowed[point.argument] >> n & 1 for n, size in enumerate(dims)):
             wanted = {"src": "one value, or one for each position along K", "wei": "one value, or one a column"}
             raise Unsupported(f"{given}, wanted for {point.argument} {wanted[point.argument]}", rule="zero-points")
+        if any(1 < count < size for count, size in zip(dims, problem.size(point.argument))):
+            raise Unsupported(f"{given}, wanted none that several columns share", rule="zero-points-groups")
 
 
 def _check_steps(problem: Problem, knob: str, rule: str) -> None:

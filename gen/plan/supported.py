@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product as combinations
 from math import prod
 
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import View
 from convgen.ir.types import SCALARS, s8, u8
-from convgen.passes.messages.pairs import check_pairs
+from convgen.passes.messages.pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.padding import kept_out, names_in
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.grammar import LIMIT
 from convgen.problem.matmul import Matmul, Problem
@@ -22,6 +25,7 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     refuse_others(problem)
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_gaps(problem)
     _check_sizes(problem)
     steps.check(problem)
     _check_nibbles(problem)
@@ -41,10 +45,26 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
 
 def _check_nibbles(problem: Problem) -> None:
     """Refuse elements of 4 bits that do not stand in pairs."""
+    for point in problem.zero_points:
+        if views.is_widened(problem, point.name):
+            if problem.runtime:
+                given = f"{_given_masks(problem)} and {point.name} of {point.dtype}"
+                raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
+            check_pairs(views.widening(problem, point.name)[0])
     if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
         for part in views.products(problem, 1):
-            check_pairs(part.of_m)
-            check_pairs(part.of_n)
+            windows = names_in(kept_out(part))
+            for view in (part.of_m, part.of_n):
+                check_pairs(view)
+                _check_along_k(view, windows)
+
+
+def _check_along_k(view: View, windows: Collection[str]) -> None:
+    """Refuse elements of 4 bits of which lanes would take single ones, where sums are made without padding."""
+    found = pairs_of(view) if windows and view.memory.elem.bits == 4 else None
+    if found and (found[1] != 1 or view.axes[1][-1].name in windows):
+        given = f"given {view.memory.name} of {view.memory.elem}, and windows that reach outside"
+        raise Unsupported(f"{given}, wanted neighbours in memory along channels that are summed", rule="nibbles")
 
 
 def _check_sizes(problem: Problem) -> None:
@@ -64,15 +84,23 @@ def _check_sizes(problem: Problem) -> None:
             raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
 
 
+def _check_gaps(problem: Problem) -> None:
+    """Refuse layouts in which places do not follow from sizes, where these are known at launch only."""
+    gaps = [t for t in problem.tensors if not t.layout.is_dense]
+    if problem.runtime and gaps:
+        given = f"{_given_masks(problem)} and the layout {gaps[0].layout.tag}"
+        raise Unsupported(f"{given}, wanted {gaps[0].name} without blocks or gaps", rule="runtime-sizes")
+
+
+def _given_masks(problem: Problem) -> str:
+    return f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
+
+
 def _check_runtime(problem: Problem) -> None:
     """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
     if not problem.runtime:
         return
-    given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-    gaps = [t for t in problem.tensors if not t.layout.is_dense]
-    if gaps:
-        wanted = f"{gaps[0].name} without blocks or gaps"
-        raise Unsupported(f"{given} and the layout {gaps[0].layout.tag}, wanted {wanted}", rule="runtime-sizes")
+    given = _given_masks(problem)
     parts = views.products(problem, 1)
     axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
     inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]

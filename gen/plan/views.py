@@ -17,7 +17,7 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
 from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
-from convgen.plan.contraction import Contraction, Product, Tensor, along, buffer, dim_of, in_order, reordered
+from convgen.plan.contraction import Contraction, Product, Tensor, along, dim_of, in_order, reordered
 from convgen.plan.directions import (
     MATRICES,
     axes_of,
@@ -68,10 +68,12 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View) -> View:
-    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these."""
+def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View, cuts: Cuts) -> View:
+    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these, whose
+    dims are those of the product after `cuts`.
+    """
     index = tuple(_of_groups(problem, t) for t in batched(spec, MATRICES[role]))
-    return View(buffer(spec), spec.layout, factor.axes, index)
+    return Tensor(spec, index).cut(cuts).view(*factor.axes)
 
 
 def _of_groups(problem: Matmul, t: TensorDim) -> TensorDim:
@@ -96,18 +98,13 @@ def bytes_of(problem: Problem, name: str) -> TensorSpec:
 
 
 def widening(problem: Problem, name: str) -> tuple[View, View]:
-    """A tensor as it is and as bytes, both as (rows, columns)."""
+    """A tensor as it is and as bytes, both as (rows, columns): the last dim of several positions is the columns."""
     specs = problem.tensor(name), bytes_of(problem, name)
-    rows, columns = (
-        tuple(dim_of(f"dim{n}", specs[0].dims[n]) for n in dims) for dims in _last_apart(len(specs[0].dims))
-    )
-    index = tuple(along(d.name, d.size) for d in (*rows, *columns))
-    source, target = (Tensor(spec, index) for spec in specs)
-    return source.view(rows, columns), target.view(rows, columns)
-
-
-def _last_apart(rank: int) -> tuple[range, range]:
-    return range(rank - 1), range(rank - 1, rank)
+    index = [along(f"dim{n}", size) if size > 1 else TensorDim(1, ()) for n, size in enumerate(specs[0].dims)]
+    *outer, inner = [dim_of("one", 1), *(dim_of(name, t.size) for t in index for name, _ in t.terms)]
+    source, target = (Tensor(spec, tuple(index)) for spec in specs)
+    rows = tuple(outer) or (inner,)
+    return source.view(rows, (inner,)), target.view(rows, (inner,))
 
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
@@ -176,7 +173,7 @@ def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> Vi
 
     Its dims are those of src, of weights or of dst, `role`, or 1.
     """
-    tensor = Tensor(problem.tensor(name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
+    tensor = Tensor(bytes_of(problem, name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
     return tensor.view(*over_result(part, tensor.index))
 
 
@@ -203,7 +200,7 @@ def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: t
     """
     names = {d.name.partition("_")[0] for dims in axes for d in dims}  # before they were cut
     index = _operand_index(problem, name, role, exact=names)
-    tensor = Tensor(problem.tensor(name), index).cut(part.cuts)
+    tensor = Tensor(bytes_of(problem, name), index).cut(part.cuts)
     return tensor.counted(sizes(problem)).view(*axes)
 
 

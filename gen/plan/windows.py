@@ -197,6 +197,8 @@ class _Maker:
             for n, t in enumerate(c.of_m.index)
             if d.name in dict(t.terms) and names.intersection(dict(t.terms))
         }
+        if any(len(c.of_m.index[n].terms) > 2 for n, _ in self.met.values()):
+            raise DoesNotFit(f"mma={own}: wanted positions and taps that are not in blocks")
         self.taps = tuple(d for d in c.k if d.name in self.met)
         self.channels = tuple(d for d in c.k if d.name not in self.met)
         self.positions = {d.name: d for d in c.m}

@@ -2,7 +2,8 @@
 
 Operations of exact post-ops are rounded to f32 one by one, as they are on every target. Others are computed in f64, and
 what they may be off by makes a range, which those behind carry on: an end of a range lies where one of its own ends, or
-a point in it where the function turns, leads.
+a point in it where the function turns, leads. Where one of these leads to NaN (a logarithm of what may be less than
+zero), that is right, too, beside the numbers to which others do.
 """
 
 from __future__ import annotations
@@ -15,19 +16,53 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.ir import types
+from convgen.ir.record import frozen
 from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum, operand_name
 
 Floats = npt.NDArray[np.float32]
-Range = tuple[Floats, Floats]
 Read = Callable[[str], npt.NDArray[Any]]
-_Any = npt.NDArray[np.floating]
+_Any = npt.NDArray[Any]
 
 _LEAST = 2.0**-126  #: denormal numbers may count as zeros where an operation is approximate
 
 
+@frozen
+class Range:
+    """The least and the most that is right, one array if they are the same; NaN where no number is."""
+
+    least: _Any
+    most: _Any
+    nan: npt.NDArray[np.bool_]  #: whether NaN is right
+
+    @classmethod
+    def of(cls, points: Sequence[_Any]) -> Range:
+        """From the least to the greatest of some values, each of which is right, or of one."""
+        if len(points) == 1:
+            return cls(points[0], points[0], points[0] != points[0])
+        found = np.stack(points)
+        return cls(np.fmin.reduce(found), np.fmax.reduce(found), (found != found).any(0))
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one value is right for each."""
+        return self.least is self.most
+
+    def points(self, *turns: npt.ArrayLike) -> list[_Any]:
+        """What decides where a function of the numbers here leads that turns at zero and at `turns`."""
+        if self.is_one:
+            return [self.least]
+        places: list[_Any] = [np.asarray(turn, np.float32) for turn in (0, *turns)]
+        inside = [np.where((self.least < at) & (at < self.most), at, self.least) for at in places]
+        return [self.least, self.most, *inside, np.where(self.nan, np.nan, self.least)]
+
+    def map(self, function: Callable[[_Any], _Any], *turns: npt.ArrayLike) -> Range:
+        """What a function makes of it."""
+        return Range.of([function(point) for point in self.points(*turns)])
+
+
 def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
     """The ranges behind all post-ops; `read` gives, by name, the tensors that they need."""
-    found = values, values
+    found = Range.of([values])
     with np.errstate(all="ignore"):
         for n, op in enumerate(ops):
             match op:
@@ -36,7 +71,7 @@ def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
                 case Sum():
                     found = _with(np.add, found, _term(op, read("dst")))
                 case Prelu():
-                    found = _with(_prelu, found, _floats(read(operand_name(n))), turns=[np.float32(0)])
+                    found = _with(_prelu, found, _floats(read(operand_name(n))))
                 case Binary():
                     found = _binary(op, found, *(read(operand_name(n, ending)) for ending in op.operands))
     return found
@@ -60,8 +95,18 @@ def divided(given: Range, by: npt.NDArray[Any]) -> Range:
         if by.ndim == 0 or np.all(exact):
             return _with(np.multiply, given, factor)
         ends = [np.where(exact, factor, np.nextafter(factor, np.float32(end))) for end in (-np.inf, np.inf)]
-        found = np.stack([end * factor for end in given for factor in ends])
-        return found.min(0), found.max(0)
+        return Range.of([point * factor for point in given.points() for factor in ends])
+
+
+def shifted(given: Range, by: npt.NDArray[Any]) -> Range:
+    """With a zero point."""
+    return _with(np.add, given, _floats(by))
+
+
+def converted(given: Range, function: Callable[[_Any], _Any], largest: float) -> Range:
+    """As a type holds it, beyond whose largest finite number there may be nothing but NaN."""
+    with np.errstate(invalid="ignore"):
+        return given.map(function, -largest, largest)
 
 
 def _floats(given: npt.NDArray[Any]) -> Floats:
@@ -73,14 +118,9 @@ def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
     return (_floats(seen) - np.float32(op.zero_point)) * np.float32(op.scale)
 
 
-def _with(function: Callable[[Any, Any], Any], given: Range, term: _Any, turns: Sequence[Any] = ()) -> Range:
+def _with(function: Callable[[Any, Any], Any], given: Range, term: _Any, *turns: _Any) -> Range:
     """A function of numbers and a term, rounded once; `turns` is where it stops to rise or to fall."""
-    if given[0] is given[1]:
-        only = np.asarray(function(given[0], term), np.float32)
-        return only, only
-    points = [*given, *(np.minimum(np.maximum(turn, given[0]), given[1]) for turn in turns)]
-    found = np.stack([np.asarray(function(point, term), np.float32) for point in points])
-    return found.min(0), found.max(0)
+    return given.map(lambda point: np.asarray(function(point, term), np.float32), *turns)
 
 
 def _prelu(x: Floats, slope: Floats) -> Floats:
@@ -92,8 +132,8 @@ def _binary(op: Binary, given: Range, operand: npt.NDArray[Any], condition: npt.
     if condition is not None:
         return _with(lambda x, y: np.where(condition != 0, x, y), given, term)
     if op.name == "div":
-        return _outwards(*_with(np.divide, given, term))
-    return _with(_BINARY[op.name], given, term, turns=[term] if op.name in ("eq", "ne") else ())
+        return _outwards(_with(np.divide, given, term))
+    return _with(_BINARY[op.name], given, term, *([term] if op.name in ("eq", "ne") else []))
 
 
 #: `min` and `max` of a NaN and a number are the number.
@@ -113,17 +153,12 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _applied(op: Eltwise, given: Range) -> Range:
-    least, most = given
-    if op.is_exact and least is most:
-        value = np.asarray(_exact(op, least), np.float32)
-        return value, value
-    points: list[Floats] = [least, most]
-    points += [np.minimum(np.maximum(np.float32(turn), least), most) for turn in _turns(op)]
+    points = given.points(*_turns(op))
     if op.is_exact:
-        values = np.stack([_exact(op, p) for p in points])
-        return _outwards(values.min(0), values.max(0))
-    exact = np.stack([_EXACT[op.name](p.astype(np.float64), op.alpha, op.beta) for p in points])
-    return _outwards(*(end + sign * _off(op, end) for end, sign in ((exact.min(0), -1), (exact.max(0), 1))))
+        found = Range.of([np.asarray(_exact(op, point), np.float32) for point in points])
+        return found if given.is_one else _outwards(found)
+    exact = Range.of([_EXACT[op.name](point.astype(np.float64), op.alpha, op.beta) for point in points])
+    return _outwards(Range(exact.least - _off(op, exact.least), exact.most + _off(op, exact.most), exact.nan))
 
 
 def _off(op: Eltwise, value: _Any) -> _Any:
@@ -134,23 +169,18 @@ def _off(op: Eltwise, value: _Any) -> _Any:
     return off
 
 
-def _outwards(least: _Any, most: _Any) -> Range:
-    low, high = least.astype(np.float32), most.astype(np.float32)
+def _outwards(given: Range) -> Range:
+    low, high = _floats(given.least), _floats(given.most)
     low = np.where(np.isinf(low), low, np.nextafter(low, np.float32(-np.inf)))
-    return low, np.where(np.isinf(high), high, np.nextafter(high, np.float32(np.inf)))
+    return Range(low, np.where(np.isinf(high), high, np.nextafter(high, np.float32(np.inf))), given.nan)
 
 
 def _scaled(op: Eltwise, given: Range) -> Range:
-    if op.scale == 1:
-        return given
-    least, most = (end * np.float32(op.scale) for end in given)
-    if given[0] is given[1]:
-        return least, least
-    return (least, most) if op.scale > 0 else (most, least)
+    return given if op.scale == 1 else given.map(lambda point: point * np.float32(op.scale))
 
 
 def _turns(op: Eltwise) -> tuple[float, ...]:
-    """Where a function may stop to rise or to fall."""
+    """Where a function may stop to rise or to fall, beside zero."""
     if op.name == "swish":
         return (-1.2784645 / op.alpha,) if op.alpha else ()
     if op.name == "hardswish" and op.alpha:
@@ -159,7 +189,7 @@ def _turns(op: Eltwise) -> tuple[float, ...]:
 
 
 _TURNS = {
-    **dict.fromkeys(("abs", "elu", "pow", "relu", "square"), (0.0,)),
+    "pow": (-0.0,),
     "gelu_erf": (-0.7517916,),
     "gelu_tanh": (-0.7524614,),
     "mish": (-1.1924312,),

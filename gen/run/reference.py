@@ -30,7 +30,7 @@ from convgen.problem.post_ops import Eltwise
 from convgen.problem.tensors import TensorSpec, refuse_others
 from convgen.run import oracle as sums
 from convgen.run.fills import Fill
-from convgen.run.ranges import Read, chained, divided, multiplied
+from convgen.run.ranges import Range, Read, chained, converted, divided, multiplied, shifted
 
 Array = npt.NDArray[np.generic]
 Tensor = Array | Fill
@@ -155,13 +155,11 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
 
 def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
     """The right values rows x columns of an output; the least ones where there are several (see `ranges`)."""
-    return ranges(problem, inputs, output, rows, columns)[0]
+    return ranges(problem, inputs, output, rows, columns).least
 
 
-def ranges(
-    problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices
-) -> tuple[Array, Array]:
-    """The least and the most that is right of rows x columns of an output, one array if they are the same.
+def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
+    """What is right of rows x columns of an output.
 
     Exact sums, rounded to the accumulator, times the scales of the factors, a bias added there, post-ops, over the
     scale of the result, and one rounding to it, to which integers saturate.
@@ -177,19 +175,14 @@ def ranges(
     if "bia" in inputs:
         acc = acc + read("bia").astype(acc.dtype)
     if output != "dst" or not (problem.post_ops or problem.scales or problem.zero_point("dst")):
-        found = _stored(acc, to)
-        return found, found
-    least, most = chained(problem.post_ops, acc, read)
+        return Range.of([_stored(acc, to)])
+    found = chained(problem.post_ops, acc, read)
     for scale in problem.scales:
         if scale.role == "dst":
-            by = np.asarray(scale.number) if scale.is_single else read(scale.name)
-            least, most = divided((least, most), by)
+            found = divided(found, np.asarray(scale.number) if scale.is_single else read(scale.name))
     if point := problem.zero_point("dst"):
-        zero = np.asarray(read(point.name) if point.value is None else point.value).astype(np.float32)
-        shifted = least + zero
-        least, most = shifted, shifted if least is most else most + zero
-    first = _stored(least, to)
-    return first, first if least is most else _stored(most, to)
+        found = shifted(found, np.asarray(read(point.name) if point.value is None else point.value))
+    return converted(found, partial(_stored, to=to), to.max if to.is_int else to.largest)
 
 
 def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:

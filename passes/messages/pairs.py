@@ -22,12 +22,16 @@ from convgen.ir.types import u8
 @lru_cache(maxsize=2**10)
 def pairs_of(view: View) -> tuple[View, int] | None:
     """The view with pairs for elements, and the axis along which they are counted; None if there is none."""
-    axis = next((n for n, dims in enumerate(view.axes) if _stride(view, dims[-1]) == 1), None)
-    if axis is None or isinstance(view, SizedView) or not view.layout.is_plain:
+    if isinstance(view, SizedView) or not view.layout.is_plain:
+        return None
+    innermost = enumerate(dims[-1] for dims in view.axes)
+    axis = next((n for n, d in innermost if d.size > 1 and _stride(view, d) == 1), None)
+    if axis is None:
         return None
     unit = view.axes[axis][-1]
     index = [_halved(t, unit) if unit.name in dict(t.terms) else t for t in view.index]
-    strides = [s if unit.name in dict(t.terms) else s / 2 for t, s in zip(view.index, view.layout.strides())]
+    alone = [t.size == 1 or unit.name in dict(t.terms) for t in view.index]
+    strides = [s if own else s / 2 for own, s in zip(alone, view.layout.strides())]
     if unit.size % 2 or unit.padded % 2 or None in index or any(s != int(s) for s in strides):
         return None
     whole = [t for t in index if t is not None]
@@ -42,8 +46,12 @@ def check_pairs(view: View) -> None:
     """Refuse a view of 4-bit elements that does not go in pairs."""
     if view.memory.elem.bits == 4 and pairs_of(view) is None:
         given = f"given {view.memory.name} of {view.memory.elem}"
-        wanted = "wanted an even number along a dimension of stride 1, and even strides along all others"
-        raise Unsupported(f"{given} with strides {'x'.join(map(str, view.layout.strides()))}, {wanted}", rule="nibbles")
+        if view.layout.is_plain:
+            given += f" with strides {'x'.join(map(str, view.layout.strides()))}"
+            wanted = "wanted an even number along a dimension of stride 1, and even strides along all others"
+        else:
+            given, wanted = f"{given} in the layout {view.layout.tag}", "wanted one without blocks"
+        raise Unsupported(f"{given}, {wanted}", rule="nibbles")
 
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:

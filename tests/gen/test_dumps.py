@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import attrs
+import numpy as np
 import pytest
 
 from convgen import driver
@@ -21,8 +22,10 @@ from convgen.ir.mutate import mutate
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.stmt import Barrier, GlobalLoad, empty
+from convgen.ir.types import scalar
 from convgen.passes import pipeline
 from convgen.passes.pipeline import PASSES, Pass
+from convgen.problem.matmul import parse_problem
 from tests.gen.test_hand_written import saxpy
 
 STAGES = targets.get("gfx942").stages
@@ -259,6 +262,16 @@ def test_a_changed_value_is_found() -> None:
     checker.observe(PASSES[0], kernel, kernel, 0.0)
     with pytest.raises(VerifyError, match=rf"saxpy: {PASSES[0].name} changes what is computed: \d+ bytes of buffer y"):
         checker.observe(PASSES[0], kernel, wrong, 0.0)
+
+
+def test_scales_that_are_powers_of_two_are_checked_as_numbers() -> None:
+    """Where views end they hold what zeros of memory are, as messages do; of NaN any would be right."""
+    problem = parse_problem("--dt=bf16:bf16:f8_e5m2 --attr-scales=wei:per_ocic:e8m0:2x1 32x34:34x16")
+    checker = check.PassChecker()
+    driver.compile(driver.build(problem, "gfx942", observe=checker.observe))
+    assert not checker.notes
+    (found,) = (memory["dst"] for memory in checker._expected.values())
+    assert np.isfinite(found.view(scalar("f8_e5m2").numpy).astype(np.float32)).all()
 
 
 def test_a_broken_rule_is_found_after_the_pass() -> None:

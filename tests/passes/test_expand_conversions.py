@@ -13,7 +13,7 @@ from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder
 from convgen.ir.evaluate import convert, from_bytes
-from convgen.ir.expr import Lane
+from convgen.ir.expr import Expr, Lane, Pack, Slice
 from convgen.ir.narrow import WIDENED, widens
 from convgen.ir.program import Kernel
 from convgen.ir.types import Type, vector
@@ -39,18 +39,20 @@ def source(of: Type, to: Type) -> Any:
     return found.astype(np.float32).view(np.uint8)
 
 
-def name(of: Type, to: Type, saturate: bool, lanes: int) -> str:
-    return f"{of}_to_{to}_by_{lanes}{'_saturating' * saturate}"
+def name(of: Type, to: Type, saturate: bool, lanes: int, each: int) -> str:
+    return f"{of}_to_{to}_by_{lanes}_each_{each}{'_saturating' * saturate}"
 
 
-def kernel(of: Type, to: Type, saturate: bool, lanes: int, width: int) -> Kernel:
-    """Each lane of each workgroup converts `lanes` elements."""
-    k = KernelBuilder(name(of, to, saturate, lanes), (ELEMENTS // (lanes * width), 1, 1), 1, width)
+def kernel(of: Type, to: Type, saturate: bool, lanes: int, each: int, width: int) -> Kernel:
+    """Each lane of each workgroup converts `lanes` elements, `each` at a time."""
+    k = KernelBuilder(name(of, to, saturate, lanes, each), (ELEMENTS // (lanes * width), 1, 1), 1, width)
     given, out = k.buffer("source", of, ELEMENTS), k.buffer("out", to, ELEMENTS)
     types = vector(of, lanes), vector(to, lanes)
     at = k.group[0] * width + Lane()
     held = k.global_load("held", types[0], k.surface(given), at * (types[0].bits // 8))
-    k.global_store(k.surface(out), held.to(types[1], saturate=saturate), at * (types[1].bits // 8))
+    parts: list[Expr] = [Slice(held, n, min(each, lanes - n)) for n in range(0, lanes, each)]
+    made = Pack(types[1], tuple(part.to(vector(to, part.type.lanes), saturate=saturate) for part in parts))
+    k.global_store(k.surface(out), made, at * (types[1].bits // 8))
     return k.done()
 
 
@@ -58,16 +60,16 @@ def kernel(of: Type, to: Type, saturate: bool, lanes: int, width: int) -> Kernel
 def compiled(target: str) -> tuple[bytes, dict[str, Any]]:
     """One code object for the kernels of all conversions."""
     chosen = targets.get(target)
-    kernels = [kernel(a, b, s, lanes, chosen.facts.subgroup_size) for a, b, s in ROWS for lanes in lanes_of(a)]
+    kernels = [kernel(a, b, s, *lanes, chosen.facts.subgroup_size) for a, b, s in ROWS for lanes in lanes_of(a)]
     emitted = [chosen.emit(pipeline.run(k, chosen.facts)) for k in kernels]
     code = chosen.assemble(chosen.module(emitted))
     assert code is not None
     return code, {e.name: (e, k) for e, k in zip(emitted, kernels)}
 
 
-def lanes_of(of: Type) -> list[int]:
-    """Elements of whole words, and of less than one."""
-    return [8 if of.bits == 4 else 4, 2 if of.bits == 4 else 1]
+def lanes_of(of: Type) -> list[tuple[int, int]]:
+    """Elements of whole words, and of less than one; such of 4 bits that begin or end within bytes."""
+    return [(8, 8), (2, 2), (8, 1), (8, 3)] if of.bits == 4 else [(4, 4), (1, 1)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -77,7 +79,7 @@ def test_every_value(target: str) -> None:
         raw = source(of, to)
         wanted = convert(from_bytes(raw[None], None, vector(of, ELEMENTS)).data[0], to, saturate=saturate)
         for lanes in lanes_of(of):
-            emitted, k = made[name(of, to, saturate, lanes)]
+            emitted, k = made[name(of, to, saturate, *lanes)]
             memory = {"source": raw.copy(), "out": np.zeros(ELEMENTS * to.bytes, np.uint8)}
             args = tuple(KernelArg(offset, size, argument) for argument, offset, size in emitted.arguments)
             report = targets.get(target).simulate(code, [LaunchRequest(k.name, k.grid, (k.width, 1, 1), args)], memory)

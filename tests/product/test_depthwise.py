@@ -143,3 +143,20 @@ _EVERY = depthwise("FWD_B", "BWD_D", "BWD_W", "BWD_WB", types=("f16", "bf16", "f
 def test_random_ones(problem: Conv, target: str, number: int) -> None:
     if code := fitting(problem, target, number):
         assert_right(code)
+
+
+@pytest.mark.parametrize(
+    ("line", "knobs", "config"),
+    [
+        ("g16mb1ic16oc16ih13kh1ph0", {"dir": "BWD_W", "stag": "abCD4c4d"}, "tile=1x8x256 waves=4x2 mma=fma:1x1x4"),
+        ("g16mb1ic16oc16ih13kh1ph0", {"dir": "BWD_D", "stag": "abCD3c8d"}, "tile=256x1x1 waves=4x1 mma=fma:1x1x1"),
+        ("g4mb1ic8oc32ih5kh1dh1", {"dir": "BWD_D", "stag": "CBda3b8c4b"}, "tile=896x2x8 waves=1x1 mma=fma:2x14x1"),
+        ("g16mb1ic16oc16ih7kh4ph1", {"dir": "FWD_D", "wtag": "abcDe2d"}, "tile=4x16x16 waves=1x1 mma=fma:1x1x1"),
+    ],
+)
+def test_positions_and_taps_in_blocks_are_no_neighbours(line: str, knobs: dict[str, str], config: str) -> None:
+    """Lanes take no such windows, and the chooser leaves these to the matrix unit."""
+    problem = Conv.parse(line, dt="f16", **knobs)
+    with pytest.raises(UserError, match="wanted positions and taps that are not in blocks"):
+        driver.build(problem, "gfx942", f"{config} slots=0 taps=fused")
+    assert_right(driver.compile(driver.build(problem, "gfx942")))

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.ir.types import scalar
 from convgen.problem import post_ops
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, verify
-from convgen.run.ranges import chained
+from convgen.run.ranges import Range, chained, converted
 
 pytestmark = pytest.mark.in_turn(3)
 
@@ -148,13 +149,46 @@ def _nothing(name: str) -> reference.Array:
 def test_a_range_holds_what_is_right_and_little_more() -> None:
     """A function that turns is followed to where it turns."""
     values = np.array([-1, 0, 3], np.float32)
-    exact, same = chained(post_ops.read("linear:2:1+abs"), values, _nothing)
-    assert exact is same
-    assert exact.tolist() == [1, 1, 7]
-    least, most = chained(post_ops.read("tanh+square"), values, _nothing)
+    exact = chained(post_ops.read("linear:2:1+abs"), values, _nothing)
+    assert exact.is_one
+    assert exact.least.tolist() == [1, 1, 7]
+    found = chained(post_ops.read("tanh+square"), values, _nothing)
     wanted = np.tanh(values.astype(np.float64)) ** 2
-    assert np.all((least <= wanted) & (wanted <= most))
-    assert np.all(most - least < 1e-5)
+    assert np.all((found.least <= wanted) & (wanted <= found.most))
+    assert np.all(found.most - found.least < 1e-5)
+    assert not found.nan.any()
+
+
+@pytest.mark.parametrize("last", ["log", "sqrt", "pow:1:0.5", "pow:1:-1", "linear:-3:2"])
+def test_numbers_and_nan_are_right_of_what_may_be_below_zero(last: str) -> None:
+    """`swish:-2` of much is next to zero, on either side."""
+    values = np.array([20, -20], np.float32)
+    found = chained(post_ops.read(f"swish:-2+{last}"), values, _nothing)
+    with np.errstate(all="ignore"):
+        of_zeros = chained(post_ops.read(last), np.array([1e-9, 0, -0.0], np.float32), _nothing)
+    for one in of_zeros.least:
+        assert found.least[0] <= one <= found.most[0]
+    assert found.nan.tolist() == [last in ("log", "sqrt", "pow:1:0.5"), last in ("log", "sqrt", "pow:1:0.5")]
+    assert np.isnan(found.least).tolist() == [False, found.nan[1]]
+
+
+def test_beyond_a_type_without_infinities_a_range_holds_numbers_and_nan() -> None:
+    ends = [np.array(values, np.float32) for values in ([400, 440, -600, 600], [440, 600, 600, 700])]
+    narrow = scalar("f8_e4m3")
+    found = converted(Range.of(ends), lambda values: values.astype(narrow.numpy), narrow.largest)
+    assert found.nan.tolist() == [False, True, True, True]
+    assert np.isnan(found.least).tolist() == [False, False, False, True]
+    assert found.least[:3].tolist() == [384, 448, -448]
+    assert found.most[:3].tolist() == [448, 448, 448]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("to", "ops"), [("f16", "mul:f32:1+relu"), ("f32", "linear:-1+relu"), ("f16", "mul:f32:1+clip:0:5")]
+)
+def test_a_zero_has_any_sign(to: str, ops: str, target: str) -> None:
+    """It depends on what is rounded first, and on which of two zeros is less."""
+    run(parse_problem(f"--dt=f16:f16:{to} --attr-post-ops={ops} 43x8:8x32"), target)
 
 
 def test_what_is_out_of_range_is_wrong() -> None:

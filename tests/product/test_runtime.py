@@ -28,6 +28,7 @@ PRODUCTS = (
     ("--dt=f16 --runtime_dims_masks=3:5 6x33x40:6x40x50", "--dt=f16 {b0}x{m}x40:{b0}x40x{n}",
      {"b0": (6, 1, 4), "m": (33, 3), "n": (50, 48)}),
     ("--dt=f16 --dtag=ba --runtime_dims_masks=0:2 64x64:64x80", "--dt=f16 --dtag=ba 64x64:64x{n}", {"n": (16, 80)}),
+    ("--dt=bf16 --runtime_dims_masks=0:2 70x31:31x130", "--dt=bf16 70x31:31x{n}", {"n": (2, 40, 130)}),
     ("--dt=u8:u8:s32 --attr-zero-points=src:common:3+wei:per_oc --runtime_dims_masks=3:3 48x80:80x64",
      "--dt=u8:u8:s32 --attr-zero-points=src:common:3+wei:per_oc {m}x{k}:{k}x{n}",
      {"m": (16, 48), "n": (16, 64), "k": (32, 80, 16)}),
@@ -100,6 +101,7 @@ def test_the_problem_prints_what_varies() -> None:
         ("--dt=f16 --runtime_dims_masks=1 --dir=BWD_WB mb2ic8ih4oc8oh4kh1", Unsupported, "no gradient of a bias"),
         ("--dt=f16 --runtime_dims_masks=1 --dtag=cdba mb2ic8ih4oc8oh4kh1", Unsupported, "images outermost"),
         ("--dt=f16 --runtime_dims_masks=1 --strides=99x1:: 8x8:8x8", Unsupported, "without blocks or gaps"),
+        ("--dt=bf16:f32:f16 --runtime_dims_masks=1:3 --dtag=Ba16b 7x1:1x31", Unsupported, "without blocks or gaps"),
     ],
 )
 def test_what_is_refused(line: str, error: type[Exception], message: str) -> None:

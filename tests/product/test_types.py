@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen as cg
+from convgen.backends.target import get
+from convgen.plan.shapes import reorders
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verify
 from tests.strategies import always
@@ -32,6 +34,7 @@ MIXED = [
     "--dt=f8_e5m2 --dir=BWD_WB mb2ic16ih7oc20kh3ph1",
     "--dt=f32:f8_e4m3:f8_e4m3 --dir=BWD_D g2mb1ic16ih7oc8kh3ph1sh2",
     "--dt=f16:s4:f16 35x64:64x24",
+    "--dt=f16:f4_e2m1:f16 --dir=FWD_D --wtag=abx mb1ic8ih5oc8kh3ph1iw5kw2pw1",
     "--dt=bf16:u4:bf16 --wtag=ab 35x64:64x24",
     "--dt=f4_e2m1:f4_e2m1:bf16 --dir=FWD_D g2mb1ic32ih5oc32kh3ph1",
     "--dt=s8:s4:s32 3x35x64:1x64x24",
@@ -101,6 +104,18 @@ def test_ways_through_shared_memory_and_past_it(target: str, config: str) -> Non
     run(line, target, config=f"{shape} {config} in=f16")
 
 
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("--dt=bf16:s8:bf16 --dtag=aB8b --attr-scales=wei:per_ocic:f16:4x1 20x64:64x20", "gfx942"),
+        ("--dt=bf16:s8:bf16 --stag=aB8b --attr-zero-points=wei:per_ocic:s8:16x1 30x64:64x16", "xehpc"),
+        ("--dt=f16:s8:f16 --wtag=BA16a8b2a --dtag=BA8b4a --attr-scales=wei:per_ocic:f16:16x4 30x64:64x16", "gfx90a"),
+    ],
+)
+def test_what_weights_are_multiplied_by_differs_along_dims_in_blocks(line: str, target: str) -> None:
+    run(line, target)
+
+
 @pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc"])
 @pytest.mark.parametrize("to", ["f8_e4m3", "f8_e5m2"])
 def test_8_bit_results_round_and_overflow(target: str, to: str) -> None:
@@ -150,6 +165,11 @@ def test_rounding_of_dequantised_weights() -> None:
     [
         ("--dt=f16:s4:f16 35x63:63x24", "nibbles"),
         ("--dt=f16:s4:f16 --wtag=ab 35x64:64x23", "nibbles"),
+        ("--dt=f4_e2m1:f16:f16 --dir=BWD_W mb1ic8ih5oc8kh3ph1", "nibbles"),
+        ("--dt=s4:f16:f16 --dir=FWD_D --stag=aBcd8b mb1ic32oc16ih4kh1", "nibbles"),
+        ("--dt=s8:s8:s32 --attr-zero-points=wei:per_oc:s4 35x64:64x23", "nibbles"),
+        ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:s8:64x8 35x64:64x24", "zero-points-groups"),
+        ("--dt=s8:s8:s32 --runtime_dims_masks=1 --attr-zero-points=wei:per_oc:s4 35x64:64x24", "runtime-sizes"),
         ("--dt=f16:s8:f16 --attr-zero-points=wei:per_ocic:s8:3x1 35x64:64x24", "scales-groups"),
         ("--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=wei:per_ocic:s8:32x1 35x64:64x24",
          "scales-groups"),
@@ -162,6 +182,14 @@ def test_what_is_refused(line: str, rule: str) -> None:
     with pytest.raises(cg.Unsupported) as error:
         cg.build(parse_problem(line), "gfx942")
     assert error.value.rule == rule
+
+
+def test_elements_of_4_bits_are_not_brought_into_another_layout() -> None:
+    problem = parse_problem("--dt=f16:s4:f16 --strides=2048x2:: --wtag=ab 1024x1024:1024x1024")
+    config = "tile=64x64x64 waves=2x1 mma=32x32x8 slots=2 taps=split in=f16 reorder=src+wei"
+    with pytest.raises(cg.UserError, match="reorder=wei: wanted elements of whole bytes"):
+        cg.build(problem, "gfx942", config)
+    assert {moved for moved, _ in reorders(problem, get("gfx942").facts)} == {(), ("src",)}
 
 
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")

@@ -48,6 +48,9 @@ PROBLEMS = {
     "rows": "--dt=u8:s8:s32 --attr-zero-points=src:common:4:s8+wei:per_oc:u8 33x47:47x21",
     "columns": "--dt=u8:u8:f32 --stag=ba --wtag=ba --dtag=ba "
     "--attr-zero-points=src:per_dim_1+dst:host_scalar:4 33x470:470x21",
+    "two_a_byte": "--dt=s8:u8:s8 --attr-zero-points=src:per_dim_1:u4+wei:per_ocic:s4:32x1+dst:per_dim_1:s4 33x32:32x46",
+    "channels_two_a_byte": "--dir=FWD_D --dt=s8:u8:s32 "
+    "--attr-zero-points=src:per_dim_1:u4+wei:per_oc:s4+dst:per_dim_1:s4 g2mb1ic8oc8ih8kh3ph1",
     "batch": "--dt=u8:u8:s8 --attr-zero-points=src:common:3+wei:common:2+dst:per_dim_1 3x1x33x47:1x2x47x21",
     "sizes_at_launch": "--dt=u8:u8:f16 --runtime_dims_masks=3:3 --attr-zero-points=src:common:3+wei:per_oc 10x39:39x20",
 }

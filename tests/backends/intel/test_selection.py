@@ -130,6 +130,12 @@ def half_an_address(k: Room) -> None:
     k.store(loop.result("c") * 64 + loop.result("d"))
 
 
+def named_constant(k: Room) -> None:
+    """A variable of 64 bits that stands for a constant of 32."""
+    wide = k.let("wide", const(64, u32).to(u64))
+    k.store(k.load(AddressOf(k.given) + (wide + (Lane() * 4).to(u64))), wide * const(3, u64))
+
+
 def of_three_sources(k: Room) -> None:
     a, b = k.load(AddressOf(k.given)), k.load(AddressOf(k.given) + (Lane() * 4).to(u64))
     n, minus = k.n.to(u32), const(0, u32) - b
@@ -170,6 +176,7 @@ SMALL = [
     words_of_lanes,
     counted,
     half_an_address,
+    named_constant,
     of_three_sources,
     exit_diverges,
     one_address,
