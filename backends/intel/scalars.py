@@ -142,10 +142,7 @@ class XeScalars(Scalars):
             case x.Add():
                 return out.alu("add", kind, *map(self._addend, e.children()))
             case x.Sub():
-                a, b = self.value(e.a), self.value(e.b)
-                if isinstance(b, Imm):
-                    return out.alu("add", kind, a, Imm(-b.value))
-                return out.alu("add", kind, a, self.negated(b, kind))
+                return out.alu("add", kind, self.value(e.a), self.negated(self.value(e.b), kind))
             case x.Min() | x.Max():
                 a, b = self.value(e.a), self.value(e.b)
                 return out.alu("sel", kind, a, b, condition=CONDITIONS[type(e)])
@@ -172,6 +169,8 @@ class XeScalars(Scalars):
 
     def negated(self, o: Operand, type: str) -> Operand:
         """The operand with its sign turned on the way."""
+        if isinstance(o, Imm):
+            return Imm(-o.value)
         source = self.out.source(o, type)
         assert isinstance(source, Region)
         return region(source, type, source.sub, source.stride, signs="-")

@@ -100,7 +100,7 @@ def _resident(problem: Problem, config: Config) -> Iterator[str]:
 
 
 def _moved(problem: Problem, config: Config) -> Iterator[str]:
-    """Inputs that are moved before."""
+    """Inputs that are moved before, or brought in runs of memory."""
     types = {t.name: scalar(t.dtype) for t in problem.factors}
     for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
         for name in moved:
@@ -108,6 +108,8 @@ def _moved(problem: Problem, config: Config) -> Iterator[str]:
                 yield f"{word}={name}: the problem has no such input"
             elif types[name].bits < 8:
                 yield f"{word}={name}: wanted elements of whole bytes"
+    if config.taps == RUNS and any(elem.bits < 8 for elem in types.values()):
+        yield f"taps={config.taps}: wanted elements of whole bytes"
     for name in config.packed:
         if name in config.reorder:
             yield f"packed={name}: it is reordered"

@@ -51,20 +51,25 @@ def _check_nibbles(problem: Problem) -> None:
                 given = f"{_given_masks(problem)} and {point.name} of {point.dtype}"
                 raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
             check_pairs(views.widening(problem, point.name)[0])
-    if any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
-        for part in views.products(problem, 1):
-            windows = names_in(kept_out(part))
-            for view in (part.of_m, part.of_n):
-                check_pairs(view)
-                _check_along_k(view, windows)
+    if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
+        return
+    for part in views.products(problem, 1):
+        windows = names_in(kept_out(part))
+        for view in (part.of_m, part.of_n):
+            check_pairs(view)
+            _check_neighbours(view, (0, 1), "within one matrix")
+            if windows:  # sums without padding are of fragments, in which lanes have neighbours along K
+                _check_neighbours(view, (1,), "along channels that are summed", windows)
+    if (gradient := views.bias_gradient(problem)) is not None:
+        _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
 
 
-def _check_along_k(view: View, windows: Collection[str]) -> None:
-    """Refuse elements of 4 bits of which lanes would take single ones, where sums are made without padding."""
-    found = pairs_of(view) if windows and view.memory.elem.bits == 4 else None
-    if found and (found[1] != 1 or view.axes[1][-1].name in windows):
-        given = f"given {view.memory.name} of {view.memory.elem}, and windows that reach outside"
-        raise Unsupported(f"{given}, wanted neighbours in memory along channels that are summed", rule="nibbles")
+def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
+    """Refuse elements of 4 bits whose pairs lie along other axes, or some dims: lanes would take halves of them."""
+    found = pairs_of(view) if view.memory.elem.bits == 4 else None
+    if found and (found[1] not in axes or view.axes[found[1]][-1].name in but):
+        given = f"given {view.memory.name} of {view.memory.elem}"
+        raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
 
 
 def _check_sizes(problem: Problem) -> None:

@@ -116,11 +116,10 @@ class LinearView:
 
     @property
     def unit_axis(self) -> int | None:
-        """The axis whose innermost dimension is contiguous in memory."""
-        for a, dims in enumerate(self.axes):
-            if dims[-1].stride == self.memory.elem.bytes and not dims[-1].reversed:
-                return a
-        return None
+        """The axis whose innermost dimension is contiguous in memory, if any is of those with several positions."""
+        inner = [dims[-1] for dims in self.axes]
+        found = [a for a, d in enumerate(inner) if d.stride == self.memory.elem.bytes and not d.reversed]
+        return next((a for a in found if inner[a].size > 1), found[0] if found else None)
 
     def makes_messages(self, run: int) -> bool:
         """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there."""

@@ -56,7 +56,7 @@ def check_pairs(view: View) -> None:
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:
     """A fragment whose registers hold pairs along a dim. Raises Unsupported where they do not stand in pairs."""
-    first = next((d for d in layout.digits if d.dim == dim), None)
+    first = next((d for d in layout.digits if d.dim == dim and d.size > 1), None)
     if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
         raise Unsupported(f"given a fragment {layout}, wanted pairs of neighbours along {dim} in its registers")
     digits = [evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]

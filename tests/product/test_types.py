@@ -34,6 +34,8 @@ MIXED = [
     "--dt=f8_e5m2 --dir=BWD_WB mb2ic16ih7oc20kh3ph1",
     "--dt=f32:f8_e4m3:f8_e4m3 --dir=BWD_D g2mb1ic16ih7oc8kh3ph1sh2",
     "--dt=f16:s4:f16 35x64:64x24",
+    "--dt=u8:f4_e2m1:f32 --dir=FWD_D --wtag=aedcb --dtag=abx g16mb3ic32oc16ih7kh2",
+    "--dt=s4:f32:f32 --dir=FWD_D mb1ic2oc2ih4kh3ph1",
     "--dt=f16:f4_e2m1:f16 --dir=FWD_D --wtag=abx mb1ic8ih5oc8kh3ph1iw5kw2pw1",
     "--dt=bf16:u4:bf16 --wtag=ab 35x64:64x24",
     "--dt=f4_e2m1:f4_e2m1:bf16 --dir=FWD_D g2mb1ic32ih5oc32kh3ph1",
@@ -166,6 +168,8 @@ def test_rounding_of_dequantised_weights() -> None:
         ("--dt=f16:s4:f16 35x63:63x24", "nibbles"),
         ("--dt=f16:s4:f16 --wtag=ab 35x64:64x23", "nibbles"),
         ("--dt=f4_e2m1:f16:f16 --dir=BWD_W mb1ic8ih5oc8kh3ph1", "nibbles"),
+        ("--dt=f16:f16:s4 --dir=BWD_W --bia-dt=f16 --dtag=abx mb1ic8iw4oc8kw1", "nibbles"),
+        ("--dt=f16:f4_e2m1:f16 --dir=FWD_D --wtag=bcda g4mb1ic4oc4iw26kw1", "nibbles"),
         ("--dt=s4:f16:f16 --dir=FWD_D --stag=aBcd8b mb1ic32oc16ih4kh1", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_oc:s4 35x64:64x23", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:s8:64x8 35x64:64x24", "zero-points-groups"),
@@ -182,6 +186,14 @@ def test_what_is_refused(line: str, rule: str) -> None:
     with pytest.raises(cg.Unsupported) as error:
         cg.build(parse_problem(line), "gfx942")
     assert error.value.rule == rule
+
+
+def test_elements_of_4_bits_come_in_no_runs() -> None:
+    problem = parse_problem("--dt=bf16:f32:f4_e2m1 --dir=BWD_W --strides=22x52x1:: mb2ic64oc8iw22kw3pw0")
+    config = "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 taps=runs in=bf16"
+    with pytest.raises(cg.UserError, match="taps=runs: wanted elements of whole bytes"):
+        cg.build(problem, "gfx950", config)
+    run(str(problem), "gfx950")
 
 
 def test_elements_of_4_bits_are_not_brought_into_another_layout() -> None:

@@ -148,6 +148,14 @@ def of_three_sources(k: Room) -> None:
     k.store(products[0] ^ products[1] ^ products[2], mask=sums[1] > 13)  # undefined bits of a mask are found
 
 
+def minus_a_name(k: Room) -> None:
+    """What is taken from zero is a name for a constant."""
+    five = k.let("five", const(5))
+    minus = const(0) - five
+    k.store(Lane() + minus, mask=Lane() < 7 - five + k.n)
+    k.store(Fused("mad16", k.n, Lane(), minus), const(256, u64))
+
+
 def bits_against_zero(k: Room) -> None:
     """What `and` finds by itself: of lanes, of all of them, with a constant on either side."""
     a = k.load(AddressOf(k.given) + (Lane() * 4).to(u64))
@@ -172,6 +180,7 @@ def words_of_lanes(k: Room) -> None:
 
 
 SMALL = [
+    minus_a_name,
     bits_against_zero,
     words_of_lanes,
     counted,
