@@ -17,7 +17,7 @@ from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, 
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import plain, retyped
-from convgen.backends.machine.vectors import Parts, Vectors, adjacent, view
+from convgen.backends.machine.vectors import Parts, Vectors, adjacent, single_words, view
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
@@ -177,7 +177,7 @@ class Elements(Vectors):
     def from_lane(self, e: Expr) -> Parts:
         """Word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
-        return (from_lanes(self.scalars, self._words_of(e.a), e.lane),)
+        return (from_lanes(self.scalars, single_words(self.held(e.a)), e.lane),)
 
     @abstractmethod
     def block_product(self, e: Expr) -> Parts:
@@ -233,7 +233,7 @@ class Elements(Vectors):
         halves = [_was_half(c) for c in operands]
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
-            self._words_of(cast(x.Cast, c).a) if half else self.words(c, scalar=c in constants[:1])
+            single_words(self.held(cast(x.Cast, c).a)) if half else self.words(c, scalar=c in constants[:1])
             for c, half in zip(operands, halves)
         ]
         dst, into = self._result(type)
@@ -242,10 +242,6 @@ class Elements(Vectors):
             picked = [_bits("op_sel", [half and n % 2 == 1 for half in halves]), _bits("op_sel_hi", halves)]
             self.out.valu("v_fma_mix_f32", *sources, into=to, modifiers=[m for m in picked if m])
         return (dst,)
-
-    def _words_of(self, e: Expr) -> list[Reg]:
-        """The words of a value, whatever its elements are."""
-        return [p.words(i, 1) for p in self.held(e) for i in range(p.count)]
 
     def _pair(self, e: Expr) -> list[Reg]:
         """Two registers with what is the same in all elements."""

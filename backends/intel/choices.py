@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.isa import Literal, region
-from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, uniform, words_of
+from convgen.backends.intel.operands import Operands, Words, check, in_pairs, in_wider, is_constant, uniform
 from convgen.backends.intel.operations import TYPES, WIDER
 from convgen.backends.intel.scalars import CONDITIONS, SWAPPED
 from convgen.backends.machine.instruction import Operand, Reg
 from convgen.backends.machine.scalars import plain
+from convgen.backends.machine.vectors import single_words
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
@@ -116,7 +117,7 @@ class Choices(Operands):
         """A dword for each of some bools that are moved or held."""
         match e:
             case x.Var():
-                return words_of(self.value(e))
+                return single_words(self.value(e))
             case x.Slice(a, start, count):
                 return self.masks(a, 32)[start : start + count]
             case x.Shuffle(a, order):

@@ -9,10 +9,10 @@ from convgen.backends.intel.bytes import UNSIGNED
 from convgen.backends.intel.choices import LOGIC, Choices
 from convgen.backends.intel.exchange import from_lanes
 from convgen.backends.intel.isa import Literal, Region, region
-from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform, words_of
+from convgen.backends.intel.operands import Words, as_type, in_pairs, in_wider, is_constant, number, uniform
 from convgen.backends.intel.operations import BINARY, COMMUTES, EXTREMA, TYPES, UNARY, WIDER
 from convgen.backends.machine.instruction import Reg
-from convgen.backends.machine.vectors import Parts
+from convgen.backends.machine.vectors import Parts, single_words
 from convgen.ir import expr as x
 from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Cos, Fma, Neg, Sin
@@ -168,7 +168,7 @@ class Elements(Choices):
     def from_lane(self, e: Expr) -> Reg:
         """Word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
-        return from_lanes(self.scalars, words_of(self.held(e.a)), e)
+        return from_lanes(self.scalars, single_words(self.held(e.a)), e)
 
     def converted(self, e: Expr) -> Reg:
         """A conversion to the elements of its type, be it a vector or not."""

@@ -15,7 +15,7 @@ from convgen.backends.intel.operations import TYPES
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import retyped
-from convgen.backends.machine.vectors import WORD_BYTES, Parts, Vectors
+from convgen.backends.machine.vectors import WORD_BYTES, Parts, Vectors, single_words
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
@@ -54,7 +54,7 @@ class Operands(Vectors):
 
     def registers(self, parts: Parts, kind: str, signs: str) -> Words:
         """The registers of a value as sources."""
-        held = words_of(parts)
+        held = single_words(parts)
         return lambda n: region(held[n], kind, 0, _stride(held[n]), signs=signs)
 
     def _typed(self, e: Expr, signs: str, *, last: bool) -> Words:
@@ -100,7 +100,7 @@ class Operands(Vectors):
         """Registers for a value, and each of its dwords."""
         check(type)
         dst = self.out.new("v", -(-type.bits // 32))
-        return dst, words_of((dst,))
+        return dst, single_words((dst,))
 
     def lanes(self, kind: str) -> int:
         """How many elements of a type the dwords of all lanes hold."""
@@ -146,11 +146,6 @@ def _signs(e: Expr) -> tuple[str, Expr]:
 
 def _stride(r: Reg) -> int:
     return int(r.bank != "s")
-
-
-def words_of(parts: Parts) -> list[Reg]:
-    """The dwords of a value."""
-    return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 
 def as_type(o: Operand, kind: str) -> Operand:

@@ -56,21 +56,21 @@ class Coalescing(ABC):
             if len(makers) == self.writers[value.vreg] and self._last(place, i) < makers[0]:
                 for n in makers:
                     self.done[n] = self._written_to(self.done[n], place, i)
-                self._touch(self._parts(place, i), makers[-1])
+                self._touch(place, makers[-1], i)
                 return
         here = len(self.done)
         for r in i.touched():
-            if r.vreg in self.places:
-                self._touch(self._parts(r), here)
+            self._touch(r, here)
         for r in i.defs():
-            if r.vreg in self.places:
-                self._touch(self._parts(r, i), here)
+            self._touch(r, here, i)
         if (result := self._result(i)) is not None and result in self.writers:
             self.makers.setdefault(result, []).append(here)
         self.done.append(i)
 
-    def _touch(self, parts: Iterable[Hashable], at: int) -> None:
-        self.touched.update(dict.fromkeys(parts, at))
+    def _touch(self, r: Reg, at: int, writer: Instruction | None = None) -> None:
+        """Note who looks at an operand, if that is where a move goes."""
+        if r.vreg in self.places:
+            self.touched.update(dict.fromkeys(self._parts(r, writer), at))
 
     def _last(self, place: Reg, move: Instruction) -> int:
         """Which instruction was the last to look at where a move goes."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from convgen.backends.machine.emitter import Emitter
 from convgen.backends.machine.instruction import Function, Operand, Reg
 from convgen.backends.machine.scalars import Scalars
-from convgen.backends.machine.vectors import Parts, Vectors, held_as_vector
+from convgen.backends.machine.vectors import Parts, Vectors, held_as_vector, single_words
 from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
@@ -301,8 +301,7 @@ _STATEMENTS: Handlers = {
 
 def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
     """(to, from) word by word, where the two differ."""
-    words = [[p.words(i, 1) for p in parts for i in range(p.count)] for parts in (old, new)]
-    return [(to, at) for to, at in zip(*words) if not to.same(at)]
+    return [(to, at) for to, at in zip(single_words(old), single_words(new)) if not to.same(at)]
 
 
 def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:

@@ -155,7 +155,7 @@ class Vectors(ABC):
         for p in parts:
             first, size = WORD_BYTES * len(held), p.type.bits // 8
             order += range(first, first + size)
-            held += _single_words(self.held(p))
+            held += single_words(self.held(p))
         return (self._gather(held, _by_words(order)),)
 
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
@@ -176,7 +176,7 @@ class Vectors(ABC):
         if elem.bits % 8:
             raise Unsupported(f"given a shuffle of {elem}, wanted elements of whole bytes")
         order_of_bytes = [elem.bytes * i + n for i in order for n in range(elem.bytes)]
-        return (self._gather(_single_words(parts), _by_words(order_of_bytes)),)
+        return (self._gather(single_words(parts), _by_words(order_of_bytes)),)
 
     def _element_by_element(self, name: str, e: Binary) -> Reg:
         a, b = self.value(e.a), self.value(e.b)
@@ -277,7 +277,8 @@ def _keep_words(parts: Sequence[Expr]) -> bool:
     return True
 
 
-def _single_words(parts: Parts) -> list[Reg]:
+def single_words(parts: Parts) -> list[Reg]:
+    """The words of a value, whatever its elements are."""
     return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 

@@ -10,7 +10,7 @@ from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.record import evolve
 from convgen.ir.types import Type
-from convgen.passes.messages.swizzle import find_rows
+from convgen.passes.messages.swizzle import find_rows, widest
 
 
 def whole(f: Fragment) -> Fragment:
@@ -63,7 +63,7 @@ def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, fact
     """
     rows, cols = stored.shape
     run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
-    unit = max(DWORD, elem.bytes, min(facts.chunk_bytes, run & -run))
+    unit = max(DWORD, elem.bytes, widest(run, facts.chunk_bytes))
     chunks, rest = divmod(cols * elem.bytes, unit)
     if rest or facts.block_bytes:
         across, swizzle = chunks + (rest > 0) + (rows > 1), Swizzle()
