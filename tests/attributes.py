@@ -12,6 +12,7 @@ _FLOATS = ("f32", "f16", "bf16")
 _OPERANDS = (*_FLOATS, "s32", "s8", "u8")
 _BINARY = ("add", "sub", "mul", "div", "min", "max", "eq", "ne", "lt", "le", "gt", "ge")
 _FUNCTIONS = ("relu", "relu:0.1", "clip:-2:3", "linear:0.5:1.5", "abs", "round", "hardswish:0.1:0.5", "pow:0.5:1")
+_SIGNS = ("linear:-1", "clip:0:4", "clip:-3:0", "relu", "max:f32", "min:f32")  #: of zeros, too
 _BOUNDED = ("tanh", "logistic", "gelu_erf", "swish:0.5", "elu:0.5")
 _VALUES = ("0.25", "0.5", "2", "1.25", "0.025", "4294967295")
 
@@ -60,6 +61,7 @@ def post_ops(draw: st.DrawFn, ndims: int) -> str:
         st.sampled_from(_FUNCTIONS),
         st.sampled_from(_FUNCTIONS + _BOUNDED),
         st.sampled_from(("sum", "sum:0.5:3")),
+        st.sampled_from(_SIGNS),
         st.builds("{}:{}:{}:{}".format, st.sampled_from(_BINARY), dtype, mask, tag),
         st.builds("{}:{}:{}:{}".format, st.sampled_from(_BINARY), dtype, mask, tag),
         st.builds("select:{}.{}.{}:{}.{}".format, dtype, mask, tag, mask, tag),

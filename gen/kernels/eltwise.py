@@ -19,10 +19,10 @@ def apply(op: Eltwise, x: Expr) -> Expr:
 
 
 def _relu(x: Expr, alpha: float, beta: float) -> Expr:
-    """Selected, not the maximum, for which a NaN counts less than a number."""
+    """Selected, not the maximum, for which a NaN counts less than a number; zero has no sign, if not by alpha."""
     if x.type.elem is f16 and not alpha:
         return _above_zero(x)
-    return select(x > 0.0, x, x * alpha) if alpha else select(x < 0.0, lift(0.0, x), x)
+    return select(x > 0.0, x, x * alpha) if alpha else select(x <= 0.0, lift(0.0, x), x)
 
 
 def _above_zero(x: Expr) -> Expr:

@@ -136,11 +136,19 @@ def _binary(op: Binary, given: Range, operand: npt.NDArray[Any], condition: npt.
     return _with(_BINARY[op.name], given, term, *([term] if op.name in ("eq", "ne") else []))
 
 
-#: `min` and `max` of a NaN and a number are the number.
+def _least(x: _Any, y: _Any) -> _Any:
+    return np.where(x == y, np.where(np.signbit(x), x, y), np.fmin(x, y))
+
+
+def _greatest(x: _Any, y: _Any) -> _Any:
+    return np.where(x == y, np.where(np.signbit(x), y, x), np.fmax(x, y))
+
+
+#: `min` and `max` of a NaN and a number are the number; minus zero is less than zero to them.
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add,
-    "max": np.fmax,
-    "min": np.fmin,
+    "max": _greatest,
+    "min": _least,
     "mul": np.multiply,
     "sub": np.subtract,
     "eq": np.equal,
@@ -199,25 +207,30 @@ _TURNS = {
 def _exact(op: Eltwise, x: Floats) -> Any:
     """In f32, operation by operation."""
     alpha, beta = np.float32(op.alpha), np.float32(op.beta)
-    linear = x * alpha + beta
+    linear = x * alpha + beta if beta else x * alpha
     match op.name:
         case "abs":
             return np.abs(x)
         case "clip" | "clip_v2":
-            return np.minimum(np.maximum(x, alpha), beta)
+            return _clipped(x, alpha, beta)
         case "hardsigmoid":
-            return np.clip(linear, np.float32(0), np.float32(1))
+            return _clipped(linear, np.float32(0), np.float32(1))
         case "hardswish":
-            return x * np.clip(linear, np.float32(0), np.float32(1))
+            return x * _clipped(linear, np.float32(0), np.float32(1))
         case "linear":
             return linear
         case "pow":
             return (np.ones_like(x), x, x * x)[int(op.beta)] * alpha
         case "relu":
-            return np.where(x > 0, x, x * alpha) if alpha else np.where(x < 0, np.float32(0), x)
+            return np.where(x > 0, x, x * alpha) if alpha else np.where(x <= 0, np.float32(0), x)
         case "round":
             return np.rint(x)
     return x * x
+
+
+def _clipped(x: Floats, low: np.float32, high: np.float32) -> Floats:
+    above = np.where(x < low, low, x)
+    return np.where(above > high, high, above)
 
 
 def _sigmoid(x: _Any) -> _Any:
