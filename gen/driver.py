@@ -281,7 +281,6 @@ def _compile(program: Build) -> Code:
     restart_ids(greatest_id(*program.ir.kernels))
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
-        program.trail = []
     if program.attempt is not None:
         _tell(program.options, evolve(program.attempt, actual=_most_registers(emitted)))
     text = target.module(emitted)

@@ -277,38 +277,35 @@ def _dead_count() -> int:
     return getrefcount(node)
 
 
-def sweep(first: int = 0) -> int:
-    """Forget all nodes that nothing outside the table refers to, but for the `first` in it; returns how many."""
+def sweep() -> int:
+    """Forget all nodes that nothing outside the table refers to; returns how many."""
     dead, before = _dead_count(), len(_TABLE)
     kept: list[tuple[tuple[Any, ...], Node]] = []
     try:
-        while len(_TABLE) > first:
+        while _TABLE:
             key, node = _TABLE.popitem()  # the youngest; those that it alone refers to are dead once it is dropped
             if getrefcount(node) > dead:
                 kept.append((key, node))
     finally:
         _TABLE.update(reversed(kept))
-        _Compiling.seen = len(_TABLE)
     return before - len(_TABLE)
 
 
-_LEAST_SWEPT = 1 << 15  #: nodes; sweeping a smaller table whole, which takes a few milliseconds, is not worth it
+_LEAST_SWEPT = 1 << 15  #: nodes; sweeping a smaller table, which takes a few milliseconds, is not worth it
 
 
 class _Compiling:
-    """How many `compiling` are entered, and by numbers of nodes what is to be swept."""
+    """How many `compiling` are entered, and the number of nodes from which on the last one left sweeps."""
 
     depth = 0
-    seen = 0  #: those that the last sweep left
-    limit = _LEAST_SWEPT  #: from which on the table is swept whole
+    limit = _LEAST_SWEPT
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
     """Suspend the cyclic collector: nodes form no cycles, and scanning them doubles the cost of construction.
 
-    On leaving the outermost, nodes made since the last one are swept, of which most are dead by now. Those that die
-    later are found when the table has doubled: so each node made pays for a constant share.
+    On leaving the outermost, the table is swept if it has doubled since: each node made pays for a constant share.
     """
     was = gc.isenabled()
     gc.disable()
@@ -317,10 +314,8 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         _Compiling.depth -= 1
-        if not _Compiling.depth:
-            sweep(_Compiling.seen)
-            if table_size() > _Compiling.limit:
-                sweep()
-                _Compiling.limit = max(_LEAST_SWEPT, 2 * table_size())
+        if not _Compiling.depth and table_size() > _Compiling.limit:
+            sweep()
+            _Compiling.limit = max(_LEAST_SWEPT, 2 * table_size())
         if was:
             gc.enable()
