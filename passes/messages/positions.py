@@ -24,6 +24,7 @@ class Positions:
         #: A number that divides the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
         self._lane_part = _of_lanes(access.layout, access.subgroup, Lane() if lane is None else lane)
+        self._register_part = _of_registers(access.layout)
 
     def of(self, register: int) -> dict[str, Position]:
         """The position along each dim for the element in `register`."""
@@ -35,7 +36,7 @@ class Positions:
         At a place of a swizzled tile is the element of that row, or column, whose chunk the swizzle brings there:
         exclusive or is its own inverse.
         """
-        held = _of_register(self.layout, register)
+        held = self._register_part[register]
         lanes, fixed, places = self._lane_part[name], held[name], self.places
         if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
@@ -83,7 +84,15 @@ def _of_lanes(layout: Fragment, subgroup: Expr, lane: Expr) -> Mapping[str, Expr
     return {dim: lift(sum_of(a[dim], b[dim]), ZERO) for dim in layout.dims}
 
 
-@lru_cache(maxsize=2**10)
-def _of_register(layout: Fragment, register: int) -> Mapping[str, int]:
+class _OfRegisters(dict[int, Mapping[str, int]]):
     """The part that depends on which of a lane's elements it is."""
-    return layout.partial(Space.REGISTER, register)
+
+    def __init__(self, layout: Fragment) -> None:
+        self.layout = layout
+
+    def __missing__(self, register: int) -> Mapping[str, int]:
+        self[register] = self.layout.partial(Space.REGISTER, register)
+        return self[register]
+
+
+_of_registers = lru_cache(maxsize=2**8)(_OfRegisters)
