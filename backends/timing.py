@@ -190,6 +190,14 @@ class UnitProfile:
     def bound(self) -> str:
         return bound_of(self.busy, self.clocks)
 
+    @property
+    def iterations(self) -> float:
+        """Rounds of the loop that have as many products as the whole kernel, in which some may stand beside it."""
+        products = [(each.times, each.times * each.line.flop) for each in self.lines]
+        of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
+        found = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
+        return max(1.0, found)
+
 
 @frozen(eq=False)
 class LaunchProfile:

@@ -179,19 +179,19 @@ def _loops(launch: LaunchProfile, chip: Chip, kind: type[Loops]) -> Loops:
     """The launch as the time model takes it; without a loop all of it is one round."""
     one, full = launch.units[1], launch.units[launch.full]
     last = launch.units[launch.last or launch.full]
-    rounds, mean = max(1.0, one.rounds), launch.work.mean
+    iterations, mean = one.iterations, launch.work.mean
     moved, groups = launch.moved, launch.workgroups
     numbers = {
         "groups": groups,
-        "iterations": rounds * mean,
+        "iterations": iterations * mean,
         "uneven": launch.share / mean,
         "resident": launch.full,
         "each_full": full.each,
-        "rest_full": max(0.0, full.clocks - rounds * full.each),
+        "rest_full": max(0.0, full.clocks - iterations * full.each),
         "each_last": last.each,
-        "rest_last": max(0.0, last.clocks - rounds * last.each),
-        "matrix": one.busy["matrix"] / rounds,
-        "operands": max(1.0, moved.brought / groups / (rounds * mean)),
+        "rest_last": max(0.0, last.clocks - iterations * last.each),
+        "matrix": one.busy["matrix"] / iterations,
+        "operands": max(1.0, moved.brought / groups / (iterations * mean)),
         "bytes_in": moved.memory,
         "bytes_out": moved.stored,
         "added": launch.added,

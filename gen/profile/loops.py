@@ -25,11 +25,11 @@ class Loops(Work):
     stores: ClassVar[bool] = True  #: whether what a round writes takes longer than the code that stores it
 
     groups: Numbers  #: workgroups
-    iterations: Numbers  #: of the loop, of a workgroup, on average
+    iterations: Numbers  #: of a workgroup, on average: of the loop, and what products beside it are worth
     uneven: Numbers  #: iterations of the unit that has most, relative to those of as many average workgroups
     resident: Numbers  #: workgroups that a unit holds
     each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
-    rest_full: Numbers  #: clocks of what stands around the loop
+    rest_full: Numbers  #: clocks of what is left
     each_last: Numbers
     rest_last: Numbers
     matrix: Numbers  #: clocks of the matrix units of a unit, of an iteration of one workgroup

@@ -182,7 +182,17 @@ def test_beyond_a_type_without_infinities_a_range_holds_numbers_and_nan() -> Non
     assert found.most[:3].tolist() == [448, 448, 448]
 
 
-_OF_BOTH_SIGNS = ("relu", "relu:0.5", "clip:0:5", "clip:-3:0", "hardsigmoid:-1:0", "round", "pow:-1:1", "max:f32", "min:f16")
+_OF_BOTH_SIGNS = (
+    "relu",
+    "relu:0.5",
+    "clip:0:5",
+    "clip:-3:0",
+    "hardsigmoid:-1:0",
+    "round",
+    "pow:-1:1",
+    "max:f32",
+    "min:f16",
+)
 
 
 @pytest.mark.parametrize("target", TARGETS)

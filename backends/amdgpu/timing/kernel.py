@@ -114,9 +114,18 @@ class _Kernel:
         return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
 
     def clocks(self, groups: int, latency: float) -> tuple[float, float]:
-        """Of an iteration in the steady state, and of all the rest, where so many workgroups share a unit."""
+        """Of an iteration in the steady state, and of what is left where so many workgroups share a unit.
+
+        Iterations that stand beside the loop, as many as there are products, take as long as those of the loop.
+        """
         found = self._steady(groups, latency)
-        return found.each, found.around
+        return found.each, max(0.0, found.around - self._beside * found.each)
+
+    @cached_property
+    def _beside(self) -> float:
+        """Iterations whose products stand beside the loop."""
+        before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
+        return (before + after) / body if body else 0.0
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""

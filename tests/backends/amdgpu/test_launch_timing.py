@@ -13,6 +13,7 @@ import pytest
 
 import convgen as cg
 from convgen.backends.amdgpu.sim.simulate import simulate
+from convgen.backends.amdgpu.timing import kernel
 from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
@@ -199,6 +200,20 @@ def test_fewer_rounds_in_detail_say_nearly_the_same() -> None:
     whole, short = (profiled(code, rounds=rounds).units[1] for rounds in (100, 8))
     assert whole.left_out == 0 < short.left_out
     assert short.clocks == pytest.approx(whole.clocks, rel=0.05)
+
+
+@pytest.mark.parametrize(("ways", "blocks"), [("slots=1", 1), ("slots=2 stages=2", 2), ("slots=3", 3)])
+def test_products_beside_a_loop_are_iterations_of_it(ways: str, blocks: int) -> None:
+    """Of 17 blocks of K so many are a round; those that are left and those on the way out stand behind the loop."""
+    problem = Matmul.parse("32x544:544x32", dt="f16")
+    code = cg.compile(cg.build(problem, config=f"tile=32x32x32 waves=1x1 mma=32x32x8 {ways}"))
+    unit = profiled(code).units[1]
+    assert unit.rounds * blocks < 17
+    assert unit.iterations * blocks == pytest.approx(17)
+    around = kernel.profile(code.object or b"", "x")[0].loops[0].around
+    each, rest = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
+    beside = 17 / blocks - unit.rounds
+    assert around - rest == pytest.approx(beside * each) or rest == 0
 
 
 def test_a_kernel_of_another_compiler() -> None:
