@@ -48,6 +48,9 @@ if TYPE_CHECKING:  # what few commands need
     from convgen.tile.kernel import TileProgram
 
 
+_MOST_REFUSED = 32  #: configs that the back end may refuse before it takes one at any cost
+
+
 @frozen
 class Attempt:
     """A config that was tried. `registers` is the plan's estimate, `actual` what allocation took, by class."""
@@ -79,7 +82,7 @@ class Build:
 
     `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
     kernel in work: what it was, and the pass behind which it was that. `origin` is the line of a registry that the
-    config stands in, if any.
+    config stands in, if any. `refused` counts the configs for which registers did not suffice.
     """
 
     target: Target
@@ -95,6 +98,7 @@ class Build:
     tiles: Tiles | None = None
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
+    refused: int = 0
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -105,6 +109,11 @@ class Build:
         """The config's line; empty for kernels that come from no problem."""
         return "" if self.plan is None else str(self.plan.config)
 
+    @property
+    def is_given(self) -> bool:
+        """Whether no other config shall take the place of this one, if it can be compiled by any means."""
+        return self.attempt is None or self.attempt.score in (None, inf) or self.refused >= _MOST_REFUSED
+
     def next_config(self, why: DoesNotFit) -> bool:
         """Replace the plan, or the kernel, by the next one that may fit; False if none is left."""
         if self.problem is None or self.attempt is None:
@@ -112,6 +121,7 @@ class Build:
             self.ir = self.ir if other is None else _alone(other)
             return other is not None
         _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
+        self.refused += 1
         found = self._sums_apart(self.problem, self.attempt)
         found = found or _first_plan(self.problem, self.target, self._rest, self.options)
         if found is None:
@@ -323,8 +333,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
-    is_given = program.attempt is None or program.attempt.score in (None, inf)
-    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=is_given)
+    given = program.is_given
+    return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=given)
 
 
 class SimulationError(ConvgenError):

@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from convgen.ir.error import Unsupported, UserError, VerifyError
+from convgen.ir.expr import Mma
 from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import postorder
+from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.record import frozen
 from convgen.ir.simplify.simplify import simplify
@@ -92,6 +95,21 @@ PASSES: tuple[Pass, ...] = (
 Observer = Callable[[Pass, Kernel, Kernel, float], None]
 
 
+def _check_target(kernel: Kernel, facts: TargetFacts) -> None:
+    """Unsupported for a kernel that was written for the subgroups or matrix instructions of another target."""
+    if kernel.width != facts.subgroup_size:
+        raise Unsupported(
+            f"given subgroups of {kernel.width} lanes, wanted {facts.subgroup_size}, as {facts.name} has them, "
+            f"at width= of kernel {kernel.name}"
+        )
+    for e in postorder(kernel.body):
+        atom = e.op.atom if isinstance(e, Mma) else e.op if isinstance(e, BlockMma) else None
+        if atom is not None and atom not in facts.atoms and atom not in facts.blocks:
+            raise Unsupported(
+                f"given the matrix instruction {atom.name}, wanted one that {facts.name} has, in kernel {kernel.name}"
+            )
+
+
 def run(
     kernel: Kernel,
     facts: TargetFacts,
@@ -104,11 +122,7 @@ def run(
     An error on the way, a broken rule of the IR included, carries the name of the pass as a note.
     """
     verify(kernel)
-    if kernel.width != facts.subgroup_size:
-        raise Unsupported(
-            f"given subgroups of {kernel.width} lanes, wanted {facts.subgroup_size}, as {facts.name} has them, "
-            f"at width= of kernel {kernel.name}"
-        )
+    _check_target(kernel, facts)
     made: list[tuple[Pass, Kernel]] = []
     for p in PASSES[1 + [p.name for p in PASSES].index(after) if after else 0 :]:
         if p.name in disable:

@@ -24,7 +24,7 @@ from convgen.ir.expr import Cast, Const, Expr, Saturate, Splat, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.products import BlockMma
-from convgen.ir.types import VectorType, bf16, f32, s32, u32
+from convgen.ir.types import Type, VectorType, bf16, f32, s32, u32
 
 
 class AmdVectors(Elements):
@@ -65,6 +65,15 @@ class AmdVectors(Elements):
             acc = self.out.valu("v_lshl_or_b32", reg, Imm(shift), acc, into=into if i == len(pieces) else None)
             shift += bits
         return acc
+
+    def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
+        """What begins a word that has more is cleaned: whoever joins it to others wants zeros above."""
+        first, offset = divmod(start * elem.bits, 32)
+        bits = count * elem.bits
+        if offset or bits >= 32:
+            return super()._slice(parts, elem, start, count)
+        (word,) = view(parts, first, 1)
+        return (self._bits(word, 0, bits),)
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
         if offset + bits > 32:

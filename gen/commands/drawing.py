@@ -20,6 +20,7 @@ from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.plan.panels import Ints
 from convgen.plan.traffic import Schedule, Tiles
+from convgen.run.files import write_all
 
 #: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
@@ -314,13 +315,10 @@ def check_output(output: str, animated: bool = False) -> None:
         raise UserError(f"given --animate and {output}, wanted FILE.svg")
 
 
-def write(drawing: Drawing, output: str, animated: bool = False) -> None:
-    """The picture as a file of the kind that its name tells."""
+def write(drawing: Drawing, output: str, animated: bool = False, knob: str = "-o") -> None:
+    """The picture as a file of the kind that its name tells. Raises UserError, naming the knob, if it cannot be."""
     data = svg(drawing, animated).encode() if Path(output).suffix == ".svg" else png(drawing)
-    try:
-        Path(output).write_bytes(data)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from None
+    write_all({Path(output): data}, knob)
 
 
 # ---------------------------------------------------------------- as text

@@ -18,7 +18,9 @@ from convgen.backends.timing import LaunchProfile, Slice, UnitProfile
 from convgen.commands import drawing
 from convgen.commands.drawing import PALETTE, Box, Drawing, Line
 from convgen.ir.error import UserError
+from convgen.run.files import write_all
 
+_KNOB = "--timeline"
 _PER_US = 1000  #: clocks of a microsecond of the trace
 _LEFT, _TOP, _WIDTH, _ROW, _TEXT = 220, 72, 960, 18, 12  #: pixels
 _KINDS: Mapping[str, tuple[str, ...]] = {  # in the picture -> kinds of instructions
@@ -36,19 +38,16 @@ _SHOWN_AS = {kind: name for name, kinds in _KINDS.items() for kind in kinds}
 def check_output(output: str) -> None:
     """UserError unless a timeline can have this name."""
     if Path(output).suffix not in (".json", ".svg", ".png"):
-        raise UserError(f"given {output}, wanted FILE.json, FILE.svg or FILE.png, at --timeline")
+        raise UserError(f"given {output}, wanted FILE.json, FILE.svg or FILE.png, at {_KNOB}")
 
 
 def write(launches: Sequence[LaunchProfile], output: str) -> None:
     """All launches, one after the other, as a trace; or a picture of the longest."""
     if Path(output).suffix != ".json":
         longest = max(launches, key=lambda launch: launch.units[launch.full].clocks)
-        drawing.write(picture(longest), output)
-        return
-    try:
-        Path(output).write_text(json.dumps(trace(launches)) + "\n")
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from None
+        drawing.write(picture(longest), output, knob=_KNOB)
+    else:
+        write_all({Path(output): json.dumps(trace(launches)).encode() + b"\n"}, _KNOB)
 
 
 # ---------------------------------------------------------------- a trace

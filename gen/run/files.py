@@ -45,12 +45,14 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
 
 
 def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
-    """Write every file, each complete, or none of them. Raises UserError that names the knob."""
+    """Write every file, each complete, with the folders they need, or nothing. Raises UserError, naming the knob."""
     ready = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     placed: list[Path] = []
+    folders: list[Path] = []  #: made for them, those within others first
     at = Path()
     try:
         for at, temporary in ready.items():
+            folders[:0] = [folder for folder in (at.parent, *at.parent.parents) if not folder.exists()]
             at.parent.mkdir(parents=True, exist_ok=True)
             if at.is_dir():
                 raise IsADirectoryError(0, "is a directory")
@@ -62,6 +64,9 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
         for path in [*ready.values(), *placed]:
             with suppress(OSError, ValueError):
                 path.unlink(missing_ok=True)
+        for folder in folders:
+            with suppress(OSError, ValueError):
+                folder.rmdir()
         if not isinstance(error, OSError | ValueError):  # the latter at a NUL
             raise
         named = getattr(error, "filename", None)

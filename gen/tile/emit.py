@@ -70,6 +70,9 @@ class _Emitter:
         if subgroups * facts.subgroup_size > MOST_LANES:
             given = f"given {subgroups} subgroups of {facts.subgroup_size} lanes on {facts.name}"
             raise UserError(f"{given}, wanted at most {MOST_LANES} lanes of a workgroup, at tile.kernel")
+        if options.acc == "a" and not facts.accumulators:
+            given = f"given acc='a' on {facts.name}"
+            raise UserError(f"{given}, wanted v: it has no accumulation registers, at tile.kernel")
         self.layouts = Layouts(trace, facts, options)
         grid = trace.grid or Grid((), (), (), "rows")
         exact = *_tiles(grid.counts), 1

@@ -199,7 +199,8 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
         given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
         raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
-    if not (value.elem.is_int or (value.elem.is_float and kind not in ("and", "or"))):
+    is_number = value.elem.is_float and not value.elem.is_storage
+    if not (value.elem.is_int or (is_number and kind not in ("and", "or"))):
         raise UserError(f"given {value.elem}, wanted numbers, and integers for and and or, at reduce {kind}")
     shape = tuple(1 if n == axis else size for n, size in enumerate(value.shape))
     made: Value = say("reduce", Reduced(shape=shape, elem=value.elem, of=value, axis=axis, kind=kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from convgen.ir.error import UserError
 from convgen.ir.expr import Expr, Var, const
@@ -12,10 +13,11 @@ from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.tile.layouts import Spread
-from convgen.tile.tensors import Index, Tensor, Tile
+from convgen.tile.tensors import Index, Tensor, Tile, sized
 from convgen.tile.trace import Loop, Said
 
 _MOST_BEFORE = 1 << 16  #: positions before a tensor's first at which a tile may begin; views count them as well
+_MOST_AROUND = 1 << 30  #: positions of a tile's first dim and those around it, which are counted together
 
 By = tuple[Index, ...]  #: a distance, along each dim of a tensor
 
@@ -87,22 +89,37 @@ class Places:
         """Where a tile begins, in the order of a layout's dims."""
         begin = self.begin(tile)
         around: Index = 0
-        for n, size in enumerate(tile.tensor.shape):
-            around = around if n in tile.kept else plus(times(around, size), begin[n])
         first, margins = tile.kept[0], self._margins(tile)
+        rooms = self._rooms(tile, margins)
+        for n, room in enumerate(rooms):
+            around = around if n in tile.kept else plus(times(around, room), begin[n])
         inside = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
-        room = _room(tile, margins)
-        return tuple(inside[n] + around * room if n == first else inside[n] for n in spread.axes)
+        return tuple(inside[n] + around * rooms[n] if n == first else inside[n] for n in spread.axes)
 
     def _margins(self, tile: Tile) -> list[int]:
         """How far before each dim of its tensor a tile may begin."""
-        least = [at if isinstance(at, int) else Bounds(self.ranges)(at)[0] for at in self.begin(tile)]
-        for n, low in enumerate(least):
+        for n, (low, _) in enumerate(self._reach(tile)):
             if low < (-_MOST_BEFORE if n in tile.kept else 0):
                 given = f"given an offset of {tile.tensor.name} that may be {low}"
                 wanted = f"at least {-_MOST_BEFORE}" if n in tile.kept else "one from 0 along a dim without a block"
                 raise UserError(f"{given}, wanted {wanted}, at init_tile")
-        return [max(0, -low) for low in least]
+        return [max(0, -low) for low, _ in self._reach(tile)]
+
+    def _reach(self, tile: Tile) -> list[Range]:
+        """Between which positions of each dim of its tensor a tile begins."""
+        return [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
+
+    def _rooms(self, tile: Tile, margins: Sequence[int]) -> list[int]:
+        """Positions of each dim; of those that others go around, all to which a tile may reach."""
+        rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
+        around = [n for n in range(len(rooms)) if n not in tile.kept]
+        for n in (*around[1:], tile.kept[0]) if around else ():
+            reach = tile.shape[0] if n in tile.kept else 1
+            rooms[n] = max(tile.tensor.most[n] - 1, self._reach(tile)[n][1]) + margins[n] + reach
+        if around and prod(rooms[n] for n in (*around, tile.kept[0])) > _MOST_AROUND:
+            given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(rooms)}"
+            raise UserError(f"{given}, wanted at most {_MOST_AROUND} positions along these and the next, at init_tile")
+        return rooms
 
     def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
@@ -112,7 +129,7 @@ class Places:
         tensor, margins = tile.tensor, self._margins(tile)
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
         sizes = [size + margin for size, margin in zip(tensor.most, margins)]
-        padded = dict(enumerate(sizes)) | {tile.kept[0]: _room(tile, margins)}
+        padded = dict(enumerate(self._rooms(tile, margins)))
         last = spread.axes[-1]
         if last != tile.kept[0] or len(tile.kept) == len(names):
             padded[last] = -(-padded[last] // depth) * depth
@@ -139,13 +156,6 @@ class Places:
         if not tensor.is_known:
             return SizedView(self.memory[tensor.name], tensor.layout, axes, index, tensor.strides)
         return View(self.memory[tensor.name], tensor.layout, axes, index)
-
-
-def _room(tile: Tile, margins: Sequence[int]) -> int:
-    """Positions of a tile's first dim, with room for one that reaches outside where other dims go around it."""
-    first = tile.kept[0]
-    size = tile.tensor.most[first] + margins[first]
-    return size if len(tile.kept) == len(tile.offsets) else size + tile.shape[0] - 1
 
 
 def _further(start: By, steps: Expr, by: By) -> By:

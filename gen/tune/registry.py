@@ -157,19 +157,19 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
     """Write entries in the place of what the file has for their problems. It is whole at any time, and several
     processes may write it by turns. Raises UserError.
     """
-    with _alone(path):
-        _write(path, read_or_begin(path).replaced(entries))
+    with _alone(path) as held:
+        _write(held, read_or_begin(path).replaced(entries))
 
 
 def merge(path: Path, others: Iterable[Path]) -> None:
     """Write what is in other files, too: of two configs for one problem, the quicker. Raises UserError, also where the
     file cannot be written.
     """
-    with _alone(path):
+    with _alone(path) as held:
         found = read_or_begin(path)
         for other in others:
             found = found.merged(read(other))
-        _write(path, found)
+        _write(held, found)
 
 
 def _write(path: Path, registry: Registry) -> None:
@@ -177,16 +177,17 @@ def _write(path: Path, registry: Registry) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """While no other process writes a registry into the folder."""
+def _alone(path: Path) -> Iterator[Path]:
+    """The file behind any links, while no other process writes a registry into its folder."""
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        held = Path(os.path.realpath(path))
+        folder = os.open(held.parent, os.O_RDONLY | os.O_DIRECTORY)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"cannot write {str(path)!r}: {why}, at {KNOB}") from None
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
+        yield held
     finally:
         os.close(folder)
 

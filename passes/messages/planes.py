@@ -66,12 +66,15 @@ class _Planes:
         return self.halo is None and not self.moving and not self.sliding
 
     def within(self, view: LinearView) -> tuple[int, int]:
-        """Columns and rows that a rectangle may not straddle multiples of; 0 where it may."""
+        """Columns and rows that a rectangle may not straddle multiples of; 0 where it may.
+
+        Behind the columns of a plane that slides lie those of its next place, not its end.
+        """
         assert view.unit_axis is not None
         across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
         counted = self.rows.size if self.halo and self.rows.size < self.rows.padded else 0
         split = self.rows.padded if len(down) > 1 else 0
-        return self.cols.padded if len(across) > 1 else 0, gcd(counted, split)
+        return self.cols.padded if len(across) > 1 or self.sliding else 0, gcd(counted, split)
 
     def col(self, at: dict[str, Position]) -> Expr:
         """The column of a position."""
@@ -103,8 +106,9 @@ class _Planes:
         return total
 
     def unchecked(self, view: LinearView) -> LinearView:
-        """What of the view no plane's bounds tell: the dims and coordinates that move it."""
-        moving = *self.moving, *(d for d, _ in self.sliding), *([self.rows] if self.halo else [])
+        """What of the view no plane's bounds tell: dims and coordinates that move it, and columns where it slides."""
+        slid = [d for d, _ in self.sliding] + [self.cols] if self.sliding else []
+        moving = *self.moving, *slid, *([self.rows] if self.halo else [])
         names = {d.name for d in moving}
         axes = tuple(tuple(d for d in dims if d.name in names) for dims in view.axes)
         return evolve(view, axes=axes, halos=tuple(h for h in view.halos if h is not self.halo))

@@ -101,12 +101,16 @@ def test_a_full_disk_names_the_file_and_leaves_none(
         raise FULL
 
     with patch.object(Path, "write_bytes", write):
-        assert cli.main([*CONV, "-o", "other"]) == 2
+        assert cli.main([*CONV, "-o", "new/folder/other"]) == 2
         assert cli.main(["run", "k.launch.json", "--out", "."]) == 2
+        assert cli.main(["layout", "--mma", "16x16x16", "-o", "new/a.png"]) == 2
+        assert cli.main(["profile", "k.launch.json", "--timeline", "t.json"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "convgen: cannot write other.s: No space left on device, at -o",
+        "convgen: cannot write new/folder/other.s: No space left on device, at -o",
         "convgen: cannot write dst.npy: No space left on device, at --out",
+        "convgen: cannot write new/a.png: No space left on device, at -o",
+        "convgen: cannot write t.json: No space left on device, at --timeline",
     ]
     assert sorted(tmp_path.iterdir()) == before
 

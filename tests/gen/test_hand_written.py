@@ -20,6 +20,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mma import MmaTile
 from convgen.run.abi import buffer_accesses
 from convgen.run.files import write_code
 from convgen.run.record import Buffer, LaunchRecord
@@ -126,6 +127,21 @@ def test_surfaces_on_a_target_of_flat_addresses(target: str) -> None:
 def test_subgroups_of_another_width_are_refused() -> None:
     with pytest.raises(Unsupported, match="given subgroups of 64 lanes, wanted 16, as xehpc has them, at width= of k"):
         cg.compile(saxpy(), target="xehpc", scalars={"n": 1})
+
+
+@pytest.mark.parametrize(("of", "target"), [("gfx90a", "gfx942"), ("gfx950", "gfx90a")])
+def test_matrix_instructions_of_another_target_are_refused(of: str, target: str) -> None:
+    """By the first that compiles for it, not by a table that lacks it."""
+    tile = MmaTile(next(a for a in cg.facts(of).atoms if a.a_elem is t.f16), 1, 1, 1)
+    k = cg.Kernel("product")
+    n, depth = tile.a.shape
+    view = matrix(k.buffer("a", t.f16, n * depth), n, depth)
+    factors = [k.load_view(name, view, (const(0), const(0)), each) for name, each in (("a0", tile.a), ("b0", tile.b))]
+    sums = k.mma("sums", tile, k.zeros(tile.acc_type), *factors)
+    k.store_view(matrix(k.buffer("d", t.f32, n * n), n, n), (const(0), const(0)), sums, tile.d)
+    cg.compile(k, of)
+    with pytest.raises(Unsupported, match=f"given the matrix instruction v_mfma.*, wanted one that {target} has, in k"):
+        cg.compile(k, target)
 
 
 NUMPY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}

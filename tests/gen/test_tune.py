@@ -145,6 +145,16 @@ def test_an_interrupted_write_leaves_the_file_whole(monkeypatch: pytest.MonkeyPa
     assert lines("r") == [LINE, PRODUCT]
 
 
+def test_a_link_stays_one() -> None:
+    """What it leads to is written, and held meanwhile."""
+    os.mkdir("shared")
+    Path("r").symlink_to("shared/team.registry")
+    registry.add(Path("r"), [Entry.parse(LINE, "")])
+    registry.merge(Path("r"), [])
+    assert Path("r").is_symlink()
+    assert registry.read(Path("shared/team.registry")) == Registry.parse(LINE, "r")
+
+
 def test_writers_keep_each_others_lines() -> None:
     """What another process has written since is read again."""
     registry.add(Path("r"), [Entry.parse(LINE, "")])

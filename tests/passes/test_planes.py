@@ -281,8 +281,12 @@ def assert_moved(view: View, at: tuple[int, int], layout: Fragment) -> None:
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
-    """Runs of an image with its padding, rows by windows that overlap along them; down go images or lines."""
-    run, x, y, n = 32, draw(st.integers(1, 5)), draw(st.integers(1, 5)), draw(st.sampled_from([4, 8, 12]))
+    """Runs of an image with its padding, rows by windows that overlap along them; down go images or lines.
+
+    A tile may go beyond the end of a run, where there is nothing, though the plane has the next window there.
+    """
+    run, x, y = draw(st.sampled_from([32, 40, 48])), draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    n = draw(st.sampled_from([4, 8, 12]))
     step, length, start = draw(st.sampled_from([2, 3, 6, 10])), draw(st.sampled_from([128, 160])), draw(st.booleans())
     sizes = n, y, length
     runs = TensorDim(length, (("x", step), ("run", 1)), 32 * start)
@@ -291,7 +295,7 @@ def windows(draw: st.DrawFn) -> tuple[View, tuple[int, int], Fragment]:
     axes = (down, (Dim("run", run, run),)) if (k_along := draw(st.booleans())) else ((Dim("run", run, run),), down)
     high = draw(st.sampled_from([2, 4]))
     own = (("k", LANES, LANE, 1), ("i", high, REG, 1)) if k_along else (("i", LANES, LANE, 1), ("k", high, REG, 1))
-    at = draw(st.integers(0, 12)) * 4, draw(st.integers(0, 1)) * 16
+    at = draw(st.integers(0, 12)) * 4, draw(st.integers(0, 3)) * 16
     memory = Global("source", f16, 2 * math.prod(sizes))
     return View(memory, Layout.dense(sizes, (0, 1, 2)), axes, index), at if k_along else at[::-1], fragment(*own)
 

@@ -42,3 +42,13 @@ def test_what_was_given_stays_as_written() -> None:
     code = driver.compile(driver.build(PROBLEM, "gfx950", LARGE))
     assert "acc=v" in code.config
     assert AS_WRITTEN in code.asm
+
+
+def test_after_many_that_did_not_fit_one_stays_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pass that keeps values few, say, thousands may not fit, each of which takes a while."""
+    tried = choose(monkeypatch, *[LARGE] * 9)
+    monkeypatch.setattr(driver, "_MOST_REFUSED", 3)
+    monkeypatch.setattr(driver.Build, "_sums_apart", lambda *_: None)
+    code = driver.compile(driver.build(PROBLEM, "gfx950", tried=tried.append))
+    assert AS_WRITTEN in code.asm
+    assert sum(attempt.refused is not None for attempt in tried) == 3

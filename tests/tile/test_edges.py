@@ -10,6 +10,7 @@ import pytest
 
 import convgen as cg
 from convgen import tile
+from convgen.ir.error import UserError
 from convgen.tile import Tensor
 
 
@@ -44,3 +45,40 @@ def test_on_xe(dtype: str, target: str) -> None:
     x = np.random.default_rng(1).integers(-9, 9, (3, 311)).astype({"f32": np.float32, "f16": np.float16}[dtype])
     code = cg.compile(doubled(Tensor(x.shape, dtype), Tensor(x.shape, dtype), cols=512), target)
     assert np.array_equal(cg.simulate(code, x=x.ravel()).reshape(x.shape), x + x)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize("shift", [(0, 1, 0, 0), (2, 0, 0, 0), (0, 0, 40, 0), (0, 0, 3, 0), (1, 1, -3, -2)])
+def test_tiles_of_one_position_along_some_dims_may_begin_anywhere(shift: tuple[int, ...], target: str) -> None:
+    """What is beyond a dim is not what the next position of those around it has."""
+    shape = (3, 2, 12, 20)
+
+    @tile.kernel()
+    def moved(x: Tensor, y: Tensor, z: Tensor) -> None:
+        at = tile.grid(y, (1, 1, 8, 16))
+        block, there = (None, None, 8, 16), tuple(a + s for a, s in zip(at, shift))
+        tile.store_tile(tile.load_tile(tile.init_tile(x, there, block)), tile.init_tile(y, at, block))
+        tile.atomic_rmw("add", tile.load_tile(tile.init_tile(x, at, block)), tile.init_tile(z, there, block))
+
+    x = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(shape)
+    loaded, added = np.zeros_like(x), np.zeros_like(x)
+    for at in np.ndindex(*shape):
+        there = tuple(a + s for a, s in zip(at, shift))
+        if all(0 <= t < size for t, size in zip(there, shape)):
+            loaded[at], added[there] = x[there], x[at]
+    zeros = np.zeros(x.size, np.int32)
+    out = cg.simulate(cg.compile(moved(*[Tensor(shape, "s32")] * 3), target), x=x.ravel(), z=zeros)
+    assert np.array_equal(out["y"].reshape(shape), loaded)
+    assert np.array_equal(out["z"].reshape(shape), added)
+
+
+def test_how_far_tiles_may_begin() -> None:
+    @tile.kernel()
+    def far(x: Tensor, y: Tensor) -> None:
+        g, m, n = tile.grid(y, (1, 8, 16))
+        block = (None, 8, 16)
+        value = tile.load_tile(tile.init_tile(x, (g, m + (1 << 29), n), block))
+        tile.store_tile(value, tile.init_tile(y, (g, m, n), block))
+
+    with pytest.raises(UserError, match="given a tile of x at one position along some dims, that may reach 3x5368"):
+        cg.compile(far(*[Tensor((3, 8, 16), "s32")] * 2))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import convgen as cg
+from convgen import tile
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileKernel
 from tests.strategies import always
@@ -244,3 +245,19 @@ def test_slices_of_k_add(target: str) -> None:
     a, b, c = integers(1, (m, k), "f16"), integers(2, (k, n), "f16"), integers(3, (m, n), "f32")
     found = cg.simulate(cg.compile(program, target), a=a.ravel(), b=b.ravel(), c=c.ravel())
     assert np.array_equal(found.reshape(m, n), c + a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+def test_bytes_that_go_between_lanes_are_joined_without_their_neighbours(target: str) -> None:
+    """What lanes bring is half a word, above which others stood when it was made."""
+
+    @tile.kernel(subgroups=(2, 1))
+    def least(x: Tensor, y: Tensor) -> None:
+        maps = {"wg_map": ((2, 1), (2, 128)), "sg_map": ((1, 64), (2, 2))}
+        value = tile.load_tile(tile.init_tile(x, (0, 0), (12, 128), **maps))
+        row = tile.broadcast(tile.reduce("min", value, 0), (12, 128))
+        tile.store_tile(row, tile.init_tile(y, (0, 0), (12, 128)))
+
+    x = np.random.default_rng(3).integers(0, 6, (12, 128)).astype(np.uint8)
+    out = cg.simulate(cg.compile(least(*[Tensor((12, 128), "u8")] * 2), target), x=x.ravel())
+    assert (out.reshape(12, 128) == x.min(0)).all()

@@ -130,6 +130,10 @@ def wrong_bits(x: Tensor) -> None:
     tile.reduce("and", _loads(x), 0)
 
 
+def wrong_reduced(x: Tensor) -> None:
+    tile.reduce("max", tile.convert(_loads(x), "f8_e4m3"), 0)
+
+
 def wrong_name(x: Tensor) -> None:
     tile.convert(_loads(x), "f17")
 
@@ -152,6 +156,7 @@ REFUSED: list[tuple[Callable[[Tensor], None], str]] = [
     (wrong_library, "given exp of s32x2, wanted elements of f32, f16 or bf16, at exp"),
     (wrong_fma, "given bf16, wanted f16, f32 or f64, at fma"),
     (wrong_bits, "given f16, wanted numbers, and integers for and and or, at reduce and"),
+    (wrong_reduced, "given f8_e4m3, wanted numbers, and integers for and and or, at reduce max"),
     (wrong_name, "given the type 'f17', wanted one such as f16 or s8, at convert"),
     (wrong_constant, "constant 300 does not fit s8, at mul"),
     (early_end, "given a break or return out of tile.range, wanted loops that run to their end, at early_end"),
@@ -201,6 +206,13 @@ def test_what_a_target_cannot_do() -> None:
     program = tile.kernel(mma="7x7x7")(large_blocks)(X)
     with pytest.raises(ConvgenError, match="wanted one that gfx942 has instructions for: no matrix instruction 7x7x7"):
         cg.compile(program)
+
+
+def test_sums_in_registers_that_a_target_has_not() -> None:
+    program = tile.kernel(acc="a")(large_blocks)(X)
+    cg.compile(program, "gfx942")
+    with pytest.raises(UserError, match="given acc='a' on xehpc, wanted v: it has no accumulation registers"):
+        cg.compile(program, "xehpc")
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])
