@@ -105,8 +105,13 @@ class _Kernel:
     @cached_property
     def flop(self) -> int:
         """Of an iteration of a workgroup."""
-        instructions = self._program.instructions
-        return sum(flop(instructions[n]) for n in self._parts[1]) * self.waves
+        return self._flops[1] * self.waves
+
+    @cached_property
+    def _flops(self) -> tuple[int, int, int]:
+        """Of a wave, before the hot code, in it and behind it."""
+        before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
+        return before, body, after
 
     @cached_property
     def matrix(self) -> float:
@@ -124,7 +129,7 @@ class _Kernel:
     @cached_property
     def _beside(self) -> float:
         """Iterations whose products stand beside the loop."""
-        before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
+        before, body, after = self._flops
         return (before + after) / body if body else 0.0
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
