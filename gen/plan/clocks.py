@@ -31,7 +31,7 @@ _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough ve
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
 _SLICE_BLOCKS = 16  #: K blocks that a slice has at least
 _ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
-_BESIDE = 0.44  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
+_BESIDE = 0.42  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
 
 
 @frozen

@@ -70,8 +70,8 @@ def check(problem: Problem) -> None:
 
 def _check_groups(problem: Matmul) -> None:
     if problem.runtime:
-        given = f"given runtime_dims_masks {':'.join(map(str, problem.masks))}"
-        raise Unsupported(f"{given} and weights that are dequantised, wanted numbers", rule="runtime-sizes")
+        given = f"given runtime_dims_masks {problem.masks_text} and weights that are dequantised"
+        raise Unsupported(f"{given}, wanted numbers", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
         if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"

@@ -226,6 +226,11 @@ class TensorProblem(ABC):
         return all(0 in output.dims for output in self.outputs)
 
     @property
+    def masks_text(self) -> str:
+        """`runtime_dims_masks` as a driver line gives them."""
+        return ":".join(map(str, self.masks))
+
+    @property
     def knob_texts(self) -> dict[str, str]:
         """The value of each knob, as a driver line gives it."""
         types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
@@ -235,7 +240,7 @@ class TensorProblem(ABC):
             "dt": types[0] if len(set(types)) == 1 else ":".join(types),
             **{knob: "any" if listed else tag for knob, tag, listed in given},
             "strides": ":".join(strides) if any(strides) else "",
-            "runtime_dims_masks": ":".join(map(str, self.masks)),
+            "runtime_dims_masks": self.masks_text,
             "attr-deterministic": str(self.deterministic).lower(),
             "attr-fpmath": f"{self.fpmath}:true" if self.fpmath_ints else self.fpmath,
             "attr-scales": "+".join(map(str, self.scales)),
@@ -289,7 +294,7 @@ def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, 
         own = names[n] if n < len(names) else ()
         for bit in (bit for bit in range(mask.bit_length()) if mask >> bit & 1):
             if bit >= len(own) or not own[bit]:
-                options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(":".join(map(str, problem.masks)))
+                options.SPELLED[problem.driver]["runtime_dims_masks"].refuse(problem.masks_text)
             found[own[bit]] = None
     return tuple(found)
 

@@ -89,47 +89,27 @@ class Places:
         """Where a tile begins, in the order of a layout's dims."""
         begin = self.begin(tile)
         around: Index = 0
-        first, margins = tile.kept[0], self._margins(tile)
-        rooms = self._rooms(tile, margins)
+        first, (margins, rooms) = tile.kept[0], self._extents(tile)
         for n, room in enumerate(rooms):
             around = around if n in tile.kept else plus(times(around, room), begin[n])
         inside = [begin[n] + margins[n] if margins[n] else begin[n] for n in range(len(begin))]
         return tuple(inside[n] + around * rooms[n] if n == first else inside[n] for n in spread.axes)
 
-    def _margins(self, tile: Tile) -> list[int]:
-        """How far before each dim of its tensor a tile may begin."""
-        for n, (low, _) in enumerate(self._reach(tile)):
-            if low < (-_MOST_BEFORE if n in tile.kept else 0):
-                given = f"given an offset of {tile.tensor.name} that may be {low}"
-                wanted = f"at least {-_MOST_BEFORE}" if n in tile.kept else "one from 0 along a dim without a block"
-                raise UserError(f"{given}, wanted {wanted}, at init_tile")
-        return [max(0, -low) for low, _ in self._reach(tile)]
-
-    def _reach(self, tile: Tile) -> list[Range]:
-        """Between which positions of each dim of its tensor a tile begins."""
-        return [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
-
-    def _rooms(self, tile: Tile, margins: Sequence[int]) -> list[int]:
-        """Positions of each dim; of those that others go around, all to which a tile may reach."""
-        rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
-        around = [n for n in range(len(rooms)) if n not in tile.kept]
-        for n in (*around[1:], tile.kept[0]) if around else ():
-            reach = tile.shape[0] if n in tile.kept else 1
-            rooms[n] = max(tile.tensor.most[n] - 1, self._reach(tile)[n][1]) + margins[n] + reach
-        if around and prod(rooms[n] for n in (*around, tile.kept[0])) > _MOST_AROUND:
-            given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(rooms)}"
-            raise UserError(f"{given}, wanted at most {_MOST_AROUND} positions along these and the next, at init_tile")
-        return rooms
+    def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
+        """How far before each dim of its tensor a tile may begin, and positions of each, those before it included."""
+        reach = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
+        margins = _margins(tile, reach)
+        return margins, _rooms(tile, reach, margins)
 
     def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
         """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
 
         Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
         """
-        tensor, margins = tile.tensor, self._margins(tile)
+        tensor, (margins, rooms) = tile.tensor, self._extents(tile)
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
         sizes = [size + margin for size, margin in zip(tensor.most, margins)]
-        padded = dict(enumerate(self._rooms(tile, margins)))
+        padded = dict(enumerate(rooms))
         last = spread.axes[-1]
         if last != tile.kept[0] or len(tile.kept) == len(names):
             padded[last] = -(-padded[last] // depth) * depth
@@ -160,3 +140,26 @@ class Places:
 
 def _further(start: By, steps: Expr, by: By) -> By:
     return tuple(plus(times(steps, d), o) for o, d in zip(start, by))
+
+
+def _margins(tile: Tile, reach: Sequence[Range]) -> list[int]:
+    """How far before each dim a tile may begin that begins between these positions."""
+    for n, (low, _) in enumerate(reach):
+        if low < (-_MOST_BEFORE if n in tile.kept else 0):
+            given = f"given an offset of {tile.tensor.name} that may be {low}"
+            wanted = f"at least {-_MOST_BEFORE}" if n in tile.kept else "one from 0 along a dim without a block"
+            raise UserError(f"{given}, wanted {wanted}, at init_tile")
+    return [max(0, -low) for low, _ in reach]
+
+
+def _rooms(tile: Tile, reach: Sequence[Range], margins: Sequence[int]) -> list[int]:
+    """Positions of each dim; of those that others go around, all to which a tile may reach."""
+    rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
+    around = [n for n in range(len(rooms)) if n not in tile.kept]
+    for n in (*around[1:], tile.kept[0]) if around else ():
+        length = tile.shape[0] if n in tile.kept else 1
+        rooms[n] = max(tile.tensor.most[n] - 1, reach[n][1]) + margins[n] + length
+    if around and prod(rooms[n] for n in (*around, tile.kept[0])) > _MOST_AROUND:
+        given = f"given a tile of {tile.tensor.name} at one position along some dims, that may reach {sized(rooms)}"
+        raise UserError(f"{given}, wanted at most {_MOST_AROUND} positions along these and the next, at init_tile")
+    return rooms

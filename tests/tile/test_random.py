@@ -81,6 +81,6 @@ def test_many_random_programs(target: str, record_property: Callable[[str, objec
 
     run()
     assert not any("\n" in reason for reason in refused if reason)
-    assert refused[None] > 0.9 * refused.total(), refused
+    assert refused[None] > 0.8 * refused.total(), refused
     for reason, count in refused.items():
         record_property("row", f"{target}: {count} random tile programs, {reason or 'all well'}")
