@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
@@ -10,6 +11,20 @@ from convgen.ir.record import frozen
 
 L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
 L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
+LATER = 500.0  #: clocks; by which loads return later, to see how much of that a loop exposes
+
+
+class Pace(NamedTuple):
+    """What workgroups that share a unit take, in clocks."""
+
+    each: float  #: of an iteration of all of them
+    rest: float  #: of what is left beside the iterations
+    exposed: float  #: of an iteration for each clock more that loads of vector memory take
+
+
+def exposed(each: float, later: float) -> float:
+    """Clocks of an iteration for each clock more that loads take, of which one takes `later` if they return LATER."""
+    return max(0.0, later - each) / LATER
 
 
 @frozen
@@ -22,17 +37,16 @@ class LoopClocks:
     resident: int  #: workgroups that a unit holds at most
     flop: int  #: of the matrix instructions of an iteration of its loop, of a workgroup
     matrix: float  #: clocks of the matrix unit of a SIMD, of an iteration of one wave
-    shared: Mapping[int, tuple[float, float]]  #: workgroups on a unit -> clocks of an iteration of all, and of the rest
+    shared: Mapping[int, Pace]  #: by workgroups on a unit
 
-    def of(self, groups: int) -> tuple[float, float]:
-        """Clocks of an iteration and of the rest where so many workgroups share a unit, between those known."""
+    def of(self, groups: int) -> Pace:
+        """Where so many workgroups share a unit, between those known."""
         known = sorted(self.shared)
         groups = min(max(groups, known[0]), known[-1])
         low = max(n for n in known if n <= groups)
         high = min(n for n in known if n >= groups)
         share = (groups - low) / (high - low) if high > low else 0.0
-        each, rest = (a + share * (b - a) for a, b in zip(self.shared[low], self.shared[high]))
-        return each, rest
+        return Pace(*(a + share * (b - a) for a, b in zip(self.shared[low], self.shared[high])))
 
 
 @frozen
@@ -180,6 +194,7 @@ class UnitProfile:
     clocks: float
     rounds: float  #: of the loop, of a wave
     each: float  #: clocks from one round to the next; without a loop, from the first matrix instruction to the last
+    exposed: float  #: clocks of the same for each clock more that loads of vector memory take
     left_out: int  #: rounds that were not modelled one by one
     busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
     lines: tuple[TimedLine, ...]
@@ -197,6 +212,10 @@ class UnitProfile:
         of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
         found = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
         return max(1.0, found)
+
+    def pace(self, iterations: float) -> Pace:
+        """What its workgroups take of which each goes through so many rounds, those beside the loop among them."""
+        return Pace(self.each, max(0.0, self.clocks - iterations * self.each), self.exposed)
 
 
 @frozen(eq=False)

@@ -35,7 +35,7 @@ from rich.table import Table as Grid
 from scipy.stats import spearmanr
 
 from convgen.backends.amdgpu.timing.kernel import loop_clocks
-from convgen.backends.timing import L2_LATENCY, LoopClocks
+from convgen.backends.timing import L2_LATENCY, LoopClocks, Pace
 from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Numbers, Products
@@ -183,7 +183,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
         found.append(known[digest])
     if cache:
         cache.write_text(json.dumps(known))
-    kernels = (LoopClocks(**{**k, "shared": {int(n): tuple(c) for n, c in k["shared"].items()}}) for k in found)
+    kernels = (LoopClocks(**{**k, "shared": {int(n): Pace(*c) for n, c in k["shared"].items()}}) for k in found)
     return {(kernel.target, kernel.kernel): kernel for kernel in kernels}
 
 

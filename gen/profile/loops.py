@@ -30,8 +30,10 @@ class Loops(Work):
     resident: Numbers  #: workgroups that a unit holds
     each_full: Numbers  #: clocks of an iteration of all workgroups of a unit
     rest_full: Numbers  #: clocks of what is left
+    exposed_full: Numbers  #: clocks of an iteration for each clock more that loads take to return
     each_last: Numbers
     rest_last: Numbers
+    exposed_last: Numbers
     matrix: Numbers  #: clocks of the matrix units of a unit, of an iteration of one workgroup
     operands: Numbers  #: bytes of an iteration of a workgroup
     bytes_in: Numbers  #: of operands, each touched once
@@ -47,12 +49,15 @@ class Loops(Work):
 
         written = np.maximum(self.bytes_out, self.added) / self.groups * self.stores
 
-        def clocks(each: Numbers, rest: Numbers, groups: Numbers) -> Numbers:
-            pace = smooth(PACE, each * terms.matrix + terms.far * missed, groups * self.operands / terms.operands)
+        def clocks(each: Numbers, rest: Numbers, exposed: Numbers, groups: Numbers) -> Numbers:
+            waited = terms.far * missed * exposed
+            pace = smooth(PACE, each * terms.matrix + waited, groups * self.operands / terms.operands)
             return self.iterations * self.uneven * pace + rest * terms.around + groups * written * terms.store
 
-        last = np.where(left > 0, clocks(self.each_last, self.rest_last, np.maximum(1, sharing)), 0.0)
-        total = rounds * clocks(self.each_full, self.rest_full, self.resident) + last
+        last = np.where(
+            left > 0, clocks(self.each_last, self.rest_last, self.exposed_last, np.maximum(1, sharing)), 0.0
+        )
+        total = rounds * clocks(self.each_full, self.rest_full, self.exposed_full, self.resident) + last
         matrix = self.iterations * self.matrix
         busiest = (rounds * self.resident + sharing) * self.uneven
         inner = Inner(total, self.groups * matrix, busiest * matrix)

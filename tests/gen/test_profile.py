@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convgen.backends.timing import LoopClocks
+from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, chip_of
@@ -188,8 +188,10 @@ def loops(**numbers: float) -> Loops:
         "operands": 8192.0,
         "each_full": 1200.0,
         "rest_full": 4000.0,
+        "exposed_full": 1.0,
         "each_last": 700.0,
         "rest_last": 3000.0,
+        "exposed_last": 1.0,
         "bytes_in": 1e6,
         "bytes_out": 1e5,
         "added": 0.0,
@@ -217,6 +219,16 @@ def test_whole_rounds_and_the_last_one() -> None:
     assert of_loops(terms, groups=609) == pytest.approx(one + (20 * 700 + 3000) / 2100, rel=1e-3)
 
 
+def test_memory_is_further_away_only_as_far_as_a_loop_exposes_it() -> None:
+    """What loads take longer that come from memory, 400 clocks, times what an iteration of 1200 exposes of them."""
+    terms = Terms(operands=1e9, far=400, clock=1e4, power=1e-9, matrix=1)
+    hidden, half, all_of_it = (
+        loops(groups=608, bytes_in=1e12, exposed_full=each).estimate(CHIP, terms).kernel[0] for each in (0, 0.5, 1)
+    )
+    assert half - hidden == pytest.approx(20 * 200 / CHIP.clock)
+    assert all_of_it - hidden == pytest.approx(20 * 400 / CHIP.clock)
+
+
 @pytest.mark.parametrize("kept", ["bytes_out", "added"])
 def test_a_unit_writes_the_results_of_its_workgroups(kept: str) -> None:
     """Two of 608, whether they are stored or added to sums."""
@@ -235,8 +247,9 @@ def test_constants_of_the_closed_form_have_stores_within_the_code_around_a_loop(
 
 
 def test_clocks_between_those_known() -> None:
-    known = LoopClocks("k", "gfx942", 256, 4, 1, 1.0, {1: (100.0, 10.0), 2: (200.0, 30.0), 4: (300.0, 50.0)})
-    assert [known.of(n) for n in (0, 1, 3, 4, 9)] == [(100, 10), (100, 10), (250, 40), (300, 50), (300, 50)]
+    one, two, four = Pace(100.0, 10.0, 0.0), Pace(200.0, 30.0, 0.4), Pace(300.0, 50.0, 1.0)
+    known = LoopClocks("k", "gfx942", 256, 4, 1, 1.0, {1: one, 2: two, 4: four})
+    assert [known.of(n) for n in (0, 1, 3, 4, 9)] == [one, one, (250, 40, 0.7), four, four]
 
 
 # ---------------------------------------------------------------- constants and tables

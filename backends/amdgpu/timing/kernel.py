@@ -14,7 +14,16 @@ from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.places import lds_clocks
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
 from convgen.backends.steady import TURNS, Steady
-from convgen.backends.timing import L2_LATENCY, KernelProfile, LoopClocks, LoopProfile, TimedLine
+from convgen.backends.timing import (
+    L2_LATENCY,
+    LATER,
+    KernelProfile,
+    LoopClocks,
+    LoopProfile,
+    Pace,
+    TimedLine,
+    exposed,
+)
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -46,7 +55,7 @@ def loop_clocks(code: bytes, latency: float) -> LoopClocks:
     kernel = _Kernel(code, next(iter(CodeObject.load(code).kernels)))
     held = kernel.resident
     groups = sorted({min(n, held) for n in (*_SHARED, held)})
-    shared = {n: kernel.clocks(n, latency) for n in groups}
+    shared = {n: kernel.pace(n, latency) for n in groups}
     return LoopClocks(kernel.name, kernel.arch, kernel.threads, held, kernel.flop, kernel.matrix, shared)
 
 
@@ -118,13 +127,14 @@ class _Kernel:
         """Clocks of the matrix unit, of an iteration of one wave."""
         return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
 
-    def clocks(self, groups: int, latency: float) -> tuple[float, float]:
-        """Of an iteration in the steady state, and of what is left where so many workgroups share a unit.
+    def pace(self, groups: int, latency: float) -> Pace:
+        """Clocks in the steady state, and of what is left where so many workgroups share a unit.
 
         Iterations that stand beside the loop, as many as there are products, take as long as those of the loop.
         """
-        found = self._steady(groups, latency)
-        return found.each, max(0.0, found.around - self._beside * found.each)
+        found, later = (self._steady(groups, each) for each in (latency, latency + LATER))
+        rest = max(0.0, found.around - self._beside * found.each)
+        return Pace(found.each, rest, exposed(found.each, later.each))
 
     @cached_property
     def _beside(self) -> float:

@@ -11,11 +11,14 @@ from convgen.backends.amdgpu.timing.rounds import Rounds
 from convgen.backends.amdgpu.timing.trace import Trace
 from convgen.backends.amdgpu.timing.unit import PIPES, Course, busy_of
 from convgen.backends.analysis import Line
-from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile
+from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
 
 
-def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entry: int) -> UnitProfile:
-    """A run of some workgroups; `pace` is that of rounds left out, `entry` the kernel's address."""
+def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, later: float, entry: int) -> UnitProfile:
+    """A run of some workgroups; `pace` is that of rounds left out, `entry` the kernel's address.
+
+    Where loads return `LATER`, there are `later` clocks from one round to the next.
+    """
     clocks, each = rounds.clocks(course, pace)
     spent = _spent(rounds, course)
     count = len(course.waves)
@@ -29,6 +32,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, entr
         clocks=clocks,
         rounds=rounds.count,
         each=each,
+        exposed=exposed(each, later),
         left_out=rounds.left_out,
         busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),

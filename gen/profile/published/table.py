@@ -62,16 +62,14 @@ def of_loop(
     """
     of_iteration = clocks.flop / (2 * tile[0] * tile[1])  # positions along K
     left = groups % (chip.units * clocks.resident)
-    (each_full, rest_full), (each_last, rest_last) = map(clocks.of, (clocks.resident, ceil(left / chip.units)))
+    full, last = map(clocks.of, (clocks.resident, ceil(left / chip.units)))
     return {
         "groups": groups,
         "iterations": depth / of_iteration,
         "uneven": 1.0,
         "resident": float(clocks.resident),
-        "each_full": each_full,
-        "rest_full": rest_full,
-        "each_last": each_last,
-        "rest_last": rest_last,
+        **{f"{what}_full": clocks for what, clocks in full._asdict().items()},
+        **{f"{what}_last": clocks for what, clocks in last._asdict().items()},
         "matrix": clocks.matrix,
         "operands": of_iteration * operands,
     }

@@ -211,9 +211,24 @@ def test_products_beside_a_loop_are_iterations_of_it(ways: str, blocks: int) -> 
     assert unit.rounds * blocks < 17
     assert unit.iterations * blocks == pytest.approx(17)
     around = kernel.profile(code.object or b"", "x")[0].loops[0].around
-    each, rest = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
+    each, rest, _ = kernel.loop_clocks(code.object or b"", 500.0).shared[1]
     beside = 17 / blocks - unit.rounds
     assert around - rest == pytest.approx(beside * each) or rest == 0
+
+
+def test_a_loop_exposes_latency_as_far_as_it_does_not_load_ahead() -> None:
+    """Of 500 clocks more a round with loads one block ahead, which has waited before, exposes nearly all; one of four
+    blocks with loads five blocks ahead exposes little, all in all.
+    """
+    problem = Matmul.parse("64x8192:8192x64", dt="f16")
+
+    def exposed(ways: str) -> list[float]:
+        code = cg.compile(cg.build(problem, config=f"tile=64x64x32 waves=1x1 mma=32x32x8 {ways}"))
+        of_launch = profiled(code, rounds=8).units[1].exposed
+        return [of_launch, kernel.loop_clocks(code.object or b"", 500.0).shared[1].exposed]
+
+    assert exposed("slots=1") == pytest.approx([1, 1], abs=0.1)
+    assert all(part < 0.3 for part in exposed("slots=2 stages=4"))
 
 
 def test_a_kernel_of_another_compiler() -> None:
