@@ -194,7 +194,8 @@ class UnitProfile:
     clocks: float
     rounds: float  #: of the loop, of a wave
     each: float  #: clocks from one round to the next; without a loop, from the first matrix instruction to the last
-    exposed: float  #: clocks of the same for each clock more that loads of vector memory take
+    steady: float  #: clocks of a round of many
+    exposed: float  #: clocks of such a round for each clock more that loads of vector memory take
     left_out: int  #: rounds that were not modelled one by one
     busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
     lines: tuple[TimedLine, ...]
@@ -215,7 +216,7 @@ class UnitProfile:
 
     def pace(self, iterations: float) -> Pace:
         """What its workgroups take of which each goes through so many rounds, those beside the loop among them."""
-        return Pace(self.each, max(0.0, self.clocks - iterations * self.each), self.exposed)
+        return Pace(self.steady, max(0.0, self.clocks - iterations * self.steady), self.exposed)
 
 
 @frozen(eq=False)

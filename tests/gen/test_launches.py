@@ -42,7 +42,9 @@ def slices() -> list[Slice]:
 
 def unit(groups: int = 1, **changes: Any) -> UnitProfile:
     busy = {pipe: clocks * groups for pipe, clocks in BUSY.items()}
-    usual = UnitProfile(groups, 9000.0 * groups, 8.0, 1000.0 * groups, 1.0, 0, busy, LINES, slices, list)
+    usual = UnitProfile(
+        groups, 9000.0 * groups, 8.0, 1000.0 * groups, 1000.0 * groups, 1.0, 0, busy, LINES, slices, list
+    )
     return attrs.evolve(usual, **changes)
 
 

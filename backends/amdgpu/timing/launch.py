@@ -17,11 +17,11 @@ from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.amdgpu.tables import WAVE
 from convgen.backends.amdgpu.timing.moved import Lengths, Reads, Share, moved
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.rounds import Rounds, marks_of, shortened
+from convgen.backends.amdgpu.timing.rounds import marks_of, shortened
 from convgen.backends.amdgpu.timing.shown import unit_profile
 from convgen.backends.amdgpu.timing.trace import Trace
 from convgen.backends.amdgpu.timing.unequal import Amounts, amount, longest, work_of
-from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
+from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
 from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile
@@ -206,16 +206,15 @@ class _Launch:
     def _unit(self, ran: _Executed, streams: Sequence[list[list[Op]]], count: int) -> UnitProfile:
         """So many workgroups on a unit, the first of those that execute what `streams` say."""
         waves = [streams[n % len(streams)] for n in range(count)]
-        rounds, course, pace = self._run_on_unit(waves, self.latency, self.rounds)
-        others, other, slower = self._run_on_unit(waves, self.latency + LATER, self.rounds // 2)
-        _, later = others.clocks(other, slower)
-        return unit_profile(ran.trace, rounds, course, pace, later, self.program.kernel.descriptor.entry)
+        soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
+        steady = self._steady(waves, soon, self.rounds), self._steady(waves, later, self.rounds // 2)
+        rounds = shortened(waves, self.body, self.rounds)
+        course, entry = soon.run(rounds.workgroups), self.program.kernel.descriptor.entry
+        return unit_profile(ran.trace, rounds, course, steady, entry)
 
-    def _run_on_unit(self, waves: Sequence[list[list[Op]]], latency: float, keep: int) -> tuple[Rounds, Course, float]:
-        """Workgroups with `keep` of equal rounds, what becomes of them, and the clocks of each round left out."""
-        unit, rounds = Unit(Latencies(latency)), shortened(waves, self.body, keep)
-        course, pace = unit.run(rounds.workgroups), 0.0
+    def _steady(self, waves: Sequence[list[list[Op]]], unit: Unit, most: int) -> float:
+        """Clocks of a round of many, by at `most` so many of those that are alike."""
+        rounds = shortened(waves, self.body, most)
         if rounds.left_out:
-            fewer = shortened(waves, self.body, keep // 2)
-            pace = rounds.pace_of(course, fewer, unit.run(fewer.workgroups))
-        return rounds, course, pace
+            return rounds.pace_of(unit, shortened(waves, self.body, most // 2))
+        return rounds.steady(unit, most)

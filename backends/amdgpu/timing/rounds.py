@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
+from math import ceil
 
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.unit import Course
+from convgen.backends.amdgpu.timing.unit import Course, Unit
 from convgen.ir.record import frozen
 
 _PERIODS = (1, 2, 3, 4)  #: rounds after which a loop may repeat itself: slots of local memory that come in turn
@@ -41,10 +42,26 @@ class Rounds:
             found[first:last] = [self.weight] * (last - first)
         return found
 
-    def pace_of(self, course: Course, fewer: Rounds, shorter: Course) -> float:
+    def pace_of(self, unit: Unit, fewer: Rounds) -> float:
         """Clocks of each round that is left out: by how much a run takes longer than one with `fewer` rounds."""
         more = fewer.left_out - self.left_out
-        return (course.end - shorter.end) / more if more else 0.0
+        return (unit.run(self.workgroups).end - unit.run(fewer.workgroups).end) / more if more else 0.0
+
+    def repeated(self, turns: int) -> list[list[list[Op]]]:
+        """The waves where they go so many times through all of their rounds but the last."""
+        marks = iter(self.marks)
+        return [[_repeated(ops, next(marks), turns) for ops in group] for group in self.workgroups]
+
+    def steady(self, unit: Unit, count: int) -> float:
+        """Clocks of a round of many, by what as many rounds more take as there are, or `count` at the least; where none
+        follows another, as `clocks` has it.
+        """
+        followed = sum(max(0, len(m) - 1) for m in self.marks) / len(self.marks)
+        if not followed:
+            return self.clocks(unit.run(self.workgroups), 0.0)[1]
+        turns = ceil(count / followed)
+        short, long = (unit.run(self.repeated(n)).end for n in (turns, 2 * turns))
+        return (long - short) / (turns * followed)
 
     def clocks(self, course: Course, pace: float) -> tuple[float, float]:
         """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; where no
@@ -56,6 +73,10 @@ class Rounds:
         between = [wave.issued[m[-1]] - wave.issued[m[0]] for wave, m in zip(course.waves, self.marks) if m]
         steps = sum(len(m) - 1 for m in self.marks if m)
         return total, sum(between) / steps if steps else _multiplying(course) or total
+
+
+def _repeated(ops: list[Op], marks: list[int], turns: int) -> list[Op]:
+    return ops[: marks[0]] + ops[marks[0] : marks[-1]] * turns + ops[marks[-1] :] if marks else ops
 
 
 def _multiplying(course: Course) -> float:

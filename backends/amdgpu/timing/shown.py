@@ -14,12 +14,12 @@ from convgen.backends.analysis import Line
 from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed
 
 
-def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, later: float, entry: int) -> UnitProfile:
-    """A run of some workgroups; `pace` is that of rounds left out, `entry` the kernel's address.
+def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[float, float], entry: int) -> UnitProfile:
+    """A run of some workgroups; `entry` is the kernel's address.
 
-    Where loads return `LATER`, there are `later` clocks from one round to the next.
+    A round of many takes the first of the `steady` clocks, and the second where loads return `LATER`.
     """
-    clocks, each = rounds.clocks(course, pace)
+    clocks, each = rounds.clocks(course, steady[0])
     spent = _spent(rounds, course)
     count = len(course.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
@@ -32,7 +32,8 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, pace: float, late
         clocks=clocks,
         rounds=rounds.count,
         each=each,
-        exposed=exposed(each, later),
+        steady=steady[0],
+        exposed=exposed(*steady),
         left_out=rounds.left_out,
         busy=busy_of((op, weight) for op, (weight, _) in spent.items()),
         lines=tuple(TimedLine(line, stalled[at], times[at]) for at, line in lines.items()),

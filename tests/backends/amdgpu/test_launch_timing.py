@@ -53,8 +53,7 @@ def run(rounds: Rounds) -> Course:
 
 
 def total(rounds: Rounds, fewer: Rounds) -> float:
-    course = run(rounds)
-    return rounds.clocks(course, rounds.pace_of(course, fewer, run(fewer)))[0]
+    return rounds.clocks(run(rounds), rounds.pace_of(Unit(Latencies(300)), fewer))[0]
 
 
 @pytest.mark.parametrize("kinds", [[READ], [READ, SLOW], [READ, READ, SLOW]])
@@ -70,6 +69,16 @@ def test_rounds_that_are_left_out_take_as_long_as_those_like_them(kinds: list[Op
     assert total(short, shorter) == pytest.approx(run(whole).end, rel=0.01)
     weights = short.weights(0, len(short.workgroups[0][0]))
     assert sum(weights) == pytest.approx(len(waves[0][0]))
+
+
+def test_a_round_of_few_takes_what_one_of_many_does() -> None:
+    """Two workgroups share matrix units, which nobody sees where one is through before the other begins."""
+    loop = [READ, WAIT, *[MATRIX] * 4] * 3
+    waves = [[loop] * 4, [[END] * 200 + loop] * 4]
+    rounds, unit = shortened(waves, {4}, 8), Unit(Latencies(8))
+    alone = shortened(waves[:1], {4}, 8).steady(unit, 100)
+    assert 2 * 4 * 32 <= rounds.steady(unit, 100) < 1.1 * 2 * 4 * 32
+    assert rounds.clocks(unit.run(rounds.workgroups), 0.0)[1] == pytest.approx(alone)
 
 
 def test_rounds_that_differ_stay() -> None:
