@@ -78,7 +78,7 @@ def test_a_round_of_few_takes_what_one_of_many_does() -> None:
     rounds, unit = shortened(waves, {4}, 8), Unit(Latencies(8))
     alone = shortened(waves[:1], {4}, 8).steady(unit, 100)
     assert 2 * 4 * 32 <= rounds.steady(unit, 100) < 1.1 * 2 * 4 * 32
-    assert rounds.clocks(unit.run(rounds.workgroups), 0.0)[1] == pytest.approx(alone)
+    assert rounds.clocks(unit.run(rounds.workgroups), 0.0)[1] == pytest.approx(alone, rel=0.05)
 
 
 def test_rounds_that_differ_stay() -> None:
