@@ -38,10 +38,10 @@ class Core:
     load_clocks: int = 0  #: clocks; of a core's path to global memory, that a load of a subgroup takes at least
     global_granule: int = 1  #: bytes; of which each contiguous run of a load brings whole ones
     grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of workgroups worth a try
-    #: slots of shared memory and stages of registers before them that are worth a try, the first of which wins ties
+    #: slots of shared memory and stages of registers before them, 0 where whole chunks come without registers, that are
+    #: worth a try; the first wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
     meetings: tuple[int, ...] = ()  #: slices worth a try to meet at a time, where the last to arrive adds them up
-    direct_slots: tuple[int, ...] = ()  #: slots worth a try where whole chunks come without registers
     turned_rows: tuple[int, ...] = ()  #: bytes; K of tiles worth a try where lanes turn both operands, likewise
     byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
     subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
@@ -78,7 +78,6 @@ class Costs:
     read: int = 0  #: clocks; issue of a read of fragments from shared memory, if that is reckoned
     turn: float = 0.0  #: clocks; issue for a register of what is turned on its way to shared memory, likewise
     load_latency: int = 800  #: clocks; from a global load to its data
-    far: int = 0  #: clocks; that a turn of a loop over blocks of K waits for what no cache has, if that is reckoned
     shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
     exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide

@@ -250,11 +250,11 @@ _CORE = Core(
     global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
     grids=_GRIDS,
-    # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
-    pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
+    # By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on
+    # gfx942 and 11 % on gfx950 (gradients of weights); of as many, 3 slots save up to 3 % on gfx942.
+    pipelines=((3, 3), (2, 4), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
     # By `convgen profile`, slices that meet so take 2 to 4 us less than by a second launch (BWD_W of ResNet's layers).
     meetings=(4, 8),
-    direct_slots=(4, 3),
     # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
     turned_row=128,
     # Of 1,299 kernels drawn as `bench/registers.py` does, the estimate is 19 off in the mean, half of them 12.
@@ -266,16 +266,22 @@ _CORE = Core(
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
+#: Of gfx950.
+_CORE_MI355X = evolve(
+    _CORE,
+    global_rate=48,  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
+    load_clocks=16,  # docs/time.md; where LDS binds as often (gfx942), configs are ranked worse with that
+    # Of loads five blocks ahead those with 2 slots are up to 7 % quicker (gradients of weights, by `convgen profile`).
+    pipelines=((2, 4), (3, 3), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
+)
+
 #: The tail is that of 16 problems of `bench/chosen.py` (--part fit): best from 0 to 0.1 on both chips.
 #: The rate of results is one of those in `gen/profile/constants.json` (4 to 20): of five problems with few blocks of K,
 #: on both chips, 16 and 8 rank configs better than 32, 64 and none.
 #: Further launches and what caches give back: `gen/profile/constants.json`, fitted to others' times: of the MI250X to
 #: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
 _COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
-#: Turns of a loop: of the 420 clocks of the same constants (`far`), where all comes from memory, as much as ranks best
-#: by `convgen profile`: of the layers of `bench/whole.py` and six others like them, two are 5 and 7 % quicker with
-#: 240 than with 300, one takes 2 % longer with 200, eight up to 5 % with 420.
-_COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284, far=240)
+_COSTS_MI300X = Costs(result_rate=16, tail=0.05, launch=9265, dirty=4_200_000, drain=284)
 #: What one slot exposes: of three loops with resident windows, by `convgen profile`, .07, .2 and .6 of LDS's clocks.
 #: Clocks of a load: of the same layers, a first layer forward is 6 % quicker with 18 than with 16, two others are 4 %
 #: slower with 24.
@@ -404,9 +410,7 @@ FACTS: dict[str, TargetFacts] = {
             "gfx950",
             lds=163840,
             units=256,
-            # AITER's kernels have 35 bytes a clock; of 36 to 64 it ranks best in chosen.py. Loads: docs/time.md; where
-            # LDS binds as often (gfx942), configs are ranked worse with that.
-            core=evolve(_CORE, global_rate=48, load_clocks=16),
+            core=_CORE_MI355X,
             caches=_MI355X,
             costs=_COSTS_MI355X,
             read=_READ_B128_64,

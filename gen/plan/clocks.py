@@ -397,10 +397,8 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     # What slices leave is counted where they meet.
     put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
 
-    waited = costs.far * np.maximum(1.0, longest / pipeline.round)
-
     def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * np.maximum(block * together, slowest) + waited
+        return tile + together * put + longest * np.maximum(block * together, slowest)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {

@@ -49,8 +49,6 @@ _TILE_M = (32, 64, 96, 128, 192, 256)
 _MORE_ROWS = (384, 512)  #: of resident windows, of which each tile reads as many rows around its own
 _TILE_N = (16, 32, 64, 96, 128, 192, 256)
 
-_FEW_BLOCKS = 16  #: blocks of K of runs; of so few, as first layers forward have, deep pipelines do not pay
-_OF_FEW_BLOCKS = (2, 1)  #: slots and stages that win ties there, by `convgen profile` of first layers
 _GRIDS_OF_RUNS = ((3, 1, 1), (2, 4, 1))  #: subgroups; that win ties of runs, by the same
 _MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
 _LEAST_RESIDENT = 4  #: taps of windows that may be resident in shared memory: fewer read little again
@@ -140,28 +138,32 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
     """What suits a product; one whose windows are resident or whose taps are runs has an order of K of its own."""
     elem, types = atom.elem_bytes, shape.types(atom)
     chunk, tiles_k = facts.chunk_bytes // elem, _tiles_k(atom, facts)
-    pipelines, grids = facts.core.pipelines, facts.core.grids
+    grids = facts.core.grids
     if shape.windows:
         depths = (k for k in tiles_k if k % atom.k == 0 and shape.inner % k == 0)
         tiles_k = tuple(k * len(shape.windows.taps) for k in depths)
         return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
     if shape.runs:  # copies come out even over other workgroups, too
         blocks = max(1, shape.inner // shape.runs)
-        if shape.outer * blocks <= _FEW_BLOCKS:
-            pipelines = tuple(sorted(pipelines, key=lambda p: p != _OF_FEW_BLOCKS))
-        ways = tuple(Way(*pipeline) for pipeline in pipelines)
+        ways = _ways(facts)
         # In loops that go round in whole runs it is known beforehand what is trimmed of a message.
         ways = tuple(way for way in ways if way.round % blocks == 0) or ways
         return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
     if shape.lines:
-        return Choices(_TILE_M, _TILE_N, tiles_k, grids, (LINES,), tuple(Way(*pipeline) for pipeline in pipelines))
+        return Choices(_TILE_M, _TILE_N, tiles_k, grids, (LINES,), _ways(facts))
     loads = shape.loads(atom, facts)
     orders = _k_orders(shape, loads, tiles_k[-1], chunk, facts)
     if not any(load.along_k or load.by_reads for load in loads):
         tiles_k = tuple(dict.fromkeys((*tiles_k, *(row // elem for row in facts.core.turned_rows))))
-    through = (*_without_registers(loads, types, elem, facts), *(Way(*p) for p in pipelines))
+    through = _ways(facts, direct=not types and _come_without_registers(loads, elem, facts))
     straight = (_STRAIGHT,) if _comes_as_fragments(shape, atom, facts) else ()
     return Choices(_TILE_M, _TILE_N, tiles_k, grids, orders, through + straight)
+
+
+def _ways(facts: TargetFacts, *, direct: bool = False) -> tuple[Way, ...]:
+    """Ways through shared memory that are worth a try, those without registers where operands may come so."""
+    pipelines = (p for p in facts.core.pipelines if p[1] or direct)
+    return tuple(Way(slots, stages) if stages else Way(slots, copy=(DIRECT,)) for slots, stages in pipelines)
 
 
 def _k_orders(
@@ -179,13 +181,10 @@ def _tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     return tuple(2 * k for k in TILE_K) + facts.core.byte_rows if atom.elem_bytes == 1 else TILE_K
 
 
-def _without_registers(
-    loads: Iterable[OperandLoad], types: tuple[str, ...], elem_bytes: int, facts: TargetFacts
-) -> Iterator[Way]:
-    """Copies without registers where messages are as wide as a chunk, along K, and nothing is converted."""
+def _come_without_registers(loads: Iterable[OperandLoad], elem_bytes: int, facts: TargetFacts) -> bool:
+    """Whether messages are as wide as a chunk, along K."""
     whole = facts.chunk_bytes in facts.direct_widths
-    if whole and not types and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads):
-        yield from (Way(slots, copy=(DIRECT,)) for slots in facts.core.direct_slots)
+    return whole and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads)
 
 
 def _comes_as_fragments(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> bool:

@@ -153,17 +153,3 @@ def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
     assert 128 in depths["gfx942", "BWD_W"]
     assert not any(128 in of for which, of in depths.items() if which != ("gfx942", "BWD_W"))
     assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
-
-
-def test_each_turn_of_a_loop_waits_for_memory() -> None:
-    """Six blocks a turn with three slots and two stages; two with two slots."""
-    facts = get("gfx942").facts
-    far = attrs.evolve(facts, costs=attrs.evolve(facts.costs, far=facts.costs.far + 600))
-    problem = Conv.parse(GRADIENT.format(64, 56), dir="FWD_D", dt="f16", **TAGS)
-    for slots, turn in ((3, 6), (2, 2)):
-        config = Config.parse(f"tile=192x64x32 waves=4x1 mma=16x16x16 slots={slots} stages=2 taps=split acc=v")
-        near, waiting = (clocks_of(problem, config, each) for each in (facts, far))
-        assert near is not None
-        assert waiting is not None
-        rounds = near.rounds + (near.left > 0)
-        assert waiting.launch - near.launch == pytest.approx(rounds * near.blocks * 600 / turn)
