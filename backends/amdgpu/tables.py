@@ -250,9 +250,8 @@ _CORE = Core(
     global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
     grids=_GRIDS,
-    # By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on
-    # gfx942 and 11 % on gfx950 (gradients of weights); of as many, 3 slots save up to 3 % on gfx942.
-    pipelines=((3, 3), (2, 4), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
+    # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
+    pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
     # By `convgen profile`, slices that meet so take 2 to 4 us less than by a second launch (BWD_W of ResNet's layers).
     meetings=(4, 8),
     # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
@@ -266,12 +265,14 @@ _CORE = Core(
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
-#: Of gfx950.
+#: By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on gfx942
+#: and 11 % on gfx950 (gradients of weights), none on gfx90a; of as many ahead, 3 slots save up to 3 % on gfx942, 2 up to
+#: 7 % on gfx950.
+_CORE_MI300X = evolve(_CORE, pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)))
 _CORE_MI355X = evolve(
     _CORE,
     global_rate=48,  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
     load_clocks=16,  # docs/time.md; where LDS binds as often (gfx942), configs are ranked worse with that
-    # Of loads five blocks ahead those with 2 slots are up to 7 % quicker (gradients of weights, by `convgen profile`).
     pipelines=((2, 4), (3, 3), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
 )
 
@@ -400,6 +401,7 @@ FACTS: dict[str, TargetFacts] = {
             "gfx942",
             lds=65536,
             units=304,
+            core=_CORE_MI300X,
             caches=_MI300X,
             costs=_COSTS_MI300X,
             read=_READ_B128_32,
