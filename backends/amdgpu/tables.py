@@ -265,9 +265,9 @@ _CORE = Core(
     byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
 
-#: By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on gfx942
-#: and 11 % on gfx950 (gradients of weights), none on gfx90a; of as many ahead, 3 slots save up to 3 % on gfx942, 2 up to
-#: 7 % on gfx950.
+#: By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on
+#: gfx942 and 11 % on gfx950 (gradients of weights), none on gfx90a; of as many ahead, 3 slots save up to 3 % on gfx942,
+#: 2 up to 7 % on gfx950.
 _CORE_MI300X = evolve(_CORE, pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)))
 _CORE_MI355X = evolve(
     _CORE,
