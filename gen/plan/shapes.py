@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 from convgen.ir.error import DoesNotFit
@@ -39,6 +39,7 @@ from convgen.plan.images import are_worth
 from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
 from convgen.plan.padding import windows
+from convgen.plan.registers import Pipeline
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.views import must_move, products
@@ -145,10 +146,11 @@ def choices(shape: Shape, atom: MmaAtom, facts: TargetFacts) -> Choices:
         return Choices(_TILE_M + _MORE_ROWS, _TILE_N, tiles_k, grids, (RESIDENT,), () if types else _HELD)
     if shape.runs:  # copies come out even over other workgroups, too
         blocks = max(1, shape.inner // shape.runs)
-        ways = _ways(facts)
+        # Of few blocks, as first layers forward have, those win ties that make a loop of them: it is less code.
+        ways = sorted(_ways(facts), key=lambda way: not Pipeline.of(partial(getattr, way)).loops(shape.outer * blocks))
         # In loops that go round in whole runs it is known beforehand what is trimmed of a message.
-        ways = tuple(way for way in ways if way.round % blocks == 0) or ways
-        return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), ways)
+        ways = [way for way in ways if way.round % blocks == 0] or ways
+        return Choices(_TILE_M, _TILE_N, (shape.runs,), (*_GRIDS_OF_RUNS, *grids), (RUNS,), tuple(ways))
     if shape.lines:
         return Choices(_TILE_M, _TILE_N, tiles_k, grids, (LINES,), _ways(facts))
     loads = shape.loads(atom, facts)
