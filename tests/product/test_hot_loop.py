@@ -20,14 +20,14 @@ FORWARD = (  # those whose K loop is not wholly unrolled
     "mb32ic256ih56oc512oh28kh1sh2",
     "mb1ic256ih14oc256oh14kh3ph1",
     "mb32ic256ih14oc256oh14kh3ph1",
-    "mb32ic512ih7oc2048oh7kh1",
+    "mb32ic2048ih7oc512oh7kh1",
 )
 BACKWARD = (
     "mb32ic64ih56oc64oh56kh3ph1",
     "mb32ic128ih56oc128oh28kh3sh2ph1",
     "mb32ic256ih56oc512oh28kh1sh2",
     "mb32ic256ih14oc256oh14kh3ph1",
-    "mb32ic512ih7oc2048oh7kh1",
+    "mb128ic512ih7oc2048oh7kh1",
 )
 LAYERS = [
     *(("FWD_D", layer) for layer in FORWARD),
