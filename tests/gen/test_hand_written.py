@@ -195,3 +195,13 @@ def test_a_value_added_to_itself() -> None:
     k.global_store(y, k.let("m", v + v), Lane() * 4)
     x_values = np.arange(64, dtype=np.float32)
     assert np.array_equal(cg.simulate(cg.compile(k), x=x_values), 2 * x_values)
+
+
+@pytest.mark.parametrize("elem", [t.s4, t.u4, t.f4_e2m1])
+def test_elements_of_four_bits_come_back(elem: t.Type) -> None:
+    k = cg.Kernel("copy")
+    x, y = (k.surface(k.buffer(n, elem, 256)) for n in "xy")
+    k.global_store(y, k.global_load("v", t.vector(elem, 4), x, Lane() * 2), Lane() * 2)
+    given = (np.arange(256) % 16).astype(np.uint8).view(elem.numpy)
+    found = cg.simulate(cg.compile(k), x=given)
+    assert np.array_equal(found.view(np.uint8), given.view(np.uint8))
