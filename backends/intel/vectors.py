@@ -23,6 +23,7 @@ from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.text import in_short
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, u8
 
 #: element type -> what a dword of such elements is on the vector engine
@@ -83,7 +84,7 @@ class XeVectors(Elements):
         narrows = integers and to.elem.bits < of.elem.bits
         first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
         if (first is None and not wraps) or (saturates and not narrows):
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {e}")
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {in_short(e)}")
         if first not in (None, to.elem):
             return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
         source = self.held(e.a)
