@@ -65,6 +65,10 @@ class XeVectors(Elements):
         return self._gather([held for held, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
+        if offset % 8 or bits % 8:  # within bytes, of which moves bring whole ones
+            dst, moved = self.out.new("v"), (region(word, "ud"), Literal(offset, "uw"))
+            self.out.emit("shr", (region(dst, "ud"),), moved, lanes=self.out.lanes)
+            return dst
         if offset % bits or bits // 8 not in UNSIGNED:
             return self._gather([word], [tuple(range(offset // 8, (offset + bits) // 8))])
         dst, part = self.out.new("v"), region(word, UNSIGNED[bits // 8], offset // bits, 32 // bits)
@@ -81,7 +85,7 @@ class XeVectors(Elements):
         integers = of.elem.is_int and to.elem.is_int
         if integers and not saturates and of.elem.bits == to.elem.bits:
             return self.tuple_of(self.held(e.a))
-        narrows = integers and to.elem.bits < of.elem.bits
+        narrows = integers and 8 <= to.elem.bits < of.elem.bits  # moves bring whole bytes
         first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
         if (first is None and not wraps) or (saturates and not narrows):
             raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {in_short(e)}")
