@@ -15,7 +15,7 @@ import convgen as cg
 from convgen.backends.target import get
 from convgen.commands import cli
 from convgen.ir import types as t
-from convgen.ir.build import matrix
+from convgen.ir.build import Index, matrix
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
 from convgen.ir.layout.digits import Digit, Space
@@ -205,3 +205,44 @@ def test_elements_of_four_bits_come_back(elem: t.Type) -> None:
     given = (np.arange(256) % 16).astype(np.uint8).view(elem.numpy)
     found = cg.simulate(cg.compile(k), x=given)
     assert np.array_equal(found.view(np.uint8), given.view(np.uint8))
+
+
+def copied(looped: bool, published: bool = True) -> cg.Kernel:
+    """y = x, 16 x 32 halves, by way of shared memory: once, or 4 x 32 at a time in a loop that begins otherwise."""
+    k = cg.Kernel("copied")
+    rows = 4 if looped else 16
+    x, y = (matrix(k.buffer(name, t.f16, 16 * 32), 16, 32) for name in "xy")
+    tile = k.shared("tile", t.f16, rows, 32)
+    inner = Digit("col", 2, Space.REGISTER, 1), Digit("col", 16, Space.LANE, 1), Digit("row", 4, Space.LANE, 16)
+    there = Fragment(("row", "col"), (*inner, Digit("row", rows // 4, Space.REGISTER, 2)))
+    back = Fragment(("row", "col"), (Digit("row", rows, Space.REGISTER, 1), Digit("col", 32, Space.LANE, 1)))
+
+    def through(at: Index) -> None:
+        k.copy(tile, x, (at, 0), there)
+        if published:
+            k.barrier()
+            k.store_view(y, (at, 0), k.load_shared("v", tile, back), back)
+
+    if looped and published:
+        with k.loop("i", 0, 4) as loop:
+            through(loop.var * 4)
+            k.barrier()
+    elif looped:
+        with k.loop("i", 0, 4) as loop:
+            k.barrier()
+            through(loop.var * 4)
+    else:
+        through(0)
+    return k
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_copy_that_no_loop_pipelines(target: str, looped: bool) -> None:
+    given = np.arange(16 * 32, dtype=np.float16)
+    assert np.array_equal(cg.simulate(cg.compile(copied(looped), target), x=given), given)
+
+
+def test_a_loop_that_begins_like_a_pipelined_one_is_one() -> None:
+    with pytest.raises(Unsupported, match=r"given loop i, .*, wanted barrier, copies, barrier, compute"):
+        cg.compile(copied(looped=True, published=False))
