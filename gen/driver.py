@@ -329,8 +329,11 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
 
     passed = program.passed.get(kernel.name)
     program.trail = [(kernel, passed)]
-    lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
-    header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
+    facts = program.target.facts
+    lowered = pipeline.run(kernel, facts, options.disable, observe, passed)
+    if lowered.shared_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
     given = program.is_given

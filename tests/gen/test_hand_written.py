@@ -246,3 +246,15 @@ def test_a_copy_that_no_loop_pipelines(target: str, looped: bool) -> None:
 def test_a_loop_that_begins_like_a_pipelined_one_is_one() -> None:
     with pytest.raises(Unsupported, match=r"given loop i, .*, wanted barrier, copies, barrier, compute"):
         cg.compile(copied(looped=True, published=False))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpg"])
+def test_more_shared_memory_than_there_is_is_refused(target: str) -> None:
+    facts = get(target).facts
+    k = cg.Kernel("k", width=facts.subgroup_size)
+    tile = k.shared("tile", t.s32, 1024, facts.shared_bytes // 4096 + 1)
+    k.shared_write(tile, Lane(), Lane() * 4)
+    k.global_store(k.surface(k.buffer("y", t.s32, 64)), k.shared_read("v", t.s32, tile, Lane() * 4), Lane() * 4)
+    wanted = f"given kernel k, wanted one that fits: {tile.bytes} bytes of shared memory, at most {facts.shared_bytes}"
+    with pytest.raises(UserError, match=wanted):
+        cg.compile(k, target)
