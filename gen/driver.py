@@ -29,6 +29,7 @@ from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
+from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
@@ -196,14 +197,18 @@ def wrap(
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
-    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values.
+
+    Raises UserError for a kernel that breaks a rule of the IR.
+    """
     from convgen.tile.kernel import TileProgram
 
     others: Iterator[Kernel] = iter(())
     if isinstance(kernel, TileProgram):
         others = kernel.kernels(targets.get(target).facts)
-        kernel = next(others)
-    done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
+        done = next(others)
+    else:
+        done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
     return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others)
 

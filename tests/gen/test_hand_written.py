@@ -258,3 +258,16 @@ def test_more_shared_memory_than_there_is_is_refused(target: str) -> None:
     wanted = f"given kernel k, wanted one that fits: {tile.bytes} bytes of shared memory, at most {facts.shared_bytes}"
     with pytest.raises(UserError, match=wanted):
         cg.compile(k, target)
+
+
+def test_a_kernel_that_has_no_meaning_is_refused() -> None:
+    """It is no defect of convgen, though one like it behind a pass would be."""
+    k = cg.Kernel("k")
+    x, y = (matrix(k.buffer(name, t.f32, 64), 8, 8) for name in "xy")
+    digits = Digit("row", 8, Space.LANE, 1), Digit("col", 8, Space.LANE, 8)
+    given = Fragment(("row", "col"), digits)
+    turned = Fragment(("row", "col"), (Digit("col", 8, Space.LANE, 1), Digit("row", 8, Space.LANE, 8)))
+    k.store_view(y, (0, 0), k.load_view("v", x, (0, 0), given), turned)
+    with pytest.raises(UserError, match="given a kernel that breaks a rule of the IR, k: a value distributed") as found:
+        cg.compile(k)
+    assert "^ a value distributed" in found.value.__notes__[0]
