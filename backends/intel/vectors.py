@@ -28,8 +28,6 @@ from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, u8
 
 #: element type -> what a dword of such elements is on the vector engine
 _DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
-#: instruction of the vector engine that adds a product -> one that begins a sum, and what that adds to
-_BEGINNINGS: dict[str, tuple[str, tuple[Operand, ...]]] = {"mad": ("mul", ()), "dp4a": ("dp4a", (Literal(0, "w"),))}
 
 
 class XeVectors(Elements):
@@ -184,8 +182,10 @@ class XeVectors(Elements):
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], TYPES[atom.acc]
         for j in range(atom.m):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
-            code, addends = _BEGINNINGS[name]
-            if start is not None:
-                code, addends = name, (region(start.words(j, 1), sums),)
-            self.out.emit(code, (region(row, sums),), (*addends, *factors), lanes=self.out.lanes, comment=comment)
+            addend = self._nothing(name) if start is None else region(start.words(j, 1), sums)
+            self.out.emit(name, (region(row, sums),), (addend, *factors), lanes=self.out.lanes, comment=comment)
             comment = ""
+
+    def _nothing(self, name: str) -> Operand:
+        """What the first product of a sum is added to: a zero, to which one of a minus zero makes no difference."""
+        return Literal(0, "w") if name == "dp4a" else region(self.out.kept(Literal(0, "ud")), "f", 0, 0)
