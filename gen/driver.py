@@ -29,6 +29,7 @@ from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
+from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
@@ -196,14 +197,18 @@ def wrap(
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
-    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values."""
+    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values.
+
+    Raises UserError for a kernel that breaks a rule of the IR.
+    """
     from convgen.tile.kernel import TileProgram
 
     others: Iterator[Kernel] = iter(())
     if isinstance(kernel, TileProgram):
         others = kernel.kernels(targets.get(target).facts)
-        kernel = next(others)
-    done = kernel.done() if isinstance(kernel, KernelBuilder) else kernel
+        done = next(others)
+    else:
+        done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
     return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others)
 
@@ -329,8 +334,11 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
 
     passed = program.passed.get(kernel.name)
     program.trail = [(kernel, passed)]
-    lowered = pipeline.run(kernel, program.target.facts, options.disable, observe, passed)
-    header = [f"{kernel.name}: convgen for {program.target.facts.name}"]
+    facts = program.target.facts
+    lowered = pipeline.run(kernel, facts, options.disable, observe, passed)
+    if lowered.shared_bytes > facts.shared_bytes:
+        raise DoesNotFit(f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+    header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
     given = program.is_given

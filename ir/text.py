@@ -62,6 +62,11 @@ def show(node: Node) -> str:
     return "\n".join(line.text for line in listing(node))
 
 
+def in_short(e: Expr) -> str:
+    """An expression on one line: the last of `show`, where what is repeated has a name."""
+    return listing(e)[-1].text
+
+
 def infix(e: Expr) -> str:
     """An expression on one line: what it repeats is written out again."""
     return _Printer(e).inline(e, _LOOSEST)

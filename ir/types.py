@@ -109,7 +109,7 @@ class Type:
         if other.is_int:
             return max(-other.min, other.max) <= 2 << int(mine.nmant)
         theirs = _limits(other)
-        if _infinite(other) and not _infinite(self):
+        if has_infinity(other) and not has_infinity(self):
             return False
         least = float(mine.smallest_subnormal) <= float(theirs.smallest_subnormal)
         return least and float(mine.max) >= float(theirs.max) and int(mine.nmant) >= int(theirs.nmant)
@@ -172,7 +172,7 @@ AnyType = Type | VectorType
 
 
 @cache
-def _infinite(t: Type) -> bool:
+def has_infinity(t: Type) -> bool:
     """Whether a float type has an infinity."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(t.numpy).astype(np.float64)).any())

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
-from convgen.ir.error import VerifyError
+from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import Expr, Var
 from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Global
@@ -50,6 +50,17 @@ def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
         raise VerifyError(f"{kernel.name}: {complaint}")
     Checker(kernel, level).sequence(kernel.body)
     return kernel
+
+
+def sound(kernel: Kernel, where: str = "") -> Kernel:
+    """The same of a kernel from outside, which is no defect of ours. Raises UserError, which says `where` it is."""
+    try:
+        return verify(kernel)
+    except VerifyError as error:
+        refused = UserError(f"given a kernel that breaks a rule of the IR, {error}{where and f', in {where}'}")
+        for note in getattr(error, "__notes__", ()):
+            refused.add_note(note)
+        raise refused from error
 
 
 def _entry(k: Kernel) -> Iterator[Var]:

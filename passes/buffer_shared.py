@@ -28,7 +28,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain, islice
 from math import lcm
 
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import RunView, Shared
@@ -48,6 +48,7 @@ from convgen.ir.stmt import (
     LoadRuns,
     LoadShared,
     LoadView,
+    Site,
     Stmt,
     StoreShared,
     Trim,
@@ -69,7 +70,10 @@ class _Body:
 
 
 def buffer_shared(kernel: Kernel) -> Kernel:
-    """Pipeline every loop whose body begins with barrier, copies, barrier; its trips are constant, or whole rounds."""
+    """Pipeline every loop whose body begins with barrier, copies, barrier; its trips are constant, or whole rounds.
+
+    Copies elsewhere are loaded and stored where they stand.
+    """
     cloner = Cloner(kernel)
     known = dict(_conditions(kernel.body, frozenset()))
 
@@ -81,18 +85,25 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         trips = _trips(loop, depth, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
-    return replace(kernel, body=rewrite(kernel.body, {For: pipelined}))
+    def at_once(copy: Copy) -> Stmt:
+        value = _held_var(copy)
+        load = _loaded(copy, copy.coords, value, cloner.site(copy.site, "load"))
+        return block(load, *_stored(copy, copy.slot, copy.coords, value, cloner.site(copy.site, "store")))
+
+    body = rewrite(kernel.body, {For: pipelined})
+    return replace(kernel, body=rewrite(body, {Copy: at_once}))
 
 
 def _parts(loop: For) -> _Body | None:
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
-    rest = stmts[len(copies) + 2 :]
     if not copies or not isinstance(stmts[0], Barrier):
         return None
-    release, publish = stmts[0], stmts[len(copies) + 1]
+    release, publish, rest = stmts[0], next(iter(stmts[len(copies) + 1 :]), None), stmts[len(copies) + 2 :]
     if stmts[1 : len(copies) + 1] != copies or not isinstance(publish, Barrier):
-        raise VerifyError(f"buffer_shared: loop {loop.label} is not barrier, copies, barrier, compute")
+        raise Unsupported(
+            f"given loop {loop.label}, which begins with a barrier, wanted barrier, copies, barrier, compute"
+        )
     return _Body(release, copies, publish, rest)
 
 
@@ -236,6 +247,26 @@ def _as_stored(copy: Copy, value: Expr) -> Expr:
     return reordered(value.to(vector(copy.tile.elem, copy.layout.registers)), copy.loaded, copy.layout)
 
 
+def _held_var(copy: Copy) -> Var:
+    """For a block in registers on its way."""
+    return var(f"{copy.site.comment or copy.tile.name}_next", vector(copy.view.memory.elem, _registers(copy)))
+
+
+def _loaded(copy: Copy, coords: tuple[Expr, ...], to: Var, site: Site) -> Stmt:
+    load = LoadRuns if isinstance(copy.view, RunView) else LoadView
+    return load(to, copy.view, coords, copy.loaded, site)
+
+
+def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site: Site) -> list[Stmt]:
+    """Behind the loads' latency what runs have brought of what does not exist is left out."""
+    trims: list[Stmt] = []
+    if isinstance(copy.view, RunView):
+        whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
+        trims = [Trim(whole, copy.view, coords, value, copy.loaded)]
+        value = whole
+    return [*trims, StoreShared(copy.tile, slot, _as_stored(copy, value), copy.layout, site)]
+
+
 _Held = tuple[tuple[Expr, ...], ...]  #: of each copy the blocks in registers on their way, the next one to store first
 
 
@@ -358,42 +389,25 @@ class _Pipeline:
                 kept.append(())
                 continue
             if due is not None:
-                stores += self._store(copy, slot, due, queue[0])
+                site = self.cloner.site(copy.site, "store")
+                stores += _stored(copy, const(slot), self._coords(copy, due), queue[0], site)
                 queue = queue[1:]
             index = at(self.depth.stores + count)
             if index is not None:
-                loaded = self._held_var(copy)
-                loads.append(self._load(copy, index, loaded))
+                loaded, site = _held_var(copy), self.cloner.site(copy.site, "load")
+                loads.append(_loaded(copy, self._coords(copy, index), loaded, site))
                 queue = (*queue, loaded)
             kept.append(queue)
         return [*stores, *loads], tuple(kept)
 
     def _held_vars(self) -> tuple[Var, ...]:
         copies = ((c, held) for c, held in zip(self.parts.copies, self.depth.held) if isinstance(c, Copy))
-        return tuple(self._held_var(c) for c, held in copies for _ in range(held))
-
-    def _held_var(self, copy: Copy) -> Var:
-        name = f"{copy.site.comment or copy.tile.name}_next"
-        return var(name, vector(copy.view.memory.elem, _registers(copy)))
+        return tuple(_held_var(c) for c, held in copies for _ in range(held))
 
     def _by_copy(self, flat: Sequence[Expr]) -> _Held:
         """What is held, of each copy, where it stands in a row."""
         rest = iter(flat)
         return tuple(tuple(islice(rest, held)) for held in self.depth.held)
-
-    def _load(self, copy: Copy, index: Expr, to: Var) -> Stmt:
-        load = LoadRuns if isinstance(copy.view, RunView) else LoadView
-        return load(to, copy.view, self._coords(copy, index), copy.loaded, self.cloner.site(copy.site, "load"))
-
-    def _store(self, copy: Copy, slot: int, index: Expr, value: Expr) -> list[Stmt]:
-        """Behind the loads' latency what runs have brought of what does not exist is left out."""
-        trims: list[Stmt] = []
-        if isinstance(copy.view, RunView):
-            whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
-            trims = [Trim(whole, copy.view, self._coords(copy, index), value, copy.loaded)]
-            value = whole
-        stored = _as_stored(copy, value)
-        return [*trims, StoreShared(copy.tile, const(slot), stored, copy.layout, self.cloner.site(copy.site, "store"))]
 
     def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
         """Of the tile that an iteration multiplies."""

@@ -9,7 +9,7 @@ from convgen.ir.narrow import narrows, widened, widens
 from convgen.ir.narrow import rounded as narrowed
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.types import Type, VectorType, f16, f32, vector
+from convgen.ir.types import Type, VectorType, f16, f32, has_infinity, s8, u8, vector
 
 
 def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -31,7 +31,7 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
         return None if found is None else Pack(e.type, (found,))
     of, to, count = e.a.type.elem, e.type.elem, e.type.lanes
     if _is_made(of, facts):
-        between = next((t for t in (to, f16, f32) if widens(of, t)), None)
+        between = next((t for t in _ways(e) if widens(of, t)), None)
         if between is None:
             return None
         wide = widened(e.a, between)
@@ -39,6 +39,20 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
     if _is_made(to, facts) and narrows(f32, to):
         return narrowed(e.a.to(vector(f32, count)), to, saturate=isinstance(e, Saturate))
     return None
+
+
+def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
+    """What a narrow type may be widened to on the way, so that what is left to do, if anything, is a conversion alike.
+
+    An integer is to keep its sign, and an infinity is still to be made finite.
+    """
+    of, to = e.a.type.elem, e.type.elem
+    if of.is_int and to.is_int:
+        return (s8 if of.min < 0 else u8,)
+    wide = f16, f32
+    if isinstance(e, Saturate) and of.is_float and has_infinity(of):
+        return tuple(t for t in wide if t is not to)
+    return to, *wide
 
 
 def _again(e: Cast | Saturate, facts: TargetFacts) -> Expr:

@@ -23,6 +23,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.floats import Fma, Round
 from convgen.ir.products import BlockMma
+from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
 Masks = Callable[[int, "Reg | None"], Reg]  #: the lanes in which an element is true; where they go if made for it
@@ -64,7 +65,7 @@ class Elements(Vectors):
         """A register, or two for 64 bits, for each word of a value; with `scalar`, also a constant for all of them."""
         elem, size = e.type.elem, words_of(e.type.elem)
         if e.type.bits > 32 and e.type.bits % 32:
-            raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {e}")
+            raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {in_short(e)}")
         count = -(-e.type.bits // 32) // size
         inner = e.a if isinstance(e, x.Splat) else e
         if isinstance(inner, x.Const):
@@ -335,7 +336,7 @@ class Elements(Vectors):
             case x.Shuffle(a, order):
                 whole = self.masks(a)
                 return lambda i, into: whole(order[i], into)
-        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {e}")
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {in_short(e)}")
 
     def compared(self, e: x.Comparison) -> Masks:
         """The masks of a comparison of numbers."""
@@ -345,7 +346,7 @@ class Elements(Vectors):
             return self.compared(type(e)(e.a.to(wide), e.b.to(wide)))
         name = COMPARE.get((type(e), elem))
         if name is None:
-            raise Unsupported(f"given a comparison of {e.a.type}, wanted one that the vector unit has: {e}")
+            raise Unsupported(f"given a comparison of {e.a.type}, wanted one that the vector unit has: {in_short(e)}")
         a, b = self.words(e.a, scalar=True), self.words(e.b, scalar=not _is_constant(e.a))
         if elem.bits >= 32 or e.a.type.lanes == 1:
             return lambda i, into: self.out.valu(name, a[i], b[i], bank="s", size=2, into=into)

@@ -11,6 +11,7 @@ from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
+from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Kind, Type
 from convgen.ir.votes import AllLanes
 
@@ -98,7 +99,7 @@ class AmdScalars(Scalars):
                 made = self.elements.converted(e)
                 return self.out.salu_from_lane(made) if self.uniform(e) else made
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
-            raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {e}")
+            raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {in_short(e)}")
         return self._uniform(e) if self.uniform(e) else self._varying(e)
 
     # ------------------------------------------------------------ uniform
@@ -122,7 +123,7 @@ class AmdScalars(Scalars):
                 chosen, other = self.value(e.a), self.value(e.b)
                 self.condition(e.cond)
                 return self.out.salu("s_cselect_b32", chosen, other)
-        raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {in_short(e)}")
 
     def _where(self, e: x.Expr, chosen: Operand, name: str, size: int) -> Reg:
         """What is chosen where a uniform bool holds, else zero.
@@ -174,7 +175,7 @@ class AmdScalars(Scalars):
             case x.Select():
                 chosen, other = self.value(e.a), self.value(e.b)
                 return self._select(self.mask(e.cond), chosen, other)
-        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {in_short(e)}")
 
     def _multiply(self, e: x.Mul) -> Reg:
         """The 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
@@ -216,7 +217,7 @@ class AmdScalars(Scalars):
                 return self.out.salu(LOGIC[type(e)], self.mask(a), self.mask(b), size=2)
             case x.Not(a):
                 return self.out.salu("s_not_b64", self.mask(a), size=2)
-        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {in_short(e)}")
 
     def fits_u24(self, *es: x.Expr) -> bool:
         """Whether all values are provably in [0, 2^24)."""

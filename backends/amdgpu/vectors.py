@@ -24,6 +24,7 @@ from convgen.ir.expr import Cast, Const, Expr, Saturate, Splat, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.products import BlockMma
+from convgen.ir.text import in_short
 from convgen.ir.types import Type, VectorType, bf16, f32, s32, u32
 
 
@@ -92,7 +93,9 @@ class AmdVectors(Elements):
         source = self.held(e.a)
         how = plan(of.elem, to.elem, self.facts, saturate=isinstance(e, Saturate))
         if how is None:
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {e}")
+            raise Unsupported(
+                f"given a conversion from {of} to {to}, wanted one that {self.facts.name} has: {in_short(e)}"
+            )
         size = max(1, of.elem.bits // 32)
         elements = [self.tuple_of(view(source, i, size)) for i in range(0, -(-of.bits // 32), size)]
         dst = self.out.new("v", -(-to.bits // 32))

@@ -19,6 +19,7 @@ from convgen.backends.machine.vectors import single_words
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Expr
+from convgen.ir.text import in_short
 from convgen.ir.types import Kind, Type, f32, s32, u32
 
 Flags = Callable[[int], Reg]  #: the flags of the elements in each dword
@@ -127,7 +128,7 @@ class Choices(Operands):
                 return [self.spread(self.scalars.mask(a))] * e.type.lanes
             case x.Uniform(a):
                 return self.masks(a, 32)
-        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {e}")
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {in_short(e)}")
 
     def spread(self, flag: Reg) -> Reg:
         """All ones in the lanes of the flags, else zeros."""

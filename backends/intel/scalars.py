@@ -16,6 +16,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.fused import Fused
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import wrapped
+from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Kind, Type, s16
 from convgen.ir.uniform import Uniformity
 from convgen.ir.votes import AllLanes
@@ -104,7 +105,7 @@ class XeScalars(Scalars):
         if e.type.elem.is_bool:
             return self.kept(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
-            raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {e}")
+            raise Unsupported(f"given an expression of type {e.type}, wanted integers of 32 or 64 bits: {in_short(e)}")
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
 
     def _word_of(self, e: x.Expr, lane: int) -> Operand:
@@ -158,7 +159,7 @@ class XeScalars(Scalars):
                 uniform = self.uniform(e)
                 condition = self.condition(e.cond) if uniform else self.mask(e.cond)
                 return self._select(condition, chosen, other, kind, uniform)
-        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {in_short(e)}")
 
     def _addend(self, e: x.Expr) -> Operand:
         """The value of what is added, or multiplied before it is, perhaps with a sign that turns it on the way."""
@@ -248,7 +249,7 @@ class XeScalars(Scalars):
                     by = self._word(other)
                     if by is not None:
                         return self._product_wide(one, by)
-        raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {in_short(e)}")
 
     def _word(self, e: x.Expr) -> Operand | None:
         """The lower half of a 64-bit value whose upper one is zero; None if it may be another."""
@@ -380,7 +381,7 @@ class XeScalars(Scalars):
                 return self.mask(a)
             case AllLanes(a):
                 return self._agreed(a, out.lanes)
-        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {e}")
+        raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {in_short(e)}")
 
     def _bits(self, e: x.Expr) -> Operand:
         """A bool as an operand of logic on whole masks."""
@@ -412,7 +413,7 @@ class XeScalars(Scalars):
         if not _is_kept(e.a.type):
             return self.elements.compared(e)
         if e.a.type.bits == 64 and not self.out.generation.long_alu:
-            raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {e}")
+            raise Unsupported(f"given a comparison of 64 bits, wanted one of 32: {in_short(e)}")
         tested = self._bit_test(e, lanes) if into is None else None
         if tested is not None:
             return tested

@@ -23,12 +23,11 @@ from convgen.backends.machine.vectors import WORD_BYTES, Bytes, Parts, view
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Cast, Expr, Saturate, Var
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.text import in_short
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, u8
 
 #: element type -> what a dword of such elements is on the vector engine
 _DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
-#: instruction of the vector engine that adds a product -> one that begins a sum, and what that adds to
-_BEGINNINGS: dict[str, tuple[str, tuple[Operand, ...]]] = {"mad": ("mul", ()), "dp4a": ("dp4a", (Literal(0, "w"),))}
 
 
 class XeVectors(Elements):
@@ -64,6 +63,10 @@ class XeVectors(Elements):
         return self._gather([held for held, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
+        if offset % 8 or bits % 8:  # within bytes, of which moves bring whole ones
+            dst, moved = self.out.new("v"), (region(word, "ud"), Literal(offset, "uw"))
+            self.out.emit("shr", (region(dst, "ud"),), moved, lanes=self.out.lanes)
+            return dst
         if offset % bits or bits // 8 not in UNSIGNED:
             return self._gather([word], [tuple(range(offset // 8, (offset + bits) // 8))])
         dst, part = self.out.new("v"), region(word, UNSIGNED[bits // 8], offset // bits, 32 // bits)
@@ -80,10 +83,10 @@ class XeVectors(Elements):
         integers = of.elem.is_int and to.elem.is_int
         if integers and not saturates and of.elem.bits == to.elem.bits:
             return self.tuple_of(self.held(e.a))
-        narrows = integers and to.elem.bits < of.elem.bits
+        narrows = integers and 8 <= to.elem.bits < of.elem.bits  # moves bring whole bytes
         first, wraps = CONVERSIONS.get((of.elem, to.elem)), narrows and not saturates
         if (first is None and not wraps) or (saturates and not narrows):
-            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {e}")
+            raise Unsupported(f"given a conversion from {of} to {to}, wanted one that moves make: {in_short(e)}")
         if first not in (None, to.elem):
             return self.tuple_of(self.held(e.a.to(retyped(of, first)).to(e.type)))
         source = self.held(e.a)
@@ -179,8 +182,10 @@ class XeVectors(Elements):
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], TYPES[atom.acc]
         for j in range(atom.m):
             row, factors = dst.words(j, 1), (region(a, first), region(b, second, j, 0))
-            code, addends = _BEGINNINGS[name]
-            if start is not None:
-                code, addends = name, (region(start.words(j, 1), sums),)
-            self.out.emit(code, (region(row, sums),), (*addends, *factors), lanes=self.out.lanes, comment=comment)
+            addend = self._nothing(name) if start is None else region(start.words(j, 1), sums)
+            self.out.emit(name, (region(row, sums),), (addend, *factors), lanes=self.out.lanes, comment=comment)
             comment = ""
+
+    def _nothing(self, name: str) -> Operand:
+        """What the first product of a sum is added to: a zero, to which one of a minus zero makes no difference."""
+        return Literal(0, "w") if name == "dp4a" else region(self.out.kept(Literal(0, "ud")), "f", 0, 0)

@@ -16,6 +16,7 @@ from convgen.backends.machine.scalars import Scalars
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Binary, Cast, Const, Expr, Mma, Pack, Saturate, Shuffle, Slice, Splat, Var
 from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
@@ -69,7 +70,7 @@ class Vectors(ABC):
 
     def computed(self, e: Expr) -> Parts:
         """The value of an operation that has no row in `elementwise`."""
-        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {e}")
+        raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {in_short(e)}")
 
     def held(self, e: Expr) -> Parts:
         """The vector registers that hold a vector, or one element a lane."""

@@ -66,7 +66,8 @@ def check_row(row: Entry) -> None:
         data[key].text()
     data["config"].text(empty=True)
     data["seconds"].number()
-    data.optional_text("error")
+    if data["error"].value is not None:
+        data["error"].text()
     if data["run"].value is not None:
         for key in ("checked", "mismatches"):
             data["run"][key].integer(0, 1 << 62)

@@ -36,6 +36,7 @@ Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an
 
 _DIMS = "nm"
 _OWN = "own"  #: the number of a position among those of a subgroup
+_LINKS = 96  #: products, each added to the one before: what walks an expression takes several frames for each
 _TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
 
 
@@ -60,14 +61,20 @@ def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
     """Zero where all elements of some vectors are finite, else a NaN, in each lane."""
     elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
     none = zeros(vector(elem, count))
-    found: Expr = none
-    for each in seen:
-        for n in range(0, each.type.lanes, count):
-            found = fma(Slice(each, n, count), none, found)
+    parts: list[Expr] = [Slice(each, n, count) for each in seen for n in range(0, each.type.lanes, count)]
+    found, *others = _chained(parts, none)
+    while others:
+        found, *others = _chained([found, *others], none)
     any_of_them: Expr = const(0, elem)
     for n in range(count):
         any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
     return any_of_them
+
+
+def _chained(parts: Sequence[Expr], none: Expr) -> list[Expr]:
+    """One value of some each, zero where they are finite: of no more than can stand inside one another."""
+    runs = (parts[at : at + _LINKS] for at in range(0, len(parts), _LINKS))
+    return [reduce(lambda found, part: fma(part, none, found), run, none) for run in runs]
 
 
 @frozen

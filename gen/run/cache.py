@@ -54,8 +54,8 @@ class Cache:
 
     def get(self, key: str, problem: Problem) -> Code | None:
         """The code of a key, but for its tiles; None if there is none that can be read."""
-        found = None if self._store is None else self._store.get(_KIND, key)
         try:
+            found = None if self._store is None else self._store.get(_KIND, key)
             return None if found is None else _thawed(found, problem)
         except (UserError, ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -198,6 +198,8 @@ def _array(text: str, name: str) -> Array:
         dtype = reference.numpy_type(types.scalar(shaped["type"]).name)
     except (KeyError, ValueError, UserError):
         raise UserError(f"given the type {shaped['type']} of {name}, wanted one such as f32, bf16 or s8") from None
+    if dtype in types.half_bytes():
+        raise UserError(f"given the type {shaped['type']} of {name}, wanted one of whole bytes: u8 for two of these")
     if np.prod([float(size) for size in dims]) * dtype.itemsize > _MOST_BYTES:
         raise UserError(f"given {name}={text}, wanted at most {_MOST_BYTES} bytes")
     return np.zeros(dims, dtype)

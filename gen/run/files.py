@@ -45,23 +45,30 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
 
 
 def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
-    """Write every file, each complete, with the folders they need, or nothing. Raises UserError, naming the knob."""
-    ready = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    """Write every file, each complete, with the folders they need, or nothing. Raises UserError, naming the knob.
+
+    A link stays one, to what is written; what is there and no file, a device or a pipe, stays as it is.
+    """
+    ready: dict[Path, tuple[Path, Path]] = {}  #: where each is to be, and where it is made
     placed: list[Path] = []
     folders: list[Path] = []  #: made for them, those within others first
     at = Path()
     try:
-        for at, temporary in ready.items():
-            folders[:0] = [folder for folder in (at.parent, *at.parent.parents) if not folder.exists()]
-            at.parent.mkdir(parents=True, exist_ok=True)
-            if at.is_dir():
-                raise IsADirectoryError(0, "is a directory")
-            temporary.write_bytes(contents[at])
-        for at, temporary in ready.items():
-            temporary.replace(at)
-            placed.append(at)
+        for at, content in contents.items():
+            place = Path(os.path.realpath(at)) if at.is_symlink() else at
+            folders[:0] = [folder for folder in (place.parent, *place.parent.parents) if not folder.exists()]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if at.exists() and not at.is_file():
+                raise OSError(0, "is a directory" if at.is_dir() else "is a device or a pipe")
+            made = place.with_name(f".{place.name}.{os.getpid()}")
+            ready[at] = place, made
+            made.write_bytes(content)
+        for at in ready:
+            place, made = ready[at]
+            made.replace(place)
+            placed.append(place)
     except BaseException as error:
-        for path in [*ready.values(), *placed]:
+        for path in [*(made for _, made in ready.values()), *placed]:
             with suppress(OSError, ValueError):
                 path.unlink(missing_ok=True)
         for folder in folders:
@@ -70,5 +77,5 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
         if not isinstance(error, OSError | ValueError):  # the latter at a NUL
             raise
         named = getattr(error, "filename", None)
-        where = at if named is None or named == str(ready.get(at)) else named
+        where = at if named is None or named in map(str, ready.get(at, ())) else named
         raise UserError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}, at {knob}") from None

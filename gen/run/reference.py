@@ -366,6 +366,8 @@ def gather(layout: Layout, dtype: str, memory: npt.NDArray[np.uint8], index: Seq
 def _elements(memory: npt.NDArray[np.uint8], dtype: str) -> Array:
     """All whole elements of some bytes."""
     element = numpy_type(dtype)
+    if element in types.half_bytes():
+        return np.stack([memory & np.uint8(0xF), memory >> np.uint8(4)], axis=-1).reshape(-1).view(element)
     return memory[: len(memory) // element.itemsize * element.itemsize].view(element)
 
 

@@ -1,6 +1,7 @@
 """What convgen keeps between runs, in a sqlite file: results of a batch by problem, compiled code by what made it.
 
 An entry is there as soon as it is added, or not at all, whatever ends the process. Several processes may share a file.
+Each is kept behind a seal, by which it is known to be as it was added: sqlite does not notice what disks make of it.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 
 from convgen.ir.error import UserError
 
 _APPLICATION = 0x63766E67  #: by which sqlite files of convgen are known (PRAGMA application_id)
+SEAL = 16  #: bytes before a value
 _SECONDS = 30.0  #: for which one process waits until another has written
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
 
@@ -24,6 +27,7 @@ class Store:
         self.path, self.knob = path, knob
         with self._errors():
             self._db = sqlite3.connect(path, timeout=_SECONDS, isolation_level=None)
+            self._db.text_factory = bytes  # of what others have put there
         try:
             with self._errors():
                 self._prepare()
@@ -59,15 +63,24 @@ class Store:
             raise UserError(f"cannot use {str(self.path)!r}: {error}, at {self.knob}") from None
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The value of a key."""
+        """The value of a key. Raises UserError for one that is not as it was added."""
         with self._errors():
             found = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
-        return None if found is None else bytes(found[0])
+        if found is None:
+            return None
+        (kept,) = found
+        if not isinstance(kept, bytes) or kept[:SEAL] != _seal(kind, key, kept[SEAL:]):
+            raise UserError(
+                f"given entry {key} of {self.path} that is damaged, wanted it as it was kept, at {self.knob}"
+            )
+        return kept[SEAL:]
 
     def add(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value."""
         with self._errors():
-            self._db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (kind, key, value))
+            self._db.execute(
+                "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (kind, key, _seal(kind, key, value) + value)
+            )
 
     @property
     def size(self) -> int:
@@ -85,3 +98,7 @@ class Store:
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
+
+
+def _seal(kind: str, key: str, value: bytes) -> bytes:
+    return blake2b(f"{kind} {key} ".encode() + value, digest_size=SEAL).digest()

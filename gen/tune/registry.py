@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -133,6 +134,8 @@ def read(path: Path) -> Registry:
     """The registry in a file. Raises UserError."""
     try:
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise UserError(f"given {path} that is a device or a pipe, wanted a registry, at {KNOB}")
         if status.st_size > _MOST_BYTES:
             raise UserError(f"given {path} of more than {_MOST_BYTES >> 20} MiB, wanted a registry, at {KNOB}")
         return _parsed(path, status.st_mtime_ns, status.st_size)

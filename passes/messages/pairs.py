@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from convgen.ir.error import Unsupported
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Add, Const, Expr, Mul, Var, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -55,10 +55,10 @@ def check_pairs(view: View) -> None:
 
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:
-    """A fragment whose registers hold pairs along a dim. Raises Unsupported where they do not stand in pairs."""
+    """A fragment whose registers hold pairs along a dim. Raises DoesNotFit where they do not stand in pairs."""
     first = next((d for d in layout.digits if d.dim == dim and d.size > 1), None)
     if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
-        raise Unsupported(f"given a fragment {layout}, wanted pairs of neighbours along {dim} in its registers")
+        raise DoesNotFit(f"no pairs of neighbours along {dim} in the registers of a fragment {layout}")
     digits = [evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]
     return evolve(layout, digits=tuple(d for d in digits if d.size > 1))
 

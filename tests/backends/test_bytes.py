@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from convgen.backends import target as targets
+from convgen.driver import compile
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.expr import Expr, Shuffle
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.types import Type, f32, s8, s32, u8, vector
+from convgen.ir.types import Type, f32, s8, s32, u4, u8, vector
 from convgen.passes import pipeline
 from tests.backends.intel.random_kernels import assert_simulates
 
@@ -68,6 +70,36 @@ def test_parts_that_no_message_moves_together(target: str) -> None:
     """Rows of an odd length begin anywhere, so bytes come and go one by one."""
     given = RANDOM.integers(0, 256, LANES[target] * (EACH + 1), np.uint8)
     check(target, s8, given, s8, off=1)
+
+
+@TARGETS
+@pytest.mark.parametrize(("start", "count"), [(1, 2), (3, 4), (9, 2), (1, 6), (2, 4), (8, 8)])
+def test_nibbles_that_begin_within_bytes(target: str, start: int, count: int) -> None:
+    """Some of sixteen, and all of them again."""
+    lanes = LANES[target]
+    k = KernelBuilder("k", width=lanes)
+    x, y = k.buffer("x", u4, 16 * lanes), k.buffer("y", u4, 8 * lanes)
+    held = k.global_load("held", vector(u4, 16), k.surface(x), Lane() * 8)
+    parts = (Slice(held, start, count), Slice(held, 8, 8 - count)) if count < 8 else (Slice(held, start, count),)
+    k.global_store(k.surface(y), Pack(vector(u4, 8), parts), Lane() * 4)
+    kernel = k.done()
+    memory = {"x": RANDOM.integers(0, 256, 8 * lanes, np.uint8), "y": np.zeros(4 * lanes, np.uint8)}
+    assert_simulates(target, kernel, pipeline.run(kernel, targets.get(target).facts), memory)
+
+
+@TARGETS
+@pytest.mark.parametrize("of", [s32, f32, u8], ids=str)
+def test_nothing_is_converted_to_nibbles(target: str, of: Type) -> None:
+    """It is refused in one line, however much was computed before."""
+    lanes = LANES[target]
+    k = KernelBuilder("k", width=lanes)
+    x, y = k.buffer("x", of, 2 * lanes), k.buffer("y", u4, 2 * lanes)
+    held = k.global_load("held", vector(of, 2), k.surface(x), Lane() * (2 * of.bytes))
+    value = held * held
+    k.global_store(k.surface(y), (value * value + value).to(vector(u4, 2)), Lane())
+    with pytest.raises(Unsupported, match=r"given a conversion from .* to u4x2, wanted one that") as caught:
+        compile(k, target)
+    assert "\n" not in str(caught.value)
 
 
 @TARGETS

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from convgen.commands import batch, cli
+from convgen.run.store import SEAL
 from tests.gen import perilous
 
 KNOBS = "--dir=FWD_D --dt=f16\n"
@@ -216,7 +217,7 @@ def journal() -> list[dict[str, Any]]:
     with closing(sqlite3.connect("j")) as db:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return []
-        return [json.loads(value) for (value,) in db.execute("SELECT value FROM entries")]
+        return [json.loads(value[SEAL:]) for (value,) in db.execute("SELECT value FROM entries")]
 
 
 #: Problems of a batch that is to be caught in the middle, even where the test gets no turn for a while.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,18 @@ def test_damage_costs_no_more_than_time(folder: Path, built: list[str]) -> None:
     assert len(built) == 2
     with sqlite3.connect(file) as db:  # what is read is replaced by what is right
         assert db.execute("SELECT count(*) FROM entries WHERE length(value) < 1000").fetchone() == (0,)
+
+
+def test_a_bit_that_a_disk_has_changed_costs_no_more_than_time(folder: Path, built: list[str]) -> None:
+    """In the object as well, where no text tells."""
+    assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
+    (right,) = (path.read_bytes() for path in folder.glob("k.hsaco"))
+    with closing(sqlite3.connect(folder / "cache" / "code.sqlite")) as db, db:
+        (value,) = db.execute("SELECT value FROM entries").fetchone()
+        db.execute("UPDATE entries SET value = ?", (value[:-1] + bytes([value[-1] ^ 1]),))
+    assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
+    assert len(built) == 2
+    assert (folder / "k.hsaco").read_bytes() == right
 
 
 def test_a_cache_that_cannot_be_kept(

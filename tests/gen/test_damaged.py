@@ -9,6 +9,7 @@ import copy
 import json
 import resource
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -185,7 +186,7 @@ def test_what_is_too_large_is_refused_at_the_door(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-ROW = {
+ROW: dict[str, Any] = {
     "exit": 0,
     "said": "convgen: note: one\nconvgen: note: two\n",
     "kept": False,
@@ -245,6 +246,24 @@ def test_damaged_journals(tmp_path: Path, count: int, seed: int) -> None:
         path.write_bytes(content)
         found = read(path, "a")
         assert found is None or isinstance(found, UserError) or found["exit"] in range(4)
+
+
+@pytest.mark.parametrize("value", ["'{}'", "1.5", "1234567890123", "-3", "NULL", "x'7b7d'", "value || 'x'"])
+def test_entries_that_are_not_as_they_were_kept(tmp_path: Path, value: str) -> None:
+    """Also of other types, of which sqlite keeps any anywhere."""
+    path = tmp_path / "journal"
+    with closing(Journal(path)) as journal:
+        journal.add("a", ROW)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE entries SET value = {value}")
+    assert str(read(path, "a")) == f"given entry a of {path} that is damaged, wanted it as it was kept, at {KNOB}"
+
+
+def test_a_row_without_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with closing(Journal(path)) as journal:
+        journal.add("a", {**ROW, "data": {name: value for name, value in ROW["data"].items() if name != "error"}})
+    assert str(read(path, "a")) == f"given no 'error', wanted one, at data of entry a of {path}"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

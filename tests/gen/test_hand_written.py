@@ -15,7 +15,7 @@ import convgen as cg
 from convgen.backends.target import get
 from convgen.commands import cli
 from convgen.ir import types as t
-from convgen.ir.build import matrix
+from convgen.ir.build import Index, matrix
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Lane, const
 from convgen.ir.layout.digits import Digit, Space
@@ -195,3 +195,79 @@ def test_a_value_added_to_itself() -> None:
     k.global_store(y, k.let("m", v + v), Lane() * 4)
     x_values = np.arange(64, dtype=np.float32)
     assert np.array_equal(cg.simulate(cg.compile(k), x=x_values), 2 * x_values)
+
+
+@pytest.mark.parametrize("elem", [t.s4, t.u4, t.f4_e2m1])
+def test_elements_of_four_bits_come_back(elem: t.Type) -> None:
+    k = cg.Kernel("copy")
+    x, y = (k.surface(k.buffer(n, elem, 256)) for n in "xy")
+    k.global_store(y, k.global_load("v", t.vector(elem, 4), x, Lane() * 2), Lane() * 2)
+    given = (np.arange(256) % 16).astype(np.uint8).view(elem.numpy)
+    found = cg.simulate(cg.compile(k), x=given)
+    assert np.array_equal(found.view(np.uint8), given.view(np.uint8))
+
+
+def copied(looped: bool, published: bool = True) -> cg.Kernel:
+    """y = x, 16 x 32 halves, by way of shared memory: once, or 4 x 32 at a time in a loop that begins otherwise."""
+    k = cg.Kernel("copied")
+    rows = 4 if looped else 16
+    x, y = (matrix(k.buffer(name, t.f16, 16 * 32), 16, 32) for name in "xy")
+    tile = k.shared("tile", t.f16, rows, 32)
+    inner = Digit("col", 2, Space.REGISTER, 1), Digit("col", 16, Space.LANE, 1), Digit("row", 4, Space.LANE, 16)
+    there = Fragment(("row", "col"), (*inner, Digit("row", rows // 4, Space.REGISTER, 2)))
+    back = Fragment(("row", "col"), (Digit("row", rows, Space.REGISTER, 1), Digit("col", 32, Space.LANE, 1)))
+
+    def through(at: Index) -> None:
+        k.copy(tile, x, (at, 0), there)
+        if published:
+            k.barrier()
+            k.store_view(y, (at, 0), k.load_shared("v", tile, back), back)
+
+    if looped and published:
+        with k.loop("i", 0, 4) as loop:
+            through(loop.var * 4)
+            k.barrier()
+    elif looped:
+        with k.loop("i", 0, 4) as loop:
+            k.barrier()
+            through(loop.var * 4)
+    else:
+        through(0)
+    return k
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_copy_that_no_loop_pipelines(target: str, looped: bool) -> None:
+    given = np.arange(16 * 32, dtype=np.float16)
+    assert np.array_equal(cg.simulate(cg.compile(copied(looped), target), x=given), given)
+
+
+def test_a_loop_that_begins_like_a_pipelined_one_is_one() -> None:
+    with pytest.raises(Unsupported, match=r"given loop i, .*, wanted barrier, copies, barrier, compute"):
+        cg.compile(copied(looped=True, published=False))
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpg"])
+def test_more_shared_memory_than_there_is_is_refused(target: str) -> None:
+    facts = get(target).facts
+    k = cg.Kernel("k", width=facts.subgroup_size)
+    tile = k.shared("tile", t.s32, 1024, facts.shared_bytes // 4096 + 1)
+    k.shared_write(tile, Lane(), Lane() * 4)
+    k.global_store(k.surface(k.buffer("y", t.s32, 64)), k.shared_read("v", t.s32, tile, Lane() * 4), Lane() * 4)
+    wanted = f"given kernel k, wanted one that fits: {tile.bytes} bytes of shared memory, at most {facts.shared_bytes}"
+    with pytest.raises(UserError, match=wanted):
+        cg.compile(k, target)
+
+
+def test_a_kernel_that_has_no_meaning_is_refused() -> None:
+    """It is no defect of convgen, though one like it behind a pass would be."""
+    k = cg.Kernel("k")
+    x, y = (matrix(k.buffer(name, t.f32, 64), 8, 8) for name in "xy")
+    digits = Digit("row", 8, Space.LANE, 1), Digit("col", 8, Space.LANE, 8)
+    given = Fragment(("row", "col"), digits)
+    turned = Fragment(("row", "col"), (Digit("col", 8, Space.LANE, 1), Digit("row", 8, Space.LANE, 8)))
+    k.store_view(y, (0, 0), k.load_view("v", x, (0, 0), given), turned)
+    with pytest.raises(UserError, match="given a kernel that breaks a rule of the IR, k: a value distributed") as found:
+        cg.compile(k)
+    assert "^ a value distributed" in found.value.__notes__[0]

@@ -248,6 +248,18 @@ def test_pack_places_elements_at_their_offsets(tag: str, dims: tuple[int, ...], 
     assert np.array_equal(np.broadcast_to(reference.gather(layout, dtype, memory, index), dims), logical)
 
 
+@pytest.mark.parametrize("dtype", ["s4", "u4", "f4_e2m1"])
+@pytest.mark.parametrize(("tag", "dims"), [("ab", (3, 8)), ("ba", (3, 5)), ("a", (7,))])
+def test_elements_of_four_bits_are_unpacked_as_they_were_packed(dtype: str, tag: str, dims: tuple[int, ...]) -> None:
+    layout = Layout.from_tag(tag, dims)
+    logical = (np.arange(np.prod(dims)) % 16).astype(np.uint8).reshape(dims).view(reference.numpy_type(dtype))
+    memory = reference.pack(layout, logical)
+    assert memory.size == -(-logical.size // 2)
+    assert np.array_equal(reference.unpack(layout, dtype, memory).view(np.uint8), logical.view(np.uint8))
+    index = list(np.indices(dims))
+    assert np.array_equal(reference.gather(layout, dtype, memory, index).view(np.uint8), logical.view(np.uint8))
+
+
 def test_bf16_is_mldtypes() -> None:
     assert reference.numpy_type("bf16") == np.dtype(ml_dtypes.bfloat16)
 

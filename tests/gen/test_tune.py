@@ -155,6 +155,16 @@ def test_a_link_stays_one() -> None:
     assert registry.read(Path("shared/team.registry")) == Registry.parse(LINE, "r")
 
 
+def test_a_pipe_is_no_registry_and_stays_one() -> None:
+    """Nor is it waited for."""
+    os.mkfifo("r")
+    entry = Entry.parse(LINE, "")
+    for use in (lambda: registry.read(Path("r")), lambda: registry.add(Path("r"), [entry])):
+        with pytest.raises(UserError, match="given r that is a device or a pipe, wanted a registry, at --registry"):
+            use()
+    assert Path("r").is_fifo()
+
+
 def test_writers_keep_each_others_lines() -> None:
     """What another process has written since is read again."""
     registry.add(Path("r"), [Entry.parse(LINE, "")])

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
-from convgen.ir.error import VerifyError
+from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Mma, Var, const, var
 from convgen.ir.interp import InterpError
 from convgen.ir.mutate import mutate, postorder, substitute
@@ -301,5 +301,5 @@ def test_a_statement_among_the_copies_is_refused() -> None:
         stmts.insert(2, Let(var("odd"), const(1)))
         return replace(s, body=block(*stmts))
 
-    with pytest.raises(VerifyError, match="not barrier, copies, barrier, compute"):
+    with pytest.raises(Unsupported, match="wanted barrier, copies, barrier, compute"):
         buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))

@@ -22,7 +22,13 @@ from convgen.passes import pipeline
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
 WIDER = [(a, b) for a in (*WIDENED, t.e8m0) for b in (t.f16, t.bf16, t.f32, t.s8, t.u8) if widens(a, b)]
 NARROWER = [(t.f32, to) for to in (t.f8_e4m3, t.f8_e5m2)]
-ROWS = [*((a, b, False) for a, b in WIDER), *((a, b, s) for a, b in NARROWER for s in (False, True))]
+INTEGERS = [(a, b) for a in (t.s4, t.u4) for b in (t.s8, t.u8, t.s16, t.u16, t.s32, t.u32)]
+ROWS = [
+    *dict.fromkeys((a, b, False) for a, b in (*WIDER, *INTEGERS)),
+    *((a, b, s) for a, b in NARROWER for s in (False, True)),
+    *((a, b, True) for a, b in INTEGERS),
+    *((t.f8_e5m2, b, True) for b in (t.f16, t.bf16, t.f32)),
+]
 ELEMENTS = 1024
 
 

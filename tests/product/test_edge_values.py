@@ -15,6 +15,7 @@ import pytest
 import convgen as cg
 from convgen import driver
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul
 from convgen.run import reference
 from tests.strategies import always
 
@@ -206,3 +207,14 @@ def test_a_nan_of_diff_dst_reaches_its_channel_of_the_bias_gradient_only(determi
     found = cg.simulate(driver.compile(driver.build(problem)), **inputs)
     assert np.flatnonzero(np.isnan(found["diff_bia"])).tolist() == [3]
     assert np.unique(np.argwhere(np.isnan(found["diff_wei"]))[:, 0]).tolist() == [3]
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpg", "xehpc"])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_a_sum_of_minus_zeros_is_zero(dtype: str, target: str) -> None:
+    """It begins with zero, also where K is one block and no product is of padding."""
+    problem = Matmul.parse("16x16:16x16", dt=dtype)
+    src, wei = (np.full((16, 16), value, reference.numpy_type(dtype)) for value in (0, -1))
+    found = cg.simulate(driver.compile(driver.build(problem, target)), src=src, wei=wei)
+    assert np.array_equal(bits(found), bits(reference.whole(problem, {"src": src, "wei": wei}, "dst")))
+    assert not np.signbit(found).any()

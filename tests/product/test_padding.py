@@ -214,3 +214,11 @@ def test_random_small_groups(problem: Conv, target: str, number: int, data: st.D
     places = st.tuples(*(st.integers(0, size - 1) for size in dims))
     values = data.draw(st.dictionaries(places, st.sampled_from([NAN, INF, -INF]), max_size=4))
     np.testing.assert_array_equal(*results(problem, target, code.config, corners(problem) | values))
+
+
+@pytest.mark.parametrize("at", [(0, 0, 0, 0, 0), (1, 1, 3, 1, 2), (2, 2, 7, 2, 4)])
+def test_of_more_sums_than_stand_in_one_expression(at: tuple[int, ...]) -> None:
+    """Each lane has 128 to look at."""
+    problem = Conv.parse("g3mb1ic24oc9ih3kh3sh1ph1iw5kw5sw3pw4", dir="BWD_D", dt="f32:f16:f16")
+    config = "tile=128x64x32 waves=1x4 mma=16x8x16 slots=2 taps=fused subtiles=2 phases=columns"
+    check(problem, "xehpc", config, {at: NAN})
