@@ -7,7 +7,7 @@ stands in the varying part, and a lane that must not access gets an offset beyon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Expr, Slice, Surface, Uniform
@@ -74,7 +74,9 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
     for start in range(0, access.layout.registers, runs.count):
         at, run = runs.at(start), runs.of(start)
         leaving = masks.leaving(at)
-        varying, uniform, imm = _displaced(*_offset(access, window, at, leaving), run, access)
+        # What is moved back along a run may begin before the block that the uniform part would tell.
+        together = (runs.inner.name,) if run.moves_back else ()
+        varying, uniform, imm = _displaced(*_offset(access, window, at, leaving, together), run, access)
         masks.outside = run.outside
         if not runs.is_skewed:
             varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
@@ -150,12 +152,16 @@ def _run(access: TileAccess, positions: Positions, widest: int) -> int:
 
 
 def _offset(
-    access: TileAccess, window: Window, positions: Mapping[str, Position], leaving: Leaving = ()
+    access: TileAccess,
+    window: Window,
+    positions: Mapping[str, Position],
+    leaving: Leaving = (),
+    together: Collection[str] = (),
 ) -> tuple[Expr, Expr, int]:
     """(varying, uniform, immediate) in bytes from the window's start; where offsets show what is `leaving`, nothing of
-    these dims is uniform.
+    these dims is uniform, nor of those whose parts stay `together`.
     """
-    shown = {d.name for d, shows in leaving if shows}
+    shown = {*together, *(d.name for d, shows in leaving if shows)}
     varying: Expr = ZERO
     uniform: Expr = ZERO
     imm = access.view.skew

@@ -103,6 +103,11 @@ class Run:
         return sum(e.amounts[0] for e in self.edges if e.is_fixed)
 
     @property
+    def moves_back(self) -> bool:
+        """Whether it may be displaced to where it begins sooner."""
+        return any(min(e.amounts) < 0 for e in self.edges)
+
+    @property
     def varying(self) -> Expr:
         """Elements by which a lane's is displaced besides."""
         total: Expr = ZERO

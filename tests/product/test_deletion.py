@@ -41,6 +41,16 @@ KERNELS: dict[str, tuple[str, dict[str, str], str]] = {
         {"dt": "f16"},
         "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 stages=2 taps=split acc=v padding=zeros",
     ),
+    "four stages": (
+        "mb1ic128ih6oc32kh3ph1",
+        {"dt": "f16"},
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 stages=4 taps=split acc=v padding=zeros",
+    ),
+    "three slots and three stages": (
+        "mb1ic128ih6oc32kh3ph1",
+        {"dt": "f16"},
+        "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 stages=3 taps=split acc=v padding=zeros",
+    ),
     "one slot": (
         "mb1ic16ih6oc32kh3ph1",
         {"dt": "bf16:bf16:f32"},

@@ -16,7 +16,10 @@ from convgen.run import reference, verify
 pytestmark = pytest.mark.in_turn(4)
 
 TILE = "tile=32x32x32 waves=2x1 mma=16x16x16"
-DEEP = ("slots=1 stages=2", "slots=2 stages=2", "slots=2 stages=3", "slots=3 stages=2", "slots=4", "slots=4 stages=4")
+DEEP = (
+    *("slots=1 stages=2", "slots=2 stages=2", "slots=2 stages=3", "slots=2 stages=4"),
+    *("slots=3 stages=2", "slots=3 stages=3", "slots=4", "slots=4 stages=4"),
+)
 
 
 @pytest.mark.parametrize("words", DEEP)

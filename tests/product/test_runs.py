@@ -77,6 +77,14 @@ def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | 
     assert groups is not None or outcome.checked == sum(sizes)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("ways", ["slots=1", "slots=3 stages=3"])
+def test_the_last_run_of_a_row_is_moved_back_over_where_its_block_begins(ways: str, target: str) -> None:
+    """By more than its lane is ahead: of the first window the lane's offset alone would be negative."""
+    problem = Conv.parse("mb1ic5iw8oc4ow2kw7sw2pw1", dir="FWD_D", dt="f16", **LAST)
+    check(problem, target, config_of("FWD_D", "f16", target, 32, ways), 5)
+
+
 @pytest.mark.parametrize("shape", [STEM, SHAPES[1], SHAPES[2], SHAPES[3]])
 @pytest.mark.parametrize("tile_k", [48, 64])
 def test_one_window_is_all_that_a_sum_sees(shape: str, tile_k: int) -> None:
