@@ -1,13 +1,21 @@
-"""What generating a kernel costs: by stage when warm, and whole commands when cold."""
+"""What generating a kernel costs: by stage when warm, and whole commands when cold.
+
+With PYTHON, one that has Triton, also what each case of `whole.py` costs from problem to object, beside Triton's kernel
+for it (`triton_kernels.py`): seconds of processors, best of three runs of warm compilers.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
+from time import process_time
 
+import whole
 from lib.figures import Figure, best, main
 
 from convgen import driver
@@ -20,6 +28,8 @@ LAYERS = {
     "res4b 3x3": "mb1ic256ih14oc256oh14kh3ph1",
     "res5a 1x1": "mb1ic512ih7oc2048oh7kh1ph0",
 }
+TRITON = Path(__file__).with_name("triton_kernels.py")
+OF_TRITON = 0.3  #: of Triton's time, at most
 WARM = 0.08  #: seconds of Python that a typical kernel may take
 PEER = "import numpy"
 CONVGEN = [str(Path(sys.executable).with_name("convgen"))]
@@ -39,7 +49,25 @@ def stages(descriptor: str) -> dict[str, float]:
     return min(runs[1:], key=lambda run: sum(run.values()))
 
 
-def measure() -> Iterator[Figure]:
+def beside_triton(python: Path, target: str = "gfx942") -> Iterator[Figure]:
+    """A kernel's cost in seconds of processors; the cases' geometric mean of the ratio comes last."""
+    command = [str(python), str(TRITON), "--seconds", "--target", target]
+    theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    rounds = [[_processor_seconds(case, target) for case in whole.CASES] for _ in range(4)]
+    ours = {case.title: min(each) for case, each in zip(whole.CASES, zip(*rounds[1:]))}
+    for case, seconds in ours.items():
+        yield Figure(case, seconds * 1e3, "ms", "Triton", seconds / theirs[case])
+    mean, of_triton = geometric_mean(ours.values()), geometric_mean(theirs[case] for case in ours)
+    yield Figure("geometric mean of the cases", mean * 1e3, "ms", "Triton", mean / of_triton, OF_TRITON)
+
+
+def _processor_seconds(case: whole.Case, target: str) -> float:
+    start = process_time()
+    driver.compile(driver.build(case.problem, target))
+    return process_time() - start
+
+
+def measure(triton: Path | None) -> Iterator[Figure]:
     numpy = cold([sys.executable, "-c", PEER])
     yield Figure(f"python -c '{PEER}'", numpy * 1e3, "ms")
     layers = {name: stages(descriptor) for name, descriptor in LAYERS.items()}
@@ -56,7 +84,9 @@ def measure() -> Iterator[Figure]:
         knobs = ["--dir", "FWD_D", "--dt", "f16", "-o", f"{folder}/k"]
         conv = cold([*CONVGEN, "conv", "--no-cache", *knobs, LAYERS["res2a 3x3"]])
     yield Figure("convgen conv, cold, no --run", conv * 1e3, "ms", PEER, conv / numpy, 5.5)
+    if triton is not None:
+        yield from beside_triton(triton)
 
 
 if __name__ == "__main__":
-    main("Generating kernels", measure)
+    main("Generating kernels", measure, python="one that has Triton, to compare with")

@@ -2,6 +2,7 @@
 
     python bench/triton_kernels.py FOLDER --target gfx942 --target gfx950
 
+With --seconds it prints what compiling each case costs instead, with the first of the tiles, as `generate.py` wants it.
 No GPU is needed. One kernel serves products and convolutions, forward and of data gradients: rows are pixels, columns
 output channels, K goes tap by tap, or through all taps' channels where these are few. Data gradients with strides are a
 launch a phase. Weight gradients share out pixels; their sums meet in a second launch. Each case is compiled with all of
@@ -13,9 +14,10 @@ the tiles of a list, of which `peers.py` keeps the best.
 import argparse
 import json
 import tempfile
-from itertools import product
+from itertools import islice, product
 from math import ceil
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import triton
 import triton.language as tl
@@ -31,9 +33,9 @@ LAYERS = {
     "3x3 256ch": (32, 256, 14, 256, 14, 3, 1, 1),
     "3x3 512ch": (32, 512, 7, 512, 7, 3, 1, 1),
     "stem": (32, 3, 224, 64, 112, 7, 2, 3),
+    "GEMM": (4096, 4096, 1, 4096, 1, 1, 1, 0),
 }
 BYTES = "3x3 64ch", "3x3 256ch", "3x3 512ch"
-SIDE = 4096  #: of the product
 WARPS = (
     (128, 128, 4),
     (128, 64, 4),
@@ -128,11 +130,18 @@ def sum_of_parts(W, OUT, COUNT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.con
     tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=at < COUNT)
 
 
+def processor_seconds():
+    """Of this process and those it started."""
+    return sum(use.ru_utime + use.ru_stime for use in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))
+
+
 class Folder:
     """Code objects and what says how they are launched."""
 
-    def __init__(self, path, target):
+    def __init__(self, path, target, most=None):
         self.path, self.target, self.entries = Path(path), target, []
+        self.most = most  #: tiles of a case, if not all
+        self.seconds = 0.0  #: of processors, in all compilations
         self.path.mkdir(parents=True, exist_ok=True)
 
     def compile(self, kernel, tensors, numbers, constants, grid, warps):
@@ -148,7 +157,9 @@ class Folder:
         options = {"num_warps": warps, "num_stages": 2}
         with tempfile.TemporaryDirectory() as cache:
             triton.knobs.cache.dir = cache
+            start = processor_seconds()
             made = triton.compile(source, target=GPUTarget("hip", self.target, WAVE), options=options)
+            self.seconds += processor_seconds() - start
         file = f"triton_{self.target}_{len(list(self.path.glob('*.hsaco')))}.hsaco"
         (self.path / file).write_bytes(made.asm["hsaco"])
         args = [{"n": n, "t": f"{t}*", "shape": shape} for n, t, shape in tensors]
@@ -165,18 +176,21 @@ class Folder:
         )
 
 
-def tiles(n, k):
-    """Tiles that suit so many columns and so deep a K."""
-    for (bm, bn, warps), bk in product(WARPS, (32, 64)):
-        if bn <= max(64, n) and bk <= max(32, k) and bm * bn * bk < 256 * 256 * 64:
-            yield bm, bn, bk, warps
+def tiles(m, n, k, most):
+    """Tiles, so many at most, that suit so many rows and columns and so deep a K."""
+    fit = (
+        (bm, bn, bk, warps)
+        for (bm, bn, warps), bk in product(WARPS, (32, 64))
+        if bm <= max(64, m) and bn <= max(64, n) and bk <= max(32, k) and bm * bn * bk < 256 * 256 * 64
+    )
+    return islice(fit, most)
 
 
 def rows_by_columns(folder, case, dtype, phases, tensors):
     """A case of `sums_of_taps`: a launch a phase, each (rows, constants)."""
     (a, b, c), acc = tensors, tl.int32 if dtype == "i8" else tl.float32
     first = phases[0][1]
-    for bm, bn, bk, warps in tiles(first["N"], first["IC"]):
+    for bm, bn, bk, warps in tiles(phases[0][0], first["N"], first["IC"], folder.most):
         flat = first["IC"] % bk > 0
         shapes = [("A", dtype, a), ("B", dtype, b), ("C", dtype, c)]
         tile = {"BM": bm, "BN": bn, "BK": bk, "FLAT": flat, "ACC": acc}
@@ -230,9 +244,7 @@ def data_gradient(folder, name, dtype, case):
 def weight_gradient(folder, name, dtype, case):
     n, ic, ih, oc, oh, t, s, pad = LAYERS[name]
     pixels, columns = n * oh * oh, t * t * ic
-    for bm, bn, bk, warps in tiles(columns, pixels):
-        if bm > max(64, oc):
-            continue
+    for bm, bn, bk, warps in tiles(oc, columns, pixels, folder.most):
         groups = ceil(oc / bm) * ceil(columns / bn)
         parts = max(1, min(UNITS[folder.target] // groups, ceil(pixels / (8 * bk))))
         each = ceil(pixels / parts / bk) * bk
@@ -250,24 +262,44 @@ def weight_gradient(folder, name, dtype, case):
         folder.add(case, f"{bm}x{bn}x{bk} warps={warps} parts={parts}", [main, last])
 
 
+WAYS = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
+
+
+def cases(only):
+    """Those whose name contains `only`, each with what makes it, its layer and its type."""
+    *layers, gemm = LAYERS
+    found = [(f"{name} {way} f16", make, name, "fp16") for way, make in WAYS.items() for name in layers]
+    found += [(f"{name} FWD_D s8", forward, name, "i8") for name in BYTES]
+    found.append((f"{gemm} - f16", forward, gemm, "fp16"))
+    return [case for case in found if only in case[0]]
+
+
+def seconds_of(make, name, dtype, case, target):
+    """Of processors; to compile a case with the first of its tiles, once."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Folder(path, target, most=1)
+        make(folder, name, dtype, case)
+        return folder.seconds
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
+    parser.add_argument("folder", nargs="?")
     parser.add_argument("--target", action="append", choices=sorted(UNITS))
     parser.add_argument("--only", default="", help="cases that contain this")
+    parser.add_argument("--seconds", action="store_true", help="print what each case costs on the first target")
     options = parser.parse_args()
+    targets = options.target or list(UNITS)
+    if options.seconds:
+        known = cases(options.only)
+        rounds = [[seconds_of(make, *rest, case, targets[0]) for case, make, *rest in known] for _ in range(4)]
+        print(json.dumps({case: min(each) for (case, *_), each in zip(known, zip(*rounds[1:]))}))
+        return
     entries = []
-    for target in options.target or UNITS:
+    for target in targets:
         folder = Folder(options.folder, target)
-        ways = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
-        cases = [(f"{name} {way} f16", make, name, "fp16") for way, make in ways.items() for name in LAYERS]
-        cases += [(f"{name} FWD_D s8", forward, name, "i8") for name in BYTES]
-        for case, make, name, dtype in cases:
-            if options.only in case:
-                make(folder, name, dtype, case)
-        if options.only in "GEMM - f16":
-            LAYERS["GEMM"] = (SIDE, SIDE, 1, SIDE, 1, 1, 1, 0)
-            forward(folder, "GEMM", "fp16", "GEMM - f16")
+        for case, make, name, dtype in cases(options.only):
+            make(folder, name, dtype, case)
         entries += folder.entries
     (Path(options.folder) / "manifest.json").write_text(json.dumps(entries, indent=1) + "\n")
 

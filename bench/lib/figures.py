@@ -41,10 +41,13 @@ def _once(run: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def main(title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None, folder: str = "") -> None:
+def main(
+    title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None, folder: str = "", python: str = ""
+) -> None:
     """Measure and print: a table, or JSON with --json.
 
-    With `count`, `--count` gives another number of problems; with `folder`, which says what is there, one may be given.
+    With `count`, `--count` gives another number of problems; with `folder` or `python`, which say what is there, one
+    may be given.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -52,6 +55,8 @@ def main(title: str, measure: Callable[..., Iterable[Figure]], count: int | None
         parser.add_argument("--count", type=int, default=count, help=f"problems to measure (default {count})")
     if folder:
         parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=folder)
+    if python:
+        parser.add_argument("python", nargs="?", type=Path, metavar="PYTHON", help=python)
     arguments = vars(parser.parse_args())
     as_json = arguments.pop("json")
     figures = list(measure(*arguments.values()))

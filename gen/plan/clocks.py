@@ -386,8 +386,8 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
-    # Blocks follow one another no faster than loads return: as many as these, or prefetches, are ahead are in flight.
-    slowest = costs.load_latency / configs.of_ways("ahead")
+    # Blocks follow one another no faster than loads return, or prefetches: those of as many blocks are in flight.
+    slowest = costs.load_latency / configs.of_ways("awaited")
     tile = np.asarray((costs.tile + work.met) * tiles_each)
     tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)

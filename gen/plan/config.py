@@ -76,9 +76,11 @@ class Way:
         return max(1, self.slots - 1 + self.held) if self.slots else 0
 
     @property
-    def ahead(self) -> int:
-        """Blocks of K from a load, or what brings it nearer, to its product."""
-        return self.depth or self.prefetch
+    def awaited(self) -> int:
+        """Blocks of K from a load, or what brings it nearer, to where it is awaited: its write to shared memory if it
+        comes through registers, else its product.
+        """
+        return self.held or self.depth or self.prefetch
 
 
 @frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from math import ceil, prod
 
 import numpy as np
@@ -206,15 +206,17 @@ class _Launch:
     def _unit(self, ran: _Executed, streams: Sequence[list[list[Op]]], count: int) -> UnitProfile:
         """So many workgroups on a unit, the first of those that execute what `streams` say."""
         waves = [streams[n % len(streams)] for n in range(count)]
-        soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
-        steady = self._steady(waves, soon, self.rounds), self._steady(waves, later, self.rounds // 2)
-        rounds = shortened(waves, self.body, self.rounds)
-        course, entry = soon.run(rounds.workgroups), self.program.kernel.descriptor.entry
-        return unit_profile(ran.trace, rounds, course, steady, entry)
+        with_most = cache(partial(shortened, waves, self.body))
+        run = cache(lambda unit, most: unit.run(with_most(most).workgroups))
 
-    def _steady(self, waves: Sequence[list[list[Op]]], unit: Unit, most: int) -> float:
-        """Clocks of a round of many, by at `most` so many of those that are alike."""
-        rounds = shortened(waves, self.body, most)
-        if rounds.left_out:
-            return rounds.pace_of(unit, shortened(waves, self.body, most // 2))
-        return rounds.steady(unit, most)
+        def steady(unit: Unit, most: int) -> float:
+            """Clocks of a round of many, by at `most` so many of those that are alike."""
+            rounds, half = with_most(most), most // 2
+            if not rounds.left_out:
+                return rounds.steady(unit, most)
+            return rounds.pace_of(with_most(half), run(unit, most).end - run(unit, half).end)
+
+        soon, later = (Unit(Latencies(latency)) for latency in (self.latency, self.latency + LATER))
+        paces = steady(soon, self.rounds), steady(later, self.rounds // 2)
+        rounds, course = with_most(self.rounds), run(soon, self.rounds)
+        return unit_profile(ran.trace, rounds, course, paces, self.program.kernel.descriptor.entry)

@@ -42,10 +42,10 @@ class Rounds:
             found[first:last] = [self.weight] * (last - first)
         return found
 
-    def pace_of(self, unit: Unit, fewer: Rounds) -> float:
-        """Clocks of each round that is left out: by how much a run takes longer than one with `fewer` rounds."""
+    def pace_of(self, fewer: Rounds, clocks: float) -> float:
+        """Clocks of each round that is left out, where a run takes so many longer than one with `fewer` rounds."""
         more = fewer.left_out - self.left_out
-        return (unit.run(self.workgroups).end - unit.run(fewer.workgroups).end) / more if more else 0.0
+        return clocks / more if more else 0.0
 
     def repeated(self, turns: int) -> list[list[list[Op]]]:
         """The waves where they go so many times through all of their rounds but the last."""
