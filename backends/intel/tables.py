@@ -275,8 +275,8 @@ _CORE_A770 = evolve(
 
 #: Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register that is
 #: turned, and zeros where they are masked; what trims a message along rows, instructions of which each waits for the
-#: one before. Threads issue in order.
-_COSTS = Costs(block=30, read=3, turn=1.5, trim_rows=6.0, others_hide=True)
+#: one before. Threads issue in order. Clocks from a load to its data are assumed, as that other threads hide the rest.
+_COSTS = Costs(block=30, read=3, turn=1.5, trim_rows=6.0, others_hide=True, load_latency=400)
 
 #: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits is
 #: how oneDNN's generator uses it.
