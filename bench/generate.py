@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from time import process_time
 
 import whole
 from lib.figures import Figure, best, main
+from lib.processors import processor_seconds
 
 from convgen import driver
 from convgen.problem.conv import Conv
@@ -53,7 +53,7 @@ def beside_triton(python: Path, target: str = "gfx942") -> Iterator[Figure]:
     """A kernel's cost in seconds of processors; the cases' geometric mean of the ratio comes last."""
     command = [str(python), str(TRITON), "--seconds", "--target", target]
     theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    rounds = [[_processor_seconds(case, target) for case in whole.CASES] for _ in range(4)]
+    rounds = [[_seconds(case, target) for case in whole.CASES] for _ in range(4)]
     ours = {case.title: min(each) for case, each in zip(whole.CASES, zip(*rounds[1:]))}
     for case, seconds in ours.items():
         yield Figure(case, seconds * 1e3, "ms", "Triton", seconds / theirs[case])
@@ -61,10 +61,10 @@ def beside_triton(python: Path, target: str = "gfx942") -> Iterator[Figure]:
     yield Figure("geometric mean of the cases", mean * 1e3, "ms", "Triton", mean / of_triton, OF_TRITON)
 
 
-def _processor_seconds(case: whole.Case, target: str) -> float:
-    start = process_time()
+def _seconds(case: whole.Case, target: str) -> float:
+    start = processor_seconds()
     driver.compile(driver.build(case.problem, target))
-    return process_time() - start
+    return processor_seconds() - start
 
 
 def measure(triton: Path | None) -> Iterator[Figure]:

@@ -17,10 +17,10 @@ import tempfile
 from itertools import islice, product
 from math import ceil
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import triton
 import triton.language as tl
+from lib.processors import processor_seconds
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -128,11 +128,6 @@ def sum_of_parts(W, OUT, COUNT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.con
     for part in range(PARTS):
         total += tl.load(W + part * COUNT + at, mask=at < COUNT, other=0.0)
     tl.store(OUT + at, total.to(OUT.dtype.element_ty), mask=at < COUNT)
-
-
-def processor_seconds():
-    """Of this process and those it started."""
-    return sum(use.ru_utime + use.ru_stime for use in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))
 
 
 class Folder:
@@ -295,6 +290,8 @@ def main():
         rounds = [[seconds_of(make, *rest, case, targets[0]) for case, make, *rest in known] for _ in range(4)]
         print(json.dumps({case: min(each) for (case, *_), each in zip(known, zip(*rounds[1:]))}))
         return
+    if options.folder is None:
+        parser.error("given no FOLDER and no --seconds, wanted one of them")
     entries = []
     for target in targets:
         folder = Folder(options.folder, target)
