@@ -92,7 +92,8 @@ class Rung:
     """A way to run a stage that may find no room."""
 
     arguments: Mapping[str, int] = attrs.Factory(dict)  #: arguments of the stage besides the machine kernel
-    without: str = ""  #: an optional stage before it, which is undone
+    redone: str = ""  #: an optional stage before it, which is undone
+    how: Mapping[str, int] | None = None  #: arguments with which that one runs again; None where it is left out
     remark: str = ""  #: remark for the header of the text, where this rung is taken
     resort: bool = False  #: only for what nothing else can take the place of
 
@@ -184,7 +185,7 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
         for rung in ladder:
             if rung.resort and not before.is_given:
                 break
-            if rung.without and all(ran.name != rung.without for ran, _ in behind):
+            if rung.redone and all(ran.name != rung.redone for ran, _ in behind):
                 continue  # as the rungs before it
             try:
                 found = stage.run(_prepared(rung, before, behind), **rung.arguments)
@@ -198,11 +199,13 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
 
 
 def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """The start of a rung: as if the stage that it goes without had not run, its remark in the header."""
+    """The start of a rung: as if the stage that it undoes had run otherwise or not at all, its remark in the header."""
     made = before
-    if rung.without:
-        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.without)
-        made = behind[at][1]
+    if rung.redone:
+        (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.redone)
+        undone, made = behind[at]
+        if rung.how is not None:
+            made = undone.run(made, **rung.how)
         for ran, _ in behind[at + 1 :]:
             made = ran.run(made)
     return evolve(made, header=(*made.header, rung.remark)) if rung.remark else made

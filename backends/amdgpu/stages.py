@@ -51,9 +51,10 @@ def _rotate(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=rotate(made.code))
 
 
-def _schedule(made: MachineKernel) -> MachineKernel:
+def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
     """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
-    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core)))
+    within = made.banks if spare else None
+    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core), within))
 
 
 def _allocate(made: MachineKernel) -> MachineKernel:
@@ -108,10 +109,11 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
         raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
 
 
-#: The scheduler hides latency, not registers: program order keeps values short-lived, and the text says so. It takes
-#: longer than another config does.
+#: The scheduler hides latency, not registers, unless these do not suffice.
+_SPARING = Rung(redone="schedule", how={"spare": True})
+#: Program order keeps values short-lived, and the text says so. It takes longer than another config does.
 _AS_WRITTEN = Rung(
-    without="schedule", remark="order:   as written; scheduled, it would not fit the registers", resort=True
+    redone="schedule", remark="order:   as written; scheduled, it would not fit the registers", resort=True
 )
 
 STAGES = (
@@ -120,7 +122,7 @@ STAGES = (
     Stage("pairs", _pair, optional=True),
     Stage("rotate", _rotate, optional=True),
     Stage("schedule", _schedule, optional=True),
-    Stage("allocate", _allocate, ladders=((Rung(),), (_AS_WRITTEN,))),
+    Stage("allocate", _allocate, ladders=((Rung(),), (_SPARING,), (_AS_WRITTEN,))),
     Stage("waits", _wait),
     Stage("hazards", _pad),
     Stage("print", _print),

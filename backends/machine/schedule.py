@@ -7,14 +7,16 @@ accesses move only past accesses they cannot conflict with; a barrier keeps shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 import attrs
 
+from convgen.backends.machine.allocate import Bank
 from convgen.backends.machine.dependences import dependences
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit
+from convgen.backends.machine.room import Room, rooms
 from convgen.backends.machine.steady import Busy, steady
 from convgen.ir.record import define
 
@@ -26,15 +28,19 @@ _MANY = 6  #: products of each sum in a block; of fewer, the operands of all com
 _AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memory
 
 
-def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
+def schedule(
+    function: Function, busy: Busy = lambda i: i.op.busy, within: Mapping[str, Bank] | None = None
+) -> Function:
     """The function with another order in blocks that hold matrix instructions or come before a loop of them.
 
-    `busy` counts the slots of instructions of loops, and of loads.
+    `busy` counts the slots of instructions of loops, and of loads. Where the order as written stays within the banks
+    that are given, so do blocks that are no loops.
     """
     loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and multiplies(block)}
     behind = {n for loop in loops for n in function.successors(loop)} - loops
     ahead = {n for n in range(len(function.blocks)) if loops & set(function.successors(n))} - loops
     published = accesses_ahead(function)
+    within_rooms = rooms(function, within) if within else None
 
     def body(index: int, block: BasicBlock) -> list[Instruction]:
         if not multiplies(block) and index not in ahead:
@@ -43,7 +49,8 @@ def schedule(function: Function, busy: Busy = lambda i: i.op.busy) -> Function:
         straight = block.instructions[: len(block.instructions) - len(tail)]
         if index in loops:
             return steady(straight, published, busy, len(tail)) + tail
-        return _Scheduler(straight, published, busy, index in behind).run() + tail
+        room = within_rooms[index] if within_rooms else None
+        return _Scheduler(straight, published, busy, index in behind).run(room) + tail
 
     return function.rewritten(body)
 
@@ -131,8 +138,10 @@ class _Scheduler:
 
     # ------------------------------------------------------------ issue
 
-    def run(self) -> list[Instruction]:
-        """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent."""
+    def run(self, room: Room | None = None) -> list[Instruction]:
+        """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent; where
+        there is no room for that ahead of its place, the first as written of what is left.
+        """
         out: list[Instruction] = []
         ready: dict[Unit, list[tuple[int, int]]] = {node.unit: [] for node in self.nodes}  # (urgency, node), by urgency
         free = dict.fromkeys(ready, 0)
@@ -155,7 +164,19 @@ class _Scheduler:
                 later = [free[unit] for unit, queue in ready.items() if queue] + [at for at, _ in waiting[:1]]
                 slot = min(later)
                 continue
-            node = self.nodes[heappop(ready[best])[1]]
+            n = ready[best][0][1]
+            if room is None or room.admits(n):
+                heappop(ready[best])
+            else:
+                n = room.first
+                best, there = self.nodes[n].unit, self.nodes[n].ready
+                queue = ready[best] if there <= slot else waiting
+                queue[:] = [each for each in queue if each[1] != n]
+                heapify(queue)
+                slot = max(slot, there, free[best])
+            if room is not None:
+                room.take(n)
+            node = self.nodes[n]
             out.append(node.instruction)
             free[best] = slot + node.instruction.op.busy
             for s, latency in node.successors.items():

@@ -8,6 +8,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 
+from convgen.backends.machine.allocate import Bank, Liveness
 from convgen.backends.machine.dependences import dependences
 from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import (
@@ -297,3 +298,33 @@ def test_a_barrier_waits_for_what_no_barrier_has_waited_for() -> None:
         (2, False, {1: 1}),
         (3, False, {1: BARRIER.latency, 2: waits}),
     ]
+
+
+def most_taken(function: Function, index: int, bank: str) -> int:
+    """Words of a bank that hold something at one place of a block, at most."""
+    liveness = Liveness(function)
+    places = range(*liveness.starts[index : index + 2])
+    ranges = [(v.size, at) for v, at in liveness.ranges().items() if v.bank == bank]
+    return max((sum(size for size, at in ranges if at >> place & 1) for place in places), default=0)
+
+
+@EXAMPLES
+@given(functions(most=30, pairs=True))
+def test_where_the_order_as_written_stays_within_banks_blocks_do(function: Function) -> None:
+    blocks = range(len(function.blocks))
+    limits = {bank: max(most_taken(function, n, bank) for n in blocks) for bank in ("v", "s")}
+    new = schedule(function, within={bank: Bank(limit, {1: 1}) for bank, limit in limits.items()})
+    for n in blocks:
+        assert sorted(map(id, function.blocks[n].instructions)) == sorted(map(id, new.blocks[n].instructions))
+        if n not in function.successors(n):
+            assert all(most_taken(new, n, bank) <= limit for bank, limit in limits.items())
+
+
+def test_loads_go_ahead_as_far_as_there_are_registers() -> None:
+    acc, a, loaded = register(0, 4), register(1, 4), [register(n, 4) for n in range(10, 16)]
+    body = [i for r in loaded for i in (load(r), product(acc, a, r))]
+    function = Function("f", [BasicBlock("all", [*body, Instruction(END)])])
+    assert most_taken(function, 0, "v") == 12
+    assert most_taken(schedule(function), 0, "v") == 32
+    for limit in (12, 20, 32):
+        assert most_taken(schedule(function, within={"v": Bank(limit, {1: 1})}), 0, "v") == limit

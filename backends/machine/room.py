@@ -1,0 +1,96 @@
+"""Which instructions may be issued ahead of their places without more registers than there are."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.machine.allocate import Bank, Liveness
+from convgen.backends.machine.instruction import Function, VirtualRegister
+from convgen.ir.record import frozen
+
+Words = npt.NDArray[np.int64]
+
+
+@frozen(cache_hash=True)
+class Value:
+    """What a register holds from one definition on, in a block: instructions by their places as written."""
+
+    register: VirtualRegister
+    free: int  #: the first place at which the register holds nothing else
+    begun: int  #: that of the definition
+
+
+class Room:
+    """The words that a block leaves free where it is issued in the order as written, by bank and place.
+
+    What is issued ahead of its place takes its words from then on to its place.
+    """
+
+    def __init__(self, free: Mapping[str, Words], values: Sequence[Sequence[Value]]):
+        """`values` are those that each instruction makes, or a part of them."""
+        self.first = 0  #: the first as written of those that are not issued
+        self._free, self._values = free, values
+        self._begun: set[Value] = set()
+        self._is_issued = [False] * len(values)
+
+    def admits(self, n: int) -> bool:
+        """Whether there is room for what an instruction makes, up to its place."""
+        return all((self._ahead(value) >= value.register.size).all() for value in self._made(n))
+
+    def take(self, n: int) -> None:
+        """Let an instruction be the next that is issued."""
+        for value in self._made(n):
+            self._ahead(value)[:] -= value.register.size
+            self._begun.add(value)
+        self._is_issued[n] = True
+        while self.first < len(self._values) and self._is_issued[self.first]:
+            self.first += 1
+
+    def _made(self, n: int) -> Iterator[Value]:
+        return (value for value in self._values[n] if value not in self._begun)
+
+    def _ahead(self, value: Value) -> Words:
+        """What is free where a value takes its register only if it is made now."""
+        return self._free[value.register.bank][max(self.first, value.free) : value.begun]
+
+
+def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
+    """The room of each block."""
+    liveness = Liveness(function)
+    runs = {v: _runs(at) for v, at in liveness.ranges().items() if v.bank in banks}
+    taken = {name: np.zeros(liveness.starts[-1] + 1, np.int64) for name in banks}
+    for v, edges in runs.items():
+        taken[v.bank][edges[::2]] += v.size
+        taken[v.bank][edges[1::2]] -= v.size
+    free = {
+        name: banks[name].limit - banks[name].first - np.cumsum(changes)[:-1].reshape(-1, 2).max(axis=1)
+        for name, changes in taken.items()
+    }
+    found = []
+    for block, start in zip(function.blocks, liveness.starts):
+        first, end = start // 2, start // 2 + len(block.instructions)
+
+        def value(v: VirtualRegister, at: int, first: int = first) -> Value:
+            run = bisect(runs[v], 2 * at + 1) - 1 & ~1
+            begun, before = runs[v][run] // 2, runs[v][run - 1] if run else 0
+            return Value(v, max(0, -(-before // 2) - first), max(0, begun - first))
+
+        values = [
+            [value(v, at) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
+            for at, i in enumerate(block.instructions, first)
+        ]
+        found.append(Room({name: words[first:end] for name, words in free.items()}, values))
+    return found
+
+
+def _runs(at: int) -> list[int]:
+    """Where runs of positions begin and end, in their order."""
+    found, edges = [], at ^ at << 1
+    while edges:
+        found.append((edges & -edges).bit_length() - 1)
+        edges &= edges - 1
+    return found
