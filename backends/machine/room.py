@@ -39,7 +39,7 @@ class Room:
 
     def admits(self, n: int) -> bool:
         """Whether there is room for what an instruction makes, up to its place."""
-        return all((self._ahead(value) >= value.register.size).all() for value in self._made(n))
+        return n == self.first or all((self._ahead(value) >= value.register.size).all() for value in self._made(n))
 
     def take(self, n: int) -> None:
         """Let an instruction be the next that is issued."""

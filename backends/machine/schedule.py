@@ -170,8 +170,8 @@ class _Scheduler:
             else:
                 n = room.first
                 best, there = self.nodes[n].unit, self.nodes[n].ready
-                queue = ready[best] if there <= slot else waiting
-                queue[:] = [each for each in queue if each[1] != n]
+                queue, entry = (ready[best], self._urgency(n)) if there <= slot else (waiting, there)
+                queue.remove((entry, n))
                 heapify(queue)
                 slot = max(slot, there, free[best])
             if room is not None:
