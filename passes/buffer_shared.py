@@ -14,7 +14,7 @@ loop are iterations without a block to multiply. A direct copy is one stage, whi
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
 rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
-is so where bounds are constants (then the first iterations may be peeled, too, for loads to begin at an even block), or
+is so where bounds are constants (then the first iterations may be peeled, too, see `early`), or
 multiples of a round where `begin < end` is known to hold (then the last loads are in vain if they are further ahead
 than a round is long).
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain, islice
-from math import lcm
+from math import gcd, lcm
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
@@ -56,7 +56,7 @@ from convgen.ir.stmt import (
 )
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.linear import brought
+from convgen.passes.messages.linear import brought, linearize
 
 
 @frozen
@@ -81,7 +81,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         parts = _parts(loop)
         if parts is None:
             return loop
-        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_held, parts.copies)))
+        depth = _Depth(parts.copies[0].tile.slots, tuple(map(_held, parts.copies)), gcd(*map(_run, parts.copies)))
         trips = _trips(loop, depth, known.get(loop, frozenset()))
         return _Pipeline(loop, parts, trips, cloner).build()
 
@@ -112,6 +112,15 @@ def _held(copy: Copy | DirectCopy) -> int:
     return copy.stages if isinstance(copy, Copy) else 0
 
 
+def _run(copy: Copy | DirectCopy) -> int:
+    """Blocks of K in a run of the view's innermost dim, which share what others decide; 0 if there are no others."""
+    dims = linearize(copy.view).axes[1]
+    if len(dims) == 1:
+        return 0
+    blocks, rest = divmod(dims[-1].padded, copy.tile.cols)
+    return 1 if rest else blocks
+
+
 def _registers(copy: Copy) -> int:
     """Elements of a lane on their way."""
     registers, view = copy.layout.registers, copy.view
@@ -136,6 +145,7 @@ class _Depth:
 
     slots: int
     held: tuple[int, ...]  #: blocks of each copy in registers on their way
+    run: int = 0  #: blocks that share masks and what is computed for addresses, such as those of a tap; 0 if all do
 
     @property
     def stores(self) -> int:
@@ -152,17 +162,34 @@ class _Depth:
         return lcm(self.slots, *(max(1, held) for held in self.held))
 
     @property
-    def early(self) -> int:
-        """Iterations before the rounds, so that the loads of a round begin at multiples of a power of two.
+    def _power(self) -> int:
+        """The largest power of two of which a round is a multiple."""
+        return self.round & -self.round
 
-        They then share masks of which each holds for so many blocks: those of a tap mostly are as many.
+    def loops(self, count: int) -> bool:
+        """Whether so many iterations are a loop: fewer than two rounds stand one by one, and so do those that may stand
+        ahead of a loop.
         """
-        return -self.loads % (self.round & -self.round)
+        return self.rounds(count - -self.loads % self._power) > 1
+
+    def early(self, count: int) -> int:
+        """Iterations before the rounds of a loop of so many: those that leave fewest behind the rounds that load.
+
+        The loads of a round begin where a run does, or a part of one that is a power of two long, so that no more runs
+        than there must be have a part in a round.
+        """
+        together = gcd(self._power, self.run) if self.run else 1
+        aligned = range(-self.loads % together, self.round, together)
+        return max(aligned, key=lambda early: (self.rounds(count - early), early))
+
+    def rounds(self, count: int) -> int:
+        """Whole rounds of so many iterations in which every stage has work."""
+        return max(0, count - self.loads) // self.round
 
     def within(self, count: int) -> _Depth:
         """No deeper than there are iterations."""
         slots = min(self.slots, count)
-        return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held))
+        return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held), self.run)
 
 
 @frozen
@@ -203,12 +230,13 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
     count = end - begin
     depth = depth.within(count)
-    rounds = max(0, count - depth.early - depth.loads) // depth.round
-    early = depth.early if rounds > 1 else 0
-    done = early + rounds * depth.round if rounds > 1 else 0
+    loops = depth.loops(count)
+    early = depth.early(count) if loops else 0
+    rounds = depth.rounds(count - early)
+    done = early + rounds * depth.round if loops else 0
     first = tuple(const(begin + i) for i in range(depth.loads))
     peeled = tuple((const(begin + i), i % depth.slots) for i in range(count))
-    counter = (const(0), const(rounds)) if done else None
+    counter = (const(0), const(rounds)) if loops else None
     return _Trips(depth, first, counter, begin + early, peeled[:early], peeled[done:])
 
 

@@ -36,9 +36,8 @@ class Pipeline:
         return cls(*map(number, ("slots", "stages", "depth", "round")))
 
     def loops(self, blocks: Counts) -> npt.NDArray[np.bool_]:
-        """Whether so many blocks are a loop: of fewer than two rounds all stand one after the other.
-
-        Those ahead of the rounds do, too: loads of a round begin at a multiple of a power of two (`buffer_shared`).
+        """Whether so many blocks are a loop: of fewer than two rounds all stand one after the other, counted without
+        those that may stand ahead of a loop, so that its loads begin at a multiple of a power of two (`buffer_shared`).
         """
         ahead = -self.depth % (self.round & -self.round)
         found: npt.NDArray[np.bool_] = np.asarray((blocks - ahead - self.depth) // self.round > 1)

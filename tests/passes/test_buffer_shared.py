@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import lcm
+from math import gcd, lcm
 
 import attrs
 import pytest
@@ -96,6 +96,11 @@ def pipelined(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     return rotate_fragments(buffer_shared(kernel(trips, slots, waves, stages)))
 
 
+def top(k: Kernel) -> tuple[Stmt, ...]:
+    assert isinstance(k.body, Block)
+    return k.body.stmts
+
+
 def staged(trips: int, slots: int, waves: int, stages: int = 1) -> Kernel:
     return buffer_shared(kernel(trips, slots, waves, stages))
 
@@ -156,8 +161,8 @@ def test_only_what_the_first_product_needs_is_read_before_the_next_copies(slots:
 @pytest.mark.parametrize(("trips", "slots", "stages"), CASES)
 def test_barriers(trips: int, slots: int, stages: int) -> None:
     events = trace(bare(trips, slots, 2, stages))
-    looped = any(isinstance(s, For) for s in postorder(staged(trips, slots, 2, stages).body))
-    first_release = looped  # there once the release is part of a loop's body, else left out
+    first = next(s for s in top(staged(trips, slots, 2, stages)) if isinstance(s, (For, Barrier)))
+    first_release = isinstance(first, For)  # there if the release is part of a loop's body, else left out
     published_already = min(max(slots - 2, 0), max(trips - 2, 0))  # what the last iterations but one read
     wanted = 2 * trips - 1 + first_release if slots == 1 else trips - published_already
     assert sum(e.kind == "barrier" for e in events) == wanted
@@ -205,22 +210,35 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
     buffered = buffer_shared(kernel(7, 2, 2))
     assert isinstance(buffered.body, Block)
     after = buffered.body.stmts.index(next(s for s in buffered.body.stmts if isinstance(s, For))) + 1
-    other = [
-        LoadShared(s.var, s.tile, const(1), s.layout, s.site) if isinstance(s, LoadShared) else s
-        for s in buffered.body.stmts[after:]
-    ]
+    other = [replace(s, slot=1 - s.slot) if isinstance(s, LoadShared) else s for s in buffered.body.stmts[after:]]
     changed = replace(buffered, body=block(*buffered.body.stmts[:after], *other))
     assert rotate_fragments(changed) is changed
     assert rotate_fragments(buffered) is not buffered
 
 
+@pytest.mark.parametrize("each", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
-def test_loads_of_a_round_begin_at_even_blocks(slots: int, stages: int) -> None:
-    """As many blocks as the greatest power of two in a round then have the same tap, if the tap has as many."""
-    (loop,) = (s for s in postorder(staged(36, slots, 2, stages)) if isinstance(s, For))
-    even = lcm(slots, stages) & -lcm(slots, stages)
+def test_no_more_taps_than_must_be_have_a_part_in_the_loads_of_a_round(slots: int, stages: int, each: int) -> None:
+    """Of so many blocks each, as far as a power of two divides both that and a round."""
+    conv = Conv.parse(f"mb1ic{TILE_K * each}ih6oc32kh7ph3", dir="FWD_D", dt="f16")
+    config = Config((32, 32, TILE_K), (2, 1), (16, 16, 16), slots, stages=stages)
+    loop = next(s for s in top(buffer_shared(tile_kernel(conv, config, FACTS))) if isinstance(s, For))
+    together = gcd(lcm(slots, stages) & -lcm(slots, stages), each)
     first = next(s for s in postorder(loop.body) if isinstance(s, LoadView))
-    assert [integer(first.coords[1], {loop.var: const(n)}) // TILE_K % even for n in (0, 1)] == [0, 0]
+    assert [integer(first.coords[1], {loop.var: const(n)}) // TILE_K % together for n in (0, 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("trips", range(16, 29))
+@pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
+def test_all_iterations_behind_a_loop_of_one_tap_only_finish_what_was_loaded(
+    slots: int, stages: int, trips: int
+) -> None:
+    """Those that are left over stand before it."""
+    buffered = staged(trips, slots, 2, stages)
+    at = next(n for n, s in enumerate(top(buffered)) if isinstance(s, For))
+    behind = [s for s in top(buffered)[at + 1 :] if isinstance(s, (LoadView, Let))]
+    assert not any(isinstance(s, LoadView) for s in behind)
+    assert sum(isinstance(s, Let) and isinstance(s.value, Mma) for s in behind) == slots - 1 + stages
 
 
 @pytest.mark.parametrize(("slots", "stages"), [(1, 1), (2, 1), (3, 1), *DEEP])
