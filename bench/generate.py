@@ -89,4 +89,4 @@ def measure(triton: Path | None) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    main("Generating kernels", measure, python="one that has Triton, to compare with")
+    main("Generating kernels", measure, path=("PYTHON", "one that has Triton, to compare with"))

@@ -167,4 +167,4 @@ def measure(folder: Path | None) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    main("Rows", measure, folder="kernels of another compiler, NAME.hsaco for each row")
+    main("Rows", measure, path=("FOLDER", "kernels of another compiler, NAME.hsaco for each row"))

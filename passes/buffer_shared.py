@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import chain, islice
 from math import gcd, lcm
+from typing import Any
 
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, maximum, minimum, var
@@ -139,6 +140,19 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
                 yield from _conditions(inner, known)
 
 
+def is_loop(count: Any, loads: Any, round: Any) -> Any:
+    """Whether so many iterations are a loop whose loads run so far ahead, of such rounds: numbers, or arrays of them.
+
+    Fewer than two rounds stand one by one, counted without those that may stand ahead of a loop.
+    """
+    return (count - -loads % _power(round) - loads) // round > 1
+
+
+def _power(round: Any) -> Any:
+    """The largest power of two of which a round is a multiple."""
+    return round & -round
+
+
 @frozen
 class _Depth:
     """How many iterations before a block is multiplied each stage of its copies takes place."""
@@ -161,24 +175,13 @@ class _Depth:
         """Iterations after which all slots and registers are used as before."""
         return lcm(self.slots, *(max(1, held) for held in self.held))
 
-    @property
-    def _power(self) -> int:
-        """The largest power of two of which a round is a multiple."""
-        return self.round & -self.round
-
-    def loops(self, count: int) -> bool:
-        """Whether so many iterations are a loop: fewer than two rounds stand one by one, and so do those that may stand
-        ahead of a loop.
-        """
-        return self.rounds(count - -self.loads % self._power) > 1
-
     def early(self, count: int) -> int:
         """Iterations before the rounds of a loop of so many: those that leave fewest behind the rounds that load.
 
         The loads of a round begin where a run does, or a part of one that is a power of two long, so that no more runs
         than there must be have a part in a round.
         """
-        together = gcd(self._power, self.run) if self.run else 1
+        together = gcd(_power(self.round), self.run) if self.run else 1
         aligned = range(-self.loads % together, self.round, together)
         return max(aligned, key=lambda early: (self.rounds(count - early), early))
 
@@ -230,7 +233,7 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
     count = end - begin
     depth = depth.within(count)
-    loops = depth.loops(count)
+    loops = is_loop(count, depth.loads, depth.round)
     early = depth.early(count) if loops else 0
     rounds = depth.rounds(count - early)
     done = early + rounds * depth.round if loops else 0

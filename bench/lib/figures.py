@@ -42,21 +42,22 @@ def _once(run: Callable[[], object]) -> float:
 
 
 def main(
-    title: str, measure: Callable[..., Iterable[Figure]], count: int | None = None, folder: str = "", python: str = ""
+    title: str,
+    measure: Callable[..., Iterable[Figure]],
+    count: int | None = None,
+    path: tuple[str, str] | None = None,
 ) -> None:
     """Measure and print: a table, or JSON with --json.
 
-    With `count`, `--count` gives another number of problems; with `folder` or `python`, which say what is there, one
-    may be given.
+    With `count`, `--count` gives another number of problems; with `path`, its name and what is there, one may be given.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     if count is not None:
         parser.add_argument("--count", type=int, default=count, help=f"problems to measure (default {count})")
-    if folder:
-        parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help=folder)
-    if python:
-        parser.add_argument("python", nargs="?", type=Path, metavar="PYTHON", help=python)
+    if path is not None:
+        name, there = path
+        parser.add_argument("path", nargs="?", type=Path, metavar=name, help=there)
     arguments = vars(parser.parse_args())
     as_json = arguments.pop("json")
     figures = list(measure(*arguments.values()))

@@ -70,7 +70,7 @@ def check(problem: Problem) -> None:
 
 def _check_groups(problem: Matmul) -> None:
     if problem.runtime:
-        given = f"given runtime_dims_masks {problem.masks_text} and weights that are dequantised"
+        given = f"{problem.given_sizes} and weights that are dequantised"
         raise Unsupported(f"{given}, wanted numbers", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
         if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):

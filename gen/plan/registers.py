@@ -11,6 +11,7 @@ import numpy.typing as npt
 from convgen.ir.facts import Core
 from convgen.ir.layout.memory import View
 from convgen.ir.record import frozen
+from convgen.passes.buffer_shared import is_loop
 from convgen.passes.messages.linear import linearize
 
 Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats where there are parts
@@ -36,12 +37,8 @@ class Pipeline:
         return cls(*map(number, ("slots", "stages", "depth", "round")))
 
     def loops(self, blocks: Counts) -> npt.NDArray[np.bool_]:
-        """Whether so many blocks are a loop: of fewer than two rounds all stand one after the other, counted without
-        those that may stand ahead of a loop, so that its loads begin at a multiple of a power of two (`buffer_shared`).
-        """
-        ahead = -self.depth % (self.round & -self.round)
-        found: npt.NDArray[np.bool_] = np.asarray((blocks - ahead - self.depth) // self.round > 1)
-        return found
+        """Whether so many blocks are a loop; others stand one after the other."""
+        return np.asarray(is_loop(blocks, self.depth, self.round))
 
 
 @frozen(eq=False)

@@ -48,7 +48,7 @@ def _check_nibbles(problem: Problem) -> None:
     for point in problem.zero_points:
         if views.is_widened(problem, point.name):
             if problem.runtime:
-                given = f"given runtime_dims_masks {problem.masks_text} and {point.name} of {point.dtype}"
+                given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
                 raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
             check_pairs(views.widening(problem, point.name)[0])
     if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
@@ -93,7 +93,7 @@ def _check_gaps(problem: Problem) -> None:
     """Refuse layouts in which places do not follow from sizes, where these are known at launch only."""
     gaps = [t for t in problem.tensors if not t.layout.is_dense]
     if problem.runtime and gaps:
-        given = f"given runtime_dims_masks {problem.masks_text} and the layout {gaps[0].layout.tag}"
+        given = f"{problem.given_sizes} and the layout {gaps[0].layout.tag}"
         raise Unsupported(f"{given}, wanted {gaps[0].name} without blocks or gaps", rule="runtime-sizes")
 
 
@@ -101,7 +101,7 @@ def _check_runtime(problem: Problem) -> None:
     """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
     if not problem.runtime:
         return
-    given = f"given runtime_dims_masks {problem.masks_text}"
+    given = problem.given_sizes
     parts = views.products(problem, 1)
     axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
     inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]

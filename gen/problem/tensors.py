@@ -231,6 +231,11 @@ class TensorProblem(ABC):
         return ":".join(map(str, self.masks))
 
     @property
+    def given_sizes(self) -> str:
+        """What a refusal says of sizes that are known at launch only."""
+        return f"given runtime_dims_masks {self.masks_text}"
+
+    @property
     def knob_texts(self) -> dict[str, str]:
         """The value of each knob, as a driver line gives it."""
         types, tags = (self.src_type, self.wei_type, self.dst_type), (self.stag, self.wtag, self.dtag)
