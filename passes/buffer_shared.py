@@ -14,9 +14,9 @@ loop are iterations without a block to multiply. A direct copy is one stage, whi
 
 The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
 rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
-is so where bounds are constants (then the first iterations may be peeled, too, see `early`), or
-multiples of a round where `begin < end` is known to hold (then the last loads are in vain if they are further ahead
-than a round is long).
+is so where bounds are constants (then the first iterations may be peeled, too, see `_Depth.early`), or multiples of a
+round where `begin < end` is known to hold (then the last loads are in vain if they are further ahead than a round is
+long).
 
 Of any other trips whole rounds run in the main loop, and one loop for each iteration of a round but the last has the
 one that may be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
@@ -159,7 +159,7 @@ class _Depth:
 
     slots: int
     held: tuple[int, ...]  #: blocks of each copy in registers on their way
-    run: int = 0  #: blocks that share masks and what is computed for addresses, such as those of a tap; 0 if all do
+    run: int  #: blocks that share masks and what is computed for addresses, such as those of a tap; 0 if all do
 
     @property
     def stores(self) -> int:
