@@ -183,7 +183,8 @@ class _Block:
 
     def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
         granule = self.facts.core.global_granule
-        runs, run = (rows * cols // self.depth, self.depth) if load.along_k else (cols, rows)
+        along_k = load.along_k and not load.by_reads
+        runs, run = (rows * cols // self.depth, self.depth) if along_k else (cols, rows)
         bytes_brought: Numbers = runs * (-(-run * self.elem // granule) * granule)
         return bytes_brought
 

@@ -144,6 +144,11 @@ class Windows(Product):
         return self.axes[-1].run
 
     @property
+    def weights_along_k(self) -> bool:
+        """Whether memory runs along the source's channels in weights that are read."""
+        return linearize(self.of_n).unit_axis == len(self.of_n.axes) - 1
+
+    @property
     def runs_along_m(self) -> bool:
         """Whether memory runs along positions of the image."""
         return linearize(self.image).unit_axis == 1

@@ -6,9 +6,10 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
+from convgen.plan import lanes
 from convgen.plan.choose import candidates, clocks_of
 from convgen.plan.clocks import Clocks
-from convgen.plan.config import RESIDENT, RUNS, Config, evenly, levels
+from convgen.plan.config import RESIDENT, RUNS, Config, Own, evenly, levels
 from convgen.problem.conv import Conv
 
 LINE = "mb64ic256ih19oc512oh10kh3sh2ph1"  #: phases of 4, 2, 2 and 1 taps
@@ -44,6 +45,7 @@ def test_a_unit_that_gets_two_has_the_first_and_one_that_follows() -> None:
     assert found.blocks == DEEPEST / 2
 
 
+WAYS = "waves=2x1 mma=16x16x32 slots=2 stages=4 taps=split acc=v"
 WINDOWS = "tile=256x{} waves=4x1 mma=32x32x16 slots={} taps=resident acc=a"
 
 
@@ -65,6 +67,18 @@ def test_what_lanes_do_not_share_out_in_chunks_is_loaded_by_words() -> None:
     by_words, whole = (of_windows(tile, 2, direction="BWD_D") for tile in ("32x288", "64x288"))
     assert by_words.moved == (18 + 5) * 4 * 16
     assert whole.issue < by_words.issue
+
+
+def test_what_is_turned_when_it_is_read_comes_in_granules_of_rows() -> None:
+    """On gfx950, weights of gradients of data: of 16 rows, 32 bytes, as long as 32."""
+    problem = Conv.parse("mb32ic256ih14oc256oh14kh3ph1", dir="BWD_D", dt="f16", **TAGS)
+    narrow, wide = (
+        clocks_of(problem, Config.parse(f"tile={tile} {WAYS}"), get("gfx950").facts)
+        for tile in ("64x16x64", "64x32x64")
+    )
+    assert narrow is not None
+    assert wide is not None
+    assert narrow.moved == wide.moved == (64 * 128 + 64 * 64) / 48
 
 
 def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
@@ -153,3 +167,21 @@ def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
     assert 128 in depths["gfx942", "BWD_W"]
     assert not any(128 in of for which, of in depths.items() if which != ("gfx942", "BWD_W"))
     assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_lanes_that_load_weights_element_by_element_leave_larger_groups_to_matrix_instructions(target: str) -> None:
+    """Lanes take weights of K; memory runs along the output's channels (`axb` of grouped weights) or along K."""
+    groups = {n: f"g{64 // n}mb32ic64ih28oc64oh28kh3ph1" for n in (4, 16)}
+
+    facts = get(target).facts
+
+    def layer(of_group: int, wtag: str) -> Conv:
+        return Conv.parse(groups[of_group], dir="FWD_D", dt="f16", **(TAGS | {"wtag": wtag}))
+
+    def best(wtag: str) -> float:
+        return min(clocks for clocks, _ in lanes.configs(layer(16, wtag), facts, ()))
+
+    assert isinstance(candidates(layer(4, "axb"), facts)[0].config.mma, Own)
+    assert not isinstance(candidates(layer(16, "axb"), facts)[0].config.mma, Own)
+    assert best("axb") > 2 * best("any")
