@@ -249,6 +249,7 @@ _CORE = Core(
     shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
+    address_clocks=16,  # docs/time.md
     grids=_GRIDS,
     # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),

@@ -37,7 +37,6 @@ _SUBGROUPS = (4, 8)  #: that a workgroup has at least: of images, and of weights
 _FILLS = (1, 2, 4)  #: workgroups on a unit, by which K is cut into slices
 _OTHER_REGISTERS = 24  #: registers; addresses and masks
 _SEGMENT = 64  #: bytes side by side that the nearest cache gives at once; assumed
-_LANES = 4  #: lanes of a message whose addresses are taken in a clock (docs/time.md)
 _OPERATION = 4  #: clocks; of an operation of the vector unit; assumed
 _EXCHANGE = 3  #: operations in which a sum meets that of another lane; assumed
 _PENALTY = 0.1  #: of the clocks of memory, for each time that messages are narrower or lines are shared; assumed
@@ -238,7 +237,7 @@ def _meeting(work: _Work, tile: LaneTile) -> float:
 def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """The clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
-    least = facts.subgroup_size // _LANES
+    least = facts.core.address_clocks
     segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
     own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
     return work.messages * max(least, segments) + work.weights * max(least, -(-own // _SEGMENT))
