@@ -237,10 +237,9 @@ def _meeting(work: _Work, tile: LaneTile) -> float:
 def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     """The clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
-    least = facts.core.address_clocks
     segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
     own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
-    return work.messages * max(least, segments) + work.weights * max(least, -(-own // _SEGMENT))
+    return work.messages * segments + work.weights * max(facts.core.address_clocks, -(-own // _SEGMENT))
 
 
 def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:

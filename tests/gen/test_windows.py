@@ -223,7 +223,7 @@ def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> Non
     assert best.mma.channels >= 4
     assert best.tile[1] % 64 == 0
     rows, columns, positions = best.mma.rows, best.mma.columns, best.mma.positions
-    assert (rows + 2) * (columns + 2) + positions + 9 <= 1.6 * 2 * positions
+    assert (rows + 2) * (columns + 2) + positions + 9 <= 1.5 * 2 * positions
 
 
 @pytest.mark.parametrize(
