@@ -46,21 +46,21 @@ _SIDES = 7, 8, 14, 17, 20, 28, 35, 40, 56
 _KERNELS = 1, 1, 3, 3, 3, 5
 _BATCHES = 1, 2, 4, 8, 16, 32, 64
 _EXTENTS = 64, 128, 196, 256, 384, 512, 768, 1000, 1024, 2048, 3072, 4096
-_MACS = 5e7, 4e9  #: of a problem, so that one config is timed in a second or two
+_MACS = 1e7, 4e9  #: of a problem, so that one config is timed in a second or two
 _BYTES = 1 << 28  #: of its tensors, at most
-_GROUPED = re.compile(r"(^|_)g(?!1(?!\d))\d")
+_OF_GROUP = 1, 1, 4, 8, 16, 32, 64  #: channels of a group, on either side
 
 Row = dict[str, Any]
 
 
 def problems(seed: int) -> Iterator[Problem]:
-    """Layers and products by turns, every third one that is listed; without end."""
+    """Layers, some of them in groups, and products by turns, every third one that is listed; without end."""
     random = Random(seed)
     lines = [line.partition('n"')[0] for line in LISTED.read_text().splitlines() if line[:1] not in ("", "#")]
-    listed = [line.rstrip("_") for line in lines if not _GROUPED.search(line)]
+    listed = [line.rstrip("_") for line in lines]
     seen = set()
     for number in range(1 << 16):
-        drawn = (_layer, _product, _layer, _layer)[number % 4](random)
+        drawn = (_layer, _product, _grouped, _layer)[number % 4](random)
         if number % 3 == 2:
             drawn = _with_batch(random.choice(listed), random)
         if _MACS[0] <= drawn.macs <= _MACS[1] and _bytes(drawn) <= _BYTES and str(drawn) not in seen:
@@ -69,19 +69,28 @@ def problems(seed: int) -> Iterator[Problem]:
 
 
 def _layer(random: Random) -> Problem:
-    ic, oc, side, kernel = (random.choice(sizes) for sizes in (_CHANNELS, _CHANNELS, _SIDES, _KERNELS))
-    stride = random.choice((1, 1, 1, 2))
+    return _of_channels("", random.choice(_CHANNELS), random.choice(_CHANNELS), random)
+
+
+def _grouped(random: Random) -> Problem:
+    channels, each = random.choice(_CHANNELS), random.choice(_OF_GROUP)
+    groups = max(2, channels // each)
+    return _of_channels(f"g{groups}", groups * each, groups * each, random)
+
+
+def _of_channels(groups: str, ic: int, oc: int, random: Random) -> Problem:
+    side, kernel, stride = random.choice(_SIDES), random.choice(_KERNELS), random.choice((1, 1, 1, 2))
     out = (side - 1) // stride + 1
     line = f"ic{ic}ih{side}oc{oc}oh{out}kh{kernel}ph{kernel // 2}" + (f"sh{stride}" if stride > 1 else "")
-    return _with_batch(line, random)
+    return _with_batch(groups + line, random)
 
 
 def _with_batch(line: str, random: Random) -> Problem:
     """A layer in channels last, some direction and type, with a batch of its own."""
-    line = re.sub(r"^mb\d+_?", "", line)
+    line = re.sub(r"mb\d+_?", "", line)
     direction = random.choice(_DIRECTIONS)
     types = ("f16", "f16", "bf16", "s8:s8:s8") if direction == "FWD_D" else ("f16", "bf16")
-    return Conv.parse(f"mb{random.choice(_BATCHES)}{line}", dir=direction, dt=random.choice(types), **_TAGS)
+    return Conv.parse(f"mb{random.choice(_BATCHES)}_{line}", dir=direction, dt=random.choice(types), **_TAGS)
 
 
 def _product(random: Random) -> Problem:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
 import attrs
 import numpy as np
@@ -177,7 +178,7 @@ def main() -> None:
     models = {"closed form": lambda row: row.closed, "chooser": lambda row: row.chosen}
     agreements = [agreement(name, found, of) for name, of in models.items()]
     if options.json:
-        parts = {"figures": figures, "rows": found, "agreements": agreements}
+        parts: dict[str, list[Any]] = {"figures": figures, "rows": found, "agreements": agreements}
         told = {name: [attrs.asdict(each) for each in some] for name, some in parts.items()}
         print(json.dumps({**told, "seconds": perf_counter() - start}, indent=2))
         return

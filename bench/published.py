@@ -229,7 +229,7 @@ def _share(code: bytes) -> float:
     return loop.busy["matrix"] / loop.clocks
 
 
-def _compiled(sizes: str, config: str, disable: Sequence[str]) -> bytes:
+def _compiled(sizes: str, config: str, disable: tuple[str, ...]) -> bytes:
     m, n, k = sizes.split("x")
     problem = Matmul.parse(f"{m}x{k}:{k}x{n}", dt="f16", wtag="ba")
     code = cg.compile(cg.build(problem, target="gfx950", config=config, disable=disable)).object

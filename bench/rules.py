@@ -84,7 +84,7 @@ def mutation(root: Expr, leaves: list[Var], nodes: int) -> None:
 def rules(root: Expr, nodes: int) -> None:
     """The compiled tables where nothing fires, without and with all that surrounds them."""
     rewrites = Rewrites(*TABLES)
-    algebra = Algebra(Knowledge(), Notes())
+    algebra = Algebra(Knowledge(), Notes(), {})
     todo = [(f, e) for e in postorder(root) if isinstance(e, Expr) and (f := rewrites[type(e)])]
 
     def tables() -> None:

@@ -31,6 +31,7 @@ _LANES = ("ds_bpermute_b32", "ds_nop", "ds_permute_b32", "ds_swizzle_b32")  #: m
 def patched(code: bytes, address: int, word: int) -> bytes:
     """The code object with one instruction word replaced."""
     text = ELFFile(BytesIO(code)).get_section_by_name(".text")
+    assert text is not None
     at = address - text["sh_addr"] + text["sh_offset"]
     return code[:at] + struct.pack("<I", word) + code[at + 4 :]
 

@@ -137,8 +137,8 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     told = [table.ratios(part.estimate(best).total, part.measured)[table.measure] for part in _parts(table, rows)]
     ratios = np.concatenate(told)
     off = 100 * np.abs(ratios - 1)
-    figures = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
-    return Entry(kind, table.name, len(rows), *figures, best)
+    median, mean, bias = (round(float(v), 3) for v in (np.median(off), np.mean(off), np.median(ratios)))
+    return Entry(kind, table.name, len(rows), median, mean, bias, best)
 
 
 def _kept(parts: list[_Part], terms: Terms) -> Terms:
@@ -152,7 +152,8 @@ def _kept(parts: list[_Part], terms: Terms) -> Terms:
 def _off(ratios: Mapping[str, Numbers]) -> Numbers:
     """By how much predicted over measured is above 1, or below: on average over units, with the sign of the first."""
     each = [2 * (np.sqrt(ratio) - 1) for ratio in ratios.values()]
-    return np.copysign(np.mean(np.abs(each), axis=0), each[0])
+    errors: Numbers = np.copysign(np.mean(np.abs(each), axis=0), each[0])
+    return errors
 
 
 def _tells(parts: list[_Part], field: attrs.Attribute[float]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import matplotlib as mpl
@@ -18,7 +19,7 @@ _BANDS = ((0.05, 0.95, 0.2), (0.25, 0.75, 0.35))  #: quantiles, and how dark wha
 _RATIOS = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)  #: on the axis
 _COLUMNS = 2
 _INCHES = (4.6, 2.6)  #: of a panel
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "convgen",
     "svg.fonttype": "none",
     "font.size": 8,

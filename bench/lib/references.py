@@ -70,7 +70,8 @@ def _unpacked(rows: Array, form: str) -> Array:
     """Numbers of a format from rows of bytes; two of e2m1 share one, the first in its low half."""
     if form == "e2m1":
         codes = np.stack((rows & 15, rows >> 4), axis=-1).reshape(len(rows), -1)
-        return np.where(codes & 8, -1.0, 1.0) * _FP4[codes & 7]
+        signed: Array = np.where(codes & 8, -1.0, 1.0) * _FP4[codes & 7]
+        return signed
     return (rows.view(_BYTES[form]) if form in _BYTES else rows).astype(np.float64)
 
 
