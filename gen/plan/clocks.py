@@ -374,10 +374,14 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
+    loops = pipeline.loops(k_blocks)
     serial = np.where(slots > 0, float(costs.barrier), 0.0)
     # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
-    by_turns = (slots == 1) | (by_taps & (slots > 0) & ~pipeline.loops(k_blocks))
+    by_turns = (slots == 1) | (by_taps & (slots > 0) & ~loops)
     serial = serial + np.where(by_turns, costs.shared_exposed * work.shared + costs.shared_latency, 0)
+    # Blocks follow one another no faster than loads return, or prefetches, and what they bring is shared: those of as
+    # many blocks are in flight. Where instructions move, loads of blocks that are no loop leave ahead of all of them.
+    slowest = np.where(loops | (not core.reorders), costs.load_latency / configs.of_ways("awaited") + serial, 0.0)
     if not core.reorders:  # A subgroup copies and then multiplies: what it issues is hidden by others on its SIMD only.
         serial = serial + work.issue / np.maximum(1.0, together * work.subgroups / core.simds)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
@@ -386,8 +390,6 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
-    # Blocks follow one another no faster than loads return, or prefetches: those of as many blocks are in flight.
-    slowest = costs.load_latency / configs.of_ways("awaited")
     tile = np.asarray((costs.tile + work.met) * tiles_each)
     tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
