@@ -198,10 +198,12 @@ def is_inline(value: int) -> bool:
 _ADDRESSES = WAVE // 4
 
 
-def busy(core: Core, i: Instruction) -> int:
-    """Slots that an instruction keeps its unit busy if every SIMD issues it, by the rates of a target."""
+def busy(core: Core, issuers: int, i: Instruction) -> int:
+    """Slots that an instruction keeps its unit busy if so many SIMDs issue it, by the rates of a target."""
     if i.op.unit is Unit.GLOBAL:
-        return max(i.op.busy, _ADDRESSES)
-    if i.op.unit is Unit.SHARED and i.access is not None and not i.access.write:
-        return max(1, i.op.busy * core.shared_rate // core.shared_read_rate)
+        return -(-max(i.op.busy, _ADDRESSES) * issuers // core.simds)
+    if i.op.unit is Unit.SHARED:
+        reads = i.access is not None and not i.access.write
+        slots = i.op.busy * core.shared_rate // core.shared_read_rate if reads else i.op.busy
+        return -(-max(1, slots) * issuers // core.simds)
     return i.op.busy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.coalesce import coalesce
@@ -54,7 +55,16 @@ def _rotate(made: MachineKernel) -> MachineKernel:
 def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
     """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
     within = made.banks if spare else None
-    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core), within))
+    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core, _issuers(made)), within))
+
+
+def _issuers(made: MachineKernel) -> int:
+    """SIMDs of a unit that have a subgroup, as far as grid and shared memory say how many workgroups it has."""
+    kernel, facts = made.kernel, made.facts
+    together = -(-prod(kernel.grid) // facts.compute_units)
+    if kernel.shared_bytes:
+        together = min(together, facts.shared_bytes // kernel.shared_bytes)
+    return min(facts.core.simds, kernel.subgroups * max(1, together))
 
 
 def _allocate(made: MachineKernel) -> MachineKernel:

@@ -233,7 +233,7 @@ def test_a_loop_exposes_latency_as_far_as_it_does_not_load_ahead() -> None:
     problem = Matmul.parse("64x8192:8192x64", dt="f16")
 
     def exposed(ways: str) -> list[float]:
-        code = cg.compile(cg.build(problem, config=f"tile=64x64x32 waves=1x1 mma=32x32x8 {ways}"))
+        code = cg.compile(cg.build(problem, config=f"tile=64x64x32 waves=2x1 mma=32x32x8 {ways}"))
         of_launch = profiled(code, rounds=8).units[1].exposed
         return [of_launch, kernel.loop_clocks(code.object or b"", 500.0).shared[1].exposed]
 

@@ -143,3 +143,13 @@ def test_more_workgroups_than_fit_are_refused() -> None:
     code = (FOREIGN / "triton_gfx942_small_gemm_NT.hsaco").read_bytes()
     with pytest.raises(UserError, match="given 99 workgroups on a unit, wanted at most 8"):
         profile(code, "a.hsaco", 500.0, 99)
+
+
+def test_a_loop_hides_loads_though_few_waves_share_the_pipes() -> None:
+    """48 workgroups of two waves, each alone on a unit: pipes are half as busy as by four."""
+    problem = Conv.parse("mb1ic768ih14oc96oh14kh3ph1", dir="FWD_D", dt="s8")
+    config = "tile=32x16x1152 waves=2x1 mma=16x16x32 slots=2 taps=resident acc=v"
+    code = driver.compile(driver.build(problem, "gfx942", config)).object
+    assert code is not None
+    two_blocks = loop_clocks(code, 500.0).of(1)
+    assert two_blocks.exposed < 1
