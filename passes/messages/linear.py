@@ -148,11 +148,15 @@ class LinearView:
         return registers // run * (run + more)
 
     def edges(self, run: int) -> tuple[Halo, ...]:
-        """What may cut such a run short, by conditions on the unit dim and others; what is fixed along it first."""
+        """What may cut such a run short, by conditions on the unit dim and others; what is fixed along it first.
+
+        The last run, where the dim ends within it, is moved back: any condition on the dim may then cut it.
+        """
         assert self.unit_axis is not None
         inner = self.axes[self.unit_axis][-1]
         own = (Halo(inner.size, ((inner.name, 1),), 0),) if inner.size % run else ()
-        found = (*own, *(h for h in self.halos if not h.is_constant_over(inner.name, run)))
+        cuts = (h for h in self.halos if inner.name in dict(h.terms))
+        found = (*own, *(h for h in cuts if own or not h.is_constant_over(inner.name, run)))
         return tuple(sorted(found, key=lambda h: len(h.terms)))
 
     def positions(self, names: Iterable[str]) -> int:
