@@ -21,8 +21,9 @@ from convgen.ir.record import define, frozen
 #: Slots that an instruction keeps its unit busy, if all SIMDs issue it that have a subgroup.
 Busy = Callable[[Instruction], int]
 
-#: slots; loads from global memory go ahead of their use by so much where they can: 1500 clocks. By `convgen profile`, of
-#: random problems those that change take .97 to .98 of the time that they take with 1000, and .98 to .99 with 2000.
+#: slots; loads from global memory go ahead of their use by so much where they can: 1500 clocks. By `convgen profile`,
+#: random problems that change take .975 (gfx942) and .983 (gfx950) of the time that they take with 1000 clocks; with
+#: 2000 they take .982 and .991.
 _AHEAD = 375
 _STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
 _ARRIVALS = 4  #: rounds at most, until what one turn leaves to the next is known

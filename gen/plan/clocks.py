@@ -50,7 +50,7 @@ class Clocks:
     serial: float  #: clocks; barriers and what waits at them
     blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
     block: float  #: clocks; one block of a workgroup that has a unit to itself
-    slowest: float  #: clocks; from one block to the next where only loads are waited for
+    slowest: float  #: clocks; from one block to the next where only loads are waited for, 0 if they all leave ahead
     rounds: int  #: rounds of as many workgroups as a unit holds
     together: int  #: workgroups; resident on a unit
     left: int  #: workgroups behind the rounds
