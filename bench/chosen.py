@@ -56,8 +56,8 @@ Row = dict[str, Any]
 def problems(seed: int) -> Iterator[Problem]:
     """Layers, some of them in groups, and products by turns, every third one that is listed; without end."""
     random = Random(seed)
-    lines = [line.partition('n"')[0] for line in LISTED.read_text().splitlines() if line[:1] not in ("", "#")]
-    listed = [line.rstrip("_") for line in lines]
+    lines = [line for line in LISTED.read_text().splitlines() if line[:1] not in ("", "#")]
+    listed = [line.partition('n"')[0].rstrip("_") for line in lines]
     seen = set()
     for number in range(1 << 16):
         drawn = (_layer, _product, _grouped, _layer)[number % 4](random)

@@ -200,10 +200,11 @@ _ADDRESSES = WAVE // 4
 
 def busy(core: Core, issuers: int, i: Instruction) -> int:
     """Slots that an instruction keeps its unit busy if so many SIMDs issue it, by the rates of a target."""
+    slots = i.op.busy
+    if i.op.unit not in SLOT_BYTES:
+        return slots
     if i.op.unit is Unit.GLOBAL:
-        return -(-max(i.op.busy, _ADDRESSES) * issuers // core.simds)
-    if i.op.unit is Unit.SHARED:
-        reads = i.access is not None and not i.access.write
-        slots = i.op.busy * core.shared_rate // core.shared_read_rate if reads else i.op.busy
-        return -(-max(1, slots) * issuers // core.simds)
-    return i.op.busy
+        slots = max(slots, _ADDRESSES)
+    elif i.access is not None and not i.access.write:
+        slots = max(1, slots * core.shared_rate // core.shared_read_rate)
+    return -(-slots * issuers // core.simds)
