@@ -52,10 +52,10 @@ class Ranking(Sequence[Candidate]):
 
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
-        """Tables with clocks that come on top of theirs; of equal scores the first comes first."""
-        scores = [*(table.scores + more for table, more in tables), np.array([c.score for c in others])]
-        together = np.concatenate(scores)
-        return cls([table for table, _ in tables], others, np.argsort(together, kind="stable"), together)
+        """Tables with clocks that come on top of theirs; of equal scores the least deep comes first, then the first."""
+        scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
+        depths = np.concatenate([*(table.depths for table, _ in tables), np.zeros(len(others))])
+        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores)
 
     def __len__(self) -> int:
         return len(self.order)

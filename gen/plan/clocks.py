@@ -85,6 +85,7 @@ class Table:
     in_vectors: Numbers  #: whether accumulators live among the vector registers
     rows: Numbers  #: numbers of the combinations
     scores: Numbers  #: clocks; of each row, of all products
+    depths: Numbers  #: of each row, by which the least of equal scores comes first
 
     def config(self, row: int) -> Config:
         at, given, shape = self._place(row), self.configs, self.shape
@@ -133,15 +134,15 @@ def ranked(
     offered = choices(shape, atom, facts)
     configs = _even_configs(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts, meetings)
     if not all(configs.dims):
-        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 5)
+        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 6)
     offer = _offer(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
     counted = _clocks(configs, offer.work, shape, atom, facts)
     in_vectors, fits = _place_of_sums(offer.work.held.sums, counted.registers, facts)
     rows = np.flatnonzero(np.broadcast_to(offer.fits & fits, configs.dims))
     clocks = shape.parts * (counted.columns["launch"] + counted.columns["besides"])
-    scores = np.broadcast_to(clocks, configs.dims).ravel()[rows]
+    scores, depths = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, counted.depths))
     ways = counted.columns, counted.slices, counted.at_a_time
-    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores)
+    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores, depths)
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
@@ -348,6 +349,7 @@ class _Counted:
     slices: Numbers
     at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
     registers: Numbers  #: registers; of a lane
+    depths: Numbers  #: blocks of K from load to product where that is deep enough, elsewhere the most
 
 
 def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Counted:
@@ -399,6 +401,11 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     # What slices leave is counted where they meet.
     put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
 
+    # Loads that come back in time behind those of as many blocks gain nothing by leaving earlier still: by `convgen
+    # profile` of the layers of `bench/whole.py`, deeper ones take .99 to 1.01 of the time, and up to 1.5 of the code.
+    enough = configs.of_ways("held") * (block - work.moved) * together >= costs.load_latency
+    depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
+
     def of_round(together: Numbers) -> Any:
         return tile + together * put + longest * np.maximum(block * together, slowest)
 
@@ -408,4 +415,4 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
         "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
         "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
-    return _Counted(columns, slices, at_a_time, registers)
+    return _Counted(columns, slices, at_a_time, registers, depths)

@@ -11,6 +11,7 @@ from convgen.plan.choose import candidates, clocks_of
 from convgen.plan.clocks import Clocks
 from convgen.plan.config import RESIDENT, RUNS, Config, Own, evenly, levels
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
 
 LINE = "mb64ic256ih19oc512oh10kh3sh2ph1"  #: phases of 4, 2, 2 and 1 taps
 TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
@@ -167,6 +168,28 @@ def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
     assert 128 in depths["gfx942", "BWD_W"]
     assert not any(128 in of for which, of in depths.items() if which != ("gfx942", "BWD_W"))
     assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
+
+
+def pipelines(problem: Problem, target: str) -> list[tuple[int, int]]:
+    """Slots and stages of those that the best tile may have for the same clocks, first the one that is chosen."""
+    best, *others = candidates(problem, get(target).facts)[:100]
+    equal = [best, *(c for c in others if c.score == best.score and c.config.tile == best.config.tile)]
+    return [(c.config.slots, c.config.stages) for c in equal]
+
+
+def test_of_equal_pipelines_the_shallowest_wins_whose_loads_come_back_in_time() -> None:
+    """Blocks of 256 x 256 x 32 take more than loads do, those of 64 x 64 x 64 a third."""
+    assert pipelines(Matmul.parse("4096x4096:4096x4096", dt="f16", wtag="ba"), "gfx942")[0] == (2, 1)
+    images = Conv.parse(GRADIENT.format(512, 7), dir="FWD_D", dt="f16", **TAGS)
+    assert pipelines(images, "gfx942")[0] == (3, 3)
+
+
+def test_loads_that_memory_binds_come_back_behind_others() -> None:
+    """As many blocks as hide the latency of one alone do not: two stages fewer take 9 % more, by `convgen profile`."""
+    problem = Conv.parse("mb64ic384ih8oc384oh8kh1ph0iw8ow8kw3pw1", dir="BWD_W", dt="bf16", **TAGS)
+    first, *others = pipelines(problem, "gfx950")
+    assert first == (2, 4)
+    assert (2, 2) in others
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
