@@ -401,9 +401,9 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     # What slices leave is counted where they meet.
     put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
 
-    # Loads that come back in time behind those of as many blocks gain nothing by leaving earlier still: by `convgen
-    # profile` of the layers of `bench/whole.py`, deeper ones take .99 to 1.01 of the time, and up to 1.5 of the code.
-    enough = configs.of_ways("held") * (block - work.moved) * together >= costs.load_latency
+    # Loads of a loop that come back in time behind those of as many blocks gain nothing by leaving earlier still: by
+    # `convgen profile` of `bench/whole.py`, deeper ones take .99 to 1.01 of the time and up to 1.5 of the code.
+    enough = loops & (configs.of_ways("held") * (block - work.moved) * together >= costs.load_latency)
     depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
 
     def of_round(together: Numbers) -> Any:
