@@ -36,6 +36,7 @@ class Core:
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
     load_clocks: int = 0  #: clocks; of a core's path to global memory, that a load of a subgroup takes at least
+    element_clocks: int = 0  #: clocks; the same of one that brings a lane one element, wider ones are not to be had
     address_clocks: int = 1  #: clocks; the same, where lanes multiply what they load themselves
     global_granule: int = 1  #: bytes; of which each contiguous run of a load brings whole ones
     grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of workgroups worth a try

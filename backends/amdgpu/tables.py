@@ -269,11 +269,18 @@ _CORE = Core(
 #: By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on
 #: gfx942 and 11 % on gfx950 (gradients of weights), none on gfx90a; of as many ahead, 3 slots save up to 3 % on gfx942,
 #: 2 up to 7 % on gfx950.
-_CORE_MI300X = evolve(_CORE, pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)))
+_CORE_MI300X = evolve(
+    _CORE,
+    # docs/time.md; of 600 random problems 42 have another config so, of .93 of the time; on gfx90a, of 150, 10 take
+    # 1.05. If wider loads took as much, configs would be ranked worse: LDS binds as often.
+    element_clocks=16,
+    pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)),
+)
 _CORE_MI355X = evolve(
     _CORE,
     global_rate=48,  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
-    load_clocks=16,  # docs/time.md; where LDS binds as often (gfx942), configs are ranked worse with that
+    load_clocks=16,  # docs/time.md
+    element_clocks=16,
     pipelines=((2, 4), (3, 3), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
 )
 

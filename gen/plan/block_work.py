@@ -172,8 +172,9 @@ class _Block:
     @property
     def moved(self) -> Numbers:
         core = self.facts.core
-        loads = sum(self.messages) * self.subgroups
-        taken: Numbers = np.maximum(self.brought / core.global_rate, loads * core.load_clocks)
+        each = (core.element_clocks if load.widest == 1 else core.load_clocks for load in self.kind.loads)
+        loads = sum(number * clocks for number, clocks in zip(self.messages, each)) * self.subgroups
+        taken: Numbers = np.maximum(self.brought / core.global_rate, loads)
         return taken
 
     @property

@@ -82,6 +82,16 @@ def test_what_is_turned_when_it_is_read_comes_in_granules_of_rows() -> None:
     assert narrow.moved == wide.moved == (64 * 128 + 64 * 64) / 48
 
 
+@pytest.mark.parametrize(("target", "clocks"), [("gfx90a", 128), ("gfx942", 8 * 4 * 16)])
+def test_loads_of_single_elements_take_the_address_pipe(target: str, clocks: int) -> None:
+    """Of three channels of the source four waves have 8 loads each, where not only bytes count."""
+    problem = Conv.parse("mb1ic3ih224oc32oh112kh3sh2ph1", dir="BWD_W", dt="f16", **TAGS)
+    config = Config.parse("tile=32x32x64 waves=2x2 mma=16x16x16 slots=2 stages=2 taps=split acc=v slices=14 sum=last:7")
+    found = clocks_of(problem, config, get(target).facts)
+    assert found is not None
+    assert found.moved == clocks
+
+
 def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
     """Of 64 channels two blocks are none: then windows are written by turns with the products."""
     loop, straight = of_windows("32x288", 2), of_windows("32x288", 2, channels=64)
