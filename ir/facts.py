@@ -84,6 +84,7 @@ class Costs:
     shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
     exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
     others_hide: bool = False  #: whether two subgroups of a SIMD hide half of that of each other, whatever they load
+    hidden: float = 0.0  #: share of what nothing hides of a workgroup that each further one of its unit does
     launch: int = 10000  #: clocks; a further launch
     unit_rate: int = (
         27  #: bytes a clock; to one unit from beyond its own cache (MIOpen's kernels on an MI300X: 24 to 31)

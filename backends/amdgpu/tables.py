@@ -295,6 +295,8 @@ _CORE_MI355X = evolve(
 #: What one slot exposes of LDS's clocks: of three loops with resident windows on gfx950, by `convgen profile`, .07, .2
 #: and .6. On gfx942, of 450 random problems, 17 have another config with .3 than with .5 and take .942 of the time;
 #: with .2 layers of `bench/whole.py` with 64 and 512 channels take up to 1.05. On gfx90a with .2, of 150, 6 take 1.07.
+#: What further workgroups of a unit hide: on gfx942, of 600 random problems, 12 have another config with .5 than with 0
+#: and take .954 of the time; on gfx950, of 300, 7 take 1.05, on gfx90a, of 150, 15 take 1.01.
 _COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
 _COSTS_MI300X = Costs(
     result_rate=16,
@@ -304,6 +306,7 @@ _COSTS_MI300X = Costs(
     dirty=4_200_000,
     drain=284,
     shared_exposed=0.3,
+    hidden=0.5,
 )
 #: Clocks of a load on gfx950: by `convgen profile` a first layer forward is 6 % quicker with 18 than with 16, two
 #: others are 4 % slower with 24.

@@ -50,6 +50,7 @@ class Clocks:
     serial: float  #: clocks; barriers and what waits at them
     blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
     block: float  #: clocks; one block of a workgroup that has a unit to itself
+    hidden: float  #: clocks; of it, that each further workgroup of the unit hides
     slowest: float  #: clocks; from one block to the next where only loads are waited for, 0 if they all leave ahead
     rounds: int  #: rounds of as many workgroups as a unit holds
     together: int  #: workgroups; resident on a unit
@@ -68,7 +69,7 @@ class Clocks:
     @property
     def pace(self) -> float:
         """Clocks from one block to the next of all that run together, no less than loads take to return."""
-        return max(self.block * self.together, self.slowest)
+        return max(self.block * self.together - self.hidden * (self.together - 1), self.slowest)
 
 
 @frozen(eq=False)
@@ -392,6 +393,7 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
+    hidden = costs.hidden * (block - busiest)
     tile = np.asarray((costs.tile + work.met) * tiles_each)
     tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
     besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
@@ -407,12 +409,12 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
 
     def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * np.maximum(block * together, slowest)
+        return tile + together * put + longest * np.maximum(block * together - hidden * (together - 1), slowest)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
         "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": work.issue, "serial": serial,
-        "blocks": longest, "block": block, "slowest": slowest, "rounds": rounds, "together": together, "left": left,
-        "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
+        "blocks": longest, "block": block, "hidden": hidden, "slowest": slowest, "rounds": rounds, "together": together,
+        "left": left, "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
     }  # fmt: skip
     return _Counted(columns, slices, at_a_time, registers, depths)

@@ -180,6 +180,18 @@ def test_rows_of_256_bytes_are_offered_where_lanes_turn_both_operands() -> None:
     assert chosen("gfx942", "BWD_W", 256, 14)[0].tile[2] == 128
 
 
+def test_workgroups_of_a_unit_hide_a_part_of_what_each_exposes() -> None:
+    """Of two workgroups on each unit of gfx942 the second adds half of what it waits."""
+    problem = Matmul.parse("2560x3648:3648x4096", dt="f16", wtag="ba")
+    config = Config.parse("tile=128x128x32 waves=2x2 mma=32x32x8 slots=2 stages=2 taps=split acc=v")
+    found = clocks_of(problem, config, get("gfx942").facts)
+    assert found is not None
+    assert found.together == 2
+    busiest = max(found.matrix, found.shared, found.moved, found.issue)
+    assert found.pace == pytest.approx(busiest + found.block + (found.block - busiest) / 2)
+    assert found.hidden == pytest.approx((found.block - busiest) / 2)
+
+
 def pipelines(problem: Problem, target: str) -> list[tuple[int, int]]:
     """Slots and stages of those that the best tile may have for the same clocks, first the one that is chosen."""
     best, *others = candidates(problem, get(target).facts)[:100]
