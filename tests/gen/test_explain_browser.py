@@ -162,8 +162,8 @@ def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:
     for field, value in ((m, "3"), (n, "0")):
         field.clear()
         field.send_keys(value)
-    # Two columns of tiles of 32 rows, with gaps behind lines, and one.
-    maker, last = {"gfx942": ("XCD 6, workgroup 6", 97), "xehpc": ("workgroup 3", 97)}[target]
+    # Four columns of tiles of 64 rows, with gaps behind lines, and one of 32.
+    maker, last = {"gfx942": ("XCD 4, workgroup 12", 50), "xehpc": ("workgroup 3", 97)}[target]
     assert answer.text == f"Tile (3, 0): {maker}, round 0"
     n.clear()
     n.send_keys("5")
