@@ -69,7 +69,12 @@ class Clocks:
     @property
     def pace(self) -> float:
         """Clocks from one block to the next of all that run together, no less than loads take to return."""
-        return max(self.block * self.together - self.hidden * (self.together - 1), self.slowest)
+        return float(_pace(self.block, self.hidden, self.slowest, self.together))
+
+
+def _pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
+    """The same of so many workgroups: numbers, or arrays of them."""
+    return np.maximum(block * together - hidden * (together - 1), slowest)
 
 
 @frozen(eq=False)
@@ -409,7 +414,7 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
 
     def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * np.maximum(block * together - hidden * (together - 1), slowest)
+        return tile + together * put + longest * _pace(block, hidden, slowest, together)
 
     launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
     columns = {
