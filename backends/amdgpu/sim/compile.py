@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from convgen.backends.amdgpu.sim.alu.packed import compile_packed
 from convgen.backends.amdgpu.sim.alu.salu import compile_salu
@@ -25,7 +26,7 @@ from convgen.backends.amdgpu.sim.scopes import compile_cache, names
 from convgen.backends.amdgpu.sim.smem import compile_smem
 from convgen.backends.amdgpu.sim.smfmac import compile_smfmac
 from convgen.backends.amdgpu.sim.state import scalar_bits
-from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.step import Context, Step, Text, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
 from convgen.backends.amdgpu.sim.vmem import compile_vmem
 from convgen.backends.amdgpu.sim.waits import compile_waitcnt
@@ -54,7 +55,7 @@ def _power_of_two_part(size: int) -> int:
     return size & -size
 
 
-def lds_grain(instructions: tuple[Instruction, ...]) -> int:
+def _lds_grain(instructions: tuple[Instruction, ...]) -> int:
     """Bytes that one LDS race stamp may cover: the narrowest access of the text, or what its offsets let show through
     of data that is not aligned; at most 16.
     """
@@ -75,7 +76,7 @@ def lds_grain(instructions: tuple[Instruction, ...]) -> int:
     return grain
 
 
-def store_grain(instructions: tuple[Instruction, ...]) -> int:
+def _store_grain(instructions: tuple[Instruction, ...]) -> int:
     """Bytes that one stamp on device memory may cover: the narrowest store of the text, or what the offsets of its
     stores let show through of data that is not aligned; at most 4.
     """
@@ -86,6 +87,22 @@ def store_grain(instructions: tuple[Instruction, ...]) -> int:
     return min([4, *(part for parts in stored for part in parts)])
 
 
+@lru_cache(maxsize=16)
+def _text(instructions: tuple[Instruction, ...], acquire: str) -> Text:
+    """What the instructions of a code object say together; where it has many kernels they share it.
+
+    `acquire` is the operation that orders workgroups.
+    """
+    return Text(
+        {instruction.address: index for index, instruction in enumerate(instructions)},
+        _lds_grain(instructions),
+        _store_grain(instructions),
+        any("_atomic_cmpswap" in i.name for i in instructions),
+        any(i.name.startswith("ds_cmpst_rtn_") for i in instructions),
+        any(names(i, acquire) for i in instructions),
+    )
+
+
 class Program:
     """A kernel's instructions, compiled when first executed."""
 
@@ -93,14 +110,8 @@ class Program:
         self.kernel = kernel
         self.instructions = kernel.instructions
         self.rules = HazardRules(arch.name)
-        index_of = {instruction.address: index for index, instruction in enumerate(kernel.instructions)}
-        self.context = Context(
-            arch, kernel.descriptor, index_of, lds_grain(kernel.instructions), store_grain(kernel.instructions)
-        )
-        self.context.approximate = approximate
-        self.context.local_swaps = any(i.name.startswith("ds_cmpst_rtn_") for i in kernel.instructions)
-        self.context.swaps = any("_atomic_cmpswap" in instruction.name for instruction in kernel.instructions)
-        self.context.tracked = any(names(i, arch.scope.acquire) for i in kernel.instructions)
+        text = _text(kernel.instructions, arch.scope.acquire)
+        self.context = Context(arch, kernel.descriptor, text, approximate=approximate)
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
         self.copies = Copies(len(kernel.instructions), self.steps, self.executed)

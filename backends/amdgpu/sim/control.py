@@ -177,7 +177,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
             g.poison_scalar(target.index, None)
             g.poison_scalar(target.index + 1, None)
         if goal is not None:
-            found = [context.index_of.get(int(address)) for address in goal]
+            found = [context.text.index_of.get(int(address)) for address in goal]
             targets = [-1 if index is None else base_index + index for index in found]
             g.targets = None
             if len(set(targets)) == 1:

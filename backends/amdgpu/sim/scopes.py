@@ -18,7 +18,7 @@ _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 
 
 def names(instruction: Instruction, operation: str) -> bool:
     """Whether an instruction is an operation, given as mnemonic and modifiers; it may have more."""
-    return set(operation.split()) <= set(instruction.text.split()) if operation else False
+    return operation.startswith(instruction.name) and set(operation.split()) <= set(instruction.text.split())
 
 
 def compile_cache(instruction: Instruction, context: Context) -> Step | None:

@@ -92,9 +92,9 @@ class _Run(Run):
         self.look = watcher(self.code, kernel, self.scrutiny)
         place_arguments(self.memory, kernel, launch)
         place_dispatch_packet(self.memory, kernel, launch)
-        self.causality = Causality(tracked=self.strict and program.context.tracked)
+        self.causality = Causality(tracked=self.strict and program.context.text.tracked)
         for allocation in self.memory.allocations:
-            allocation.start_launch(program.context.global_grain)
+            allocation.start_launch(program.context.text.global_grain)
         lds_bytes = max(descriptor.group_segment, launch.shared_bytes)
         if lds_bytes > self.code.arch.lds_bytes:
             limit = self.code.arch.lds_bytes
@@ -127,7 +127,7 @@ class _Run(Run):
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
         """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
         count = len(groups)
-        lds = Lds(count, lds_bytes, program.context.lds_grain)
+        lds = Lds(count, lds_bytes, program.context.text.lds_grain)
         scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
         env = Environment(self, self.code.arch, lds, count, waves, self.causality, scratch, strict=self.strict)
         env.own_order = None if program.kernel.descriptor.tg_split else OWN_ORDER

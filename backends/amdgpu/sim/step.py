@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits, vector_bits
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported
-from convgen.ir.record import define
+from convgen.ir.record import define, frozen
 
 Run = Callable[[WaveGroup], None]
 #: Kinds of instructions that the report counts.
@@ -33,25 +33,32 @@ class Step(Ready[Instruction, WaveGroup]):
     overwrites: int = 0  #: scalar registers that the scalar ALU writes: older events on them are stale
 
 
+@frozen
+class Text:
+    """What all instructions of a code object together say of each: any of its kernels may come to any of them."""
+
+    index_of: Mapping[int, int]  #: instruction index by address
+    lds_grain: int  #: bytes that one race stamp covers in LDS
+    global_grain: int  #: the same in device memory
+    swaps: bool  #: whether there are compare-and-swaps, which find out whether loads were stale
+    local_swaps: bool  #: the same of LDS
+    tracked: bool  #: whether any instruction acquires other workgroups' stores
+
+
 @define
 class Context:
     """What compiling an instruction may ask: the architecture, the kernel's register allocation, its text."""
 
     arch: Arch
     descriptor: Descriptor
-    index_of: dict[int, int]  #: instruction index by address
-    lds_grain: int = 4  #: bytes an LDS race stamp covers
-    global_grain: int = 4
+    text: Text
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
-    swaps: bool = False  #: whether the text has compare-and-swaps, which find out whether loads were stale
-    local_swaps: bool = False  #: the same of LDS
-    tracked: bool = False  #: whether anything in the text acquires other workgroups' stores
     approximate: int | None = None  #: seed of the errors of transcendental instructions; None for results without
     base: int = 0  #: index of the copy of the text that is being compiled (`relative`)
 
     def place(self, address: int) -> int:
         """Index of the instruction at an address, in the same copy of the text; -1 where there is none."""
-        index = self.index_of.get(address)
+        index = self.text.index_of.get(address)
         return -1 if index is None else self.base + index
 
     def vector(self, operand: Operand) -> int:

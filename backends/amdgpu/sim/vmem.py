@@ -104,7 +104,7 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
     """Whether a store may be what other workgroups wait for."""
     modifier = context.arch.scope.store
-    return context.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
+    return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
 def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
@@ -153,9 +153,9 @@ def _load(
     queue, registers = _queue(space), context.registers(target)[: width.registers]
     writes, land = step.writes, transfer.landing(width)
     scope = context.arch.scope
-    atomic = context.tracked and width.size >= 4 and scope.load in instruction.modifiers
+    atomic = context.text.tracked and width.size >= 4 and scope.load in instruction.modifiers
     meets = ("operations" if scope.store else "stores") if atomic else ""
-    meets = meets or ("guess" if context.swaps and width.size in (4, 8) else "")
+    meets = meets or ("guess" if context.text.swaps and width.size in (4, 8) else "")
     if atomic:
         plain = land
 

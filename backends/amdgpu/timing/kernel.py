@@ -96,7 +96,7 @@ class _Kernel:
     def _parts(self) -> tuple[range, list[int], range]:
         """Numbers of the instructions before the hot code, in it and behind it."""
         code, hot, _ = hot_code(self._program.kernel, self.arch)
-        index = self._program.context.index_of
+        index = self._program.context.text.index_of
         body = sorted(index[i.address] for i in hot)
         first, last = index[code[0].address], index[code[-1].address]
         return range(first, body[0]), body, range(body[-1] + 1, last + 1)

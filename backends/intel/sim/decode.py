@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,9 @@ class Instruction:
     window: tuple[int, int] | None = None  #: first lane and end of one pass of an instruction that runs in two
 
 
+@lru_cache(maxsize=32)
 def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
-    """All instructions of a kernel's section, padding included."""
+    """All instructions of a kernel's section, padding included; that of equal bytes is kept."""
     tool = IGA64.find()
     if tool is None:
         raise SimulatorError(f"no iga64 found ({IGA64.wanted}), which decodes Intel code")
