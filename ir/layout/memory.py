@@ -81,15 +81,15 @@ class Swizzle:
     fold: int = 0
 
     def __attrs_post_init__(self) -> None:
-        check_range(self.shift, -8, 31, "swizzle shift")
+        check_range(self.shift, -8, 30, "swizzle shift")
         check_range(self.mask, 0, 0xFFFF, "swizzle mask")
-        check_range(self.fold, max(0, -self.shift) if self.fold else 0, 31 - self.shift, "swizzle fold")
+        check_range(self.fold, max(0, -self.shift) if self.fold else 0, 30 - self.shift, "swizzle fold")
 
     def __call__(self, chunk: Any, row: Any) -> Any:
         if self.mask == 0:
             return chunk
-        low = row << -self.shift if self.shift < 0 else row >> self.shift if self.shift else row
-        return chunk ^ ((low ^ row >> self.shift + self.fold if self.fold else low) & self.mask)
+        low = _moved(row, self.shift)
+        return chunk ^ ((low ^ _moved(row, self.shift + self.fold) if self.fold else low) & self.mask)
 
     def place(self, chunk: Any, row: Any, chunks: int) -> tuple[Any, Any]:
         """The chunk position and the row at which a chunk of a row of so many stands."""
@@ -117,6 +117,11 @@ class Swizzle:
         """What a chunk's number is combined with by exclusive or."""
         low = f"row << {-self.shift}" if self.shift < 0 else f"row >> {self.shift}"
         return f"({low} ^ row >> {self.shift + self.fold}) & {self.mask}" if self.fold else f"{low} & {self.mask}"
+
+
+def _moved(row: Any, places: int) -> Any:
+    """A row's number, its bits so many places down: as a quotient, of which more is known than of a shift."""
+    return row * (1 << -places) if places < 0 else row // (1 << places) if places else row
 
 
 def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:

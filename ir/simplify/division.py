@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from convgen.ir.expr import Add, And, Div, Expr, Mod, Mul
+from convgen.ir.expr import Add, And, Div, Expr, Mod, Mul, Or, Xor
 from convgen.ir.simplify.bounds import type_range, within
 from convgen.ir.simplify.rules import make, number
 from convgen.ir.simplify.sums import Linear
@@ -42,7 +42,7 @@ def remainder(s: Algebra, e: Mod | And) -> Expr | None:
     c = bits if bits is None or isinstance(e, Mod) else bits + 1
     if c is None or c <= 1 or (isinstance(e, And) and c & (c - 1)):
         return None
-    for rule in (_exact_remainder, _low_bits, _reduced_remainder):
+    for rule in (_exact_remainder, _low_bits, _bitwise, _reduced_remainder):
         if (new := rule(s, e, c)) is not None:
             return new
     return None
@@ -120,6 +120,19 @@ def _low_bits(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     if (rest, left) == sum:
         return None
     return s(_remainder_like(e, s.sum(rest, left, e), c))
+
+
+def _bitwise(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    """Of operands bit by bit the same bits are wanted as of the whole."""
+    whole = e.a
+    if c & (c - 1) or not isinstance(whole, (And, Or, Xor)) or not s.is_sole_use(whole):
+        return None
+    sums = [s.notes.linear(a) for a in (whole.a, whole.b)]
+    rests = [_residue(s, sum, c) for sum in sums]
+    if rests == sums:
+        return None
+    a, b = (s.sum(*rest, whole) for rest in rests)
+    return s(type(e)(s(type(whole)(a, b)), e.b))
 
 
 def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:

@@ -210,14 +210,51 @@ class Masks:
     def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Bits:
         """Whether the coordinate is outside, or the tap beyond its dim: a loop-invariant word, and the tap."""
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
-        origin = self._coordinate(terms, halo.const, positions)
-        return self._bits(_outside(origin, step, tap.size, halo.size), positions[tap.name].value)
+        origin, place = self._coordinate(terms, halo.const, positions), positions[tap.name].value
+        places = self.bounds(place)[1] + 1
+        return self._bits(outside(origin, *self.bounds(origin), step, tap.size, halo.size, places), place)
 
 
 @lru_cache(maxsize=2**8)
-def _outside(origin: Expr, step: int, taps: int, size: int) -> Expr:
-    """A word of which bit 31-t says "outside at tap t", where the coordinate of tap 0 is `origin`."""
-    # Inside at taps [first, end): 0 <= origin + step * tap < size.
+def outside(origin: Expr, low: int, high: int, step: int, taps: int, size: int, places: int) -> Expr:
+    """A word of which bit 31-t says "outside at tap t, or no tap", for t below `places`.
+
+    The coordinate of tap 0 is `origin`, which is in [low, high], that of tap t is step * t more; it is inside from 0 to
+    below `size`.
+    """
+    return _by_table(origin, low, high, taps, size, places) if step == 1 else _by_ends(origin, step, taps, size)
+
+
+def _by_table(origin: Expr, low: int, high: int, taps: int, size: int, places: int) -> Expr:
+    """Of a constant with a bit for each coordinate that a tap may have, which is moved to that of tap 0.
+
+    Where they are too many for a word, those of tap 0 from which all taps are inside count as one.
+    """
+    skipped, first = 0, low
+    if high - low + taps > _WORD_BITS:
+        skipped, first = size - taps, min(low, 0)
+        if max(high - skipped, 0) - first + taps > _WORD_BITS:
+            return _by_ends(origin, 1, taps, size)
+    if not skipped:
+        place = origin - first
+    elif high <= skipped:
+        place = minimum(origin - first, -first)
+    elif first == 0:
+        place = maximum(origin - skipped, 0)
+    else:
+        place = origin - first - minimum(maximum(origin, 0), skipped)
+    outside = (n for n in range(_WORD_BITS) if not 0 <= first + n < size - skipped)
+    word = const(_word(outside), u32) << place.to(u32)
+    return word | const(_word(range(taps, places)), u32) if places > taps else word
+
+
+def _word(places: Iterable[int]) -> int:
+    """One in which bit 31-n is set for each of the places."""
+    return sum(1 << _WORD_BITS - 1 - n for n in places)
+
+
+def _by_ends(origin: Expr, step: int, taps: int, size: int) -> Expr:
+    """Of all ones, those before the first tap that is inside, and those behind the last."""
     first = minimum(maximum(divide(const(step - 1) - origin, step), 0), taps)
     end = minimum(maximum(divide(const(size - 1) - origin, step) + 1, 0), taps)
     return ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))

@@ -44,7 +44,7 @@ def shared(rows: int = 2, cols: int = 16, slots: int = 1, swizzle: Swizzle | Non
 
 DOORS: list[tuple[str, Callable[[int], object], int, int]] = [
     ("bytes of a buffer", lambda n: Global("x", u8, n), 0, 1 << 48),
-    ("swizzle shift", lambda n: Swizzle(n, 1), -8, 31),
+    ("swizzle shift", lambda n: Swizzle(n, 1), -8, 30),
     ("swizzle mask", lambda n: Swizzle(0, n), 0, 0xFFFF),
     ("slots", lambda n: shared(slots=n), 1, 64),
     ("rows of a tile", lambda n: shared(rows=n), 1, 1 << 24),
