@@ -10,8 +10,8 @@ A hoisted varying value occupies a vector register all through the loop. Where t
 leave, those that one operation brings back from other variables are computed in the loop again.
 
 Lanes vote on what nearly always holds (`ir/votes.py`). Where it does not, all is computed that is needed then, so that
-nothing is done or held for it elsewhere. Only what a loop around it holds anyway is used there, too. Of what differs
-between lanes, what is used once stays in its loop there.
+nothing is done or held for it elsewhere. Only what a loop around it holds anyway is used there, too, and surfaces, for
+which there are scalar registers enough. Of what differs between lanes, what is used once stays in its loop there.
 """
 
 from __future__ import annotations
@@ -277,7 +277,8 @@ class _Placer:
         before, settled = dict(self.names), {at: set(nodes) for at, nodes in self.settled.items()}
         then = self.place(s.then, depth)
         self.names, self.settled = before, settled
-        other = _Placer(substitute(s.other, self.held), self.uniform, self.budget, self.flat, seldom=True)
+        there = self.held | {e: v for e, v in before.items() if isinstance(e, Surface)}
+        other = _Placer(substitute(s.other, there), self.uniform, self.budget, self.flat, seldom=True)
         return If(self._named(s.cond), then, other.placed())
 
     def _rewrite(self, s: Stmt, depth: int) -> Stmt:

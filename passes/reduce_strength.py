@@ -219,11 +219,12 @@ class _Digits:
 
     def of(self, number: N) -> tuple[N, ...]:
         """The digits of a number from 0."""
+        over = [number // place if place > 1 else number for place in self.places]
         digits = [
-            number // place % (following // place) if following else number // place
-            for place, following in zip_longest(self.places, self.places[1:])
+            each % (following // place) if following else each
+            for each, place, following in zip_longest(over, self.places, self.places[1:])
         ]
-        return tuple(digits + [number // place for place in self.wholes])
+        return tuple(digits + [over[self.places.index(place)] for place in self.wholes])
 
     def below(self, at: int) -> int:
         """How many digits there are below the one, or the whole quotient, at a position."""

@@ -158,10 +158,10 @@ def _limit(out: AmdEmitter, to: Type) -> Step:
     if to.kind is Kind.UNSIGNED:
         return _clip("v_min_u32", to.max)
     if to.kind is Kind.SIGNED:
-        most = out.move_to_vector(Imm(to.max))
+        most = out.in_lanes(to.max)
         return lambda out, a, into: out.valu("v_med3_i32", a, Imm(to.min), most, into=into)
     largest, least = (int(np.float32(x).view(np.uint32)) for x in (to.largest, -to.largest))
-    most = out.move_to_vector(Imm(largest))
+    most = out.in_lanes(largest)
 
     def keep_nan(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
         a = out.move_to_vector(a)

@@ -18,6 +18,8 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 
+_NEAR = 128  #: instructions; as long a constant keeps its register between two uses
+
 
 def signed(value: int) -> int:
     """A 32-bit pattern as the assembler prints integers: inline constants are signed."""
@@ -31,16 +33,32 @@ class AmdEmitter(Emitter):
     def __init__(self, name: str) -> None:
         self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
         self._compared: tuple[VirtualRegister, ...] = ()
+        self._held: dict[int, tuple[Reg, int]] = {}  # by constant: a vector register of this block, and its last use
         super().__init__(name)
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
         self._flag, self._compared = None, ()
+        self._held = {}
         return super().start_block(label, comment)
 
     def constant(self, value: int, bank: str = "s") -> Reg:
         """A register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
         return self.kept(Imm(value), bank, f"const_{value & 0xFFFFFFFF:#x}")
+
+    def in_lanes(self, value: int) -> Reg:
+        """A vector register with a constant, which nobody may write: in loops one that has it for the whole kernel,
+        elsewhere one that had it a little before, or a new one.
+        """
+        if self.loops:
+            return self.constant(value, "v")
+        value, here = signed(value), len(self.block.instructions)
+        held, last = self._held.get(value, (None, 0))
+        if held is None or here - last > _NEAR:
+            held = self.new("v")
+            self.emit("v_mov_b32", (held,), (Imm(value),))
+        self._held[value] = held, here
+        return held
 
     # ------------------------------------------------------------ instructions
 

@@ -190,12 +190,10 @@ class AmdScalars(Scalars):
         return dst
 
     def _in_lanes(self, v: Operand) -> Operand:
-        """An inline constant, or a vector register: in loops, one that has a constant throughout."""
+        """An inline constant, or a vector register."""
         if _inline(v):
             return v
-        if self.out.loops and isinstance(v, Imm):
-            return self.out.constant(v.value, "v")
-        return self.out.move_to_vector(v)
+        return self.out.in_lanes(v.value) if isinstance(v, Imm) else self.out.move_to_vector(v)
 
     def mask(self, e: x.Expr) -> Reg:
         """A varying bool: one bit a lane in a scalar pair."""

@@ -103,6 +103,11 @@ class AmdVectors(Elements):
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
+        """Two registers at a time where all are zero: other constants stand in the lower of two words."""
+        if dst.bank == "v" and not any(words) and dst.first % 2 == dst.count % 2 == 0:
+            for n in range(0, dst.count, 2):
+                self.out.emit("v_pk_mov_b32", (dst.words(n, 2),), (Imm(0), Imm(0)))
+            return
         name = "v_accvgpr_write_b32" if dst.bank == "a" else "v_mov_b32"
         for n in range(dst.count):
             self.out.emit(name, (dst.words(n, 1),), (Imm(signed(words[n % len(words)])),))

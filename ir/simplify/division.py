@@ -125,7 +125,7 @@ def _low_bits(s: Algebra, e: Mod | And, c: int) -> Expr | None:
 def _bitwise(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     """Of operands bit by bit the same bits are wanted as of the whole."""
     whole = e.a
-    if c & (c - 1) or not isinstance(whole, (And, Or, Xor)) or not s.is_sole_use(whole):
+    if c & (c - 1) or not isinstance(whole, (And, Or, Xor)):
         return None
     sums = [s.notes.linear(a) for a in (whole.a, whole.b)]
     rests = [_residue(s, sum, c) for sum in sums]

@@ -2,42 +2,29 @@ conv_fwd_d_5c0456ea_main:
     s_load_dwordx2         s[2:3], s[0:1], 8                      // argument wei
     s_load_dwordx2         s[12:13], s[0:1], 0                    // argument src
     v_ashrrev_i32          v1, 2, v0
-    v_and_b32              v2, 3, v1
-    v_ashrrev_i32          v16, 4, v0
-    v_sub_u32              v3, 1, v2
-    v_sub_u32              v4, 1, v16
-    v_and_b32              v5, 3, v0
-    v_mul_u32_u24          v6, 576, v1
-    v_max_i32              v3, 0, v3
-    v_sub_u32              v7, 5, v2
-    v_max_i32              v4, 0, v4
-    v_sub_u32              v8, 5, v16
+    v_and_b32              v2, 3, v0
+    v_mul_u32_u24          v3, 576, v1
     s_mov_b32              s6, 9216
     s_mov_b32              s7, 0x20000                            // surface of wei
-    v_lshl_add_u32         v17, v5, 4, v6                         // wei_offset
-    v_lshrrev_b32          v3, v3, -1
-    v_min_i32              v6, 3, v7
-    v_lshrrev_b32          v4, v4, -1
-    v_min_i32              v7, 3, v8
-    v_not_b32              v3, v3
-    v_lshrrev_b32          v6, v6, -1
-    v_not_b32              v4, v4
-    v_lshrrev_b32          v7, v7, -1
-    v_or_b32               v18, v3, v6
-    v_or_b32               v19, v4, v7
+    v_lshl_add_u32         v16, v2, 4, v3                         // wei_offset
+    s_mov_b32              s8, 0x87ffffff
+    v_and_b32              v3, 3, v1
+    v_ashrrev_i32          v17, 4, v0
+    v_lshlrev_b32          v18, v3, s8
+    v_lshlrev_b32          v19, v17, s8
     s_mov_b32              s16, 0x80000000
     v_lshlrev_b32          v20, 4, v0
-    v_or_b32               v3, v18, v19
+    v_or_b32               v4, v18, v19
     s_mov_b32              s10, 1344
     s_mov_b32              s11, 0x20000                           // surface of src
-    v_and_or_b32           v4, v3, s16, v20
+    v_and_or_b32           v4, v4, s16, v20
     v_and_b32              v0, 15, v0
-    v_xor_b32              v2, v2, v5
+    v_xor_b32              v3, v3, v2
     v_lshlrev_b32          v1, 6, v1
     v_lshlrev_b32          v21, 6, v0
-    v_xor_b32              v0, v5, v16
+    v_xor_b32              v0, v2, v17
     s_load_dwordx2         s[14:15], s[0:1], 16                   // argument dst
-    v_lshl_add_u32         v22, v2, 4, v1
+    v_lshl_add_u32         v22, v3, 4, v1
     v_lshl_add_u32         v23, v0, 4, v21
     v_accvgpr_write_b32    a0, 0
     v_accvgpr_write_b32    a1, 0
@@ -49,7 +36,7 @@ conv_fwd_d_5c0456ea_main:
     s_waitcnt              lgkmcnt(0)
     s_mov_b32              s4, s2
     s_and_b32              s5, s3, 65535
-    buffer_load_dwordx4    v[0:3], v17, s[4:7], 0 offen           // wei load
+    buffer_load_dwordx4    v[0:3], v16, s[4:7], 0 offen           // wei load
     s_add_u32              s8, s12, 0xfffffec0
     s_addc_u32             s9, s13, -1
     s_and_b32              s9, s9, 65535
@@ -63,11 +50,11 @@ conv_fwd_d_5c0456ea_main:
     s_waitcnt              vmcnt(0)
     ds_write_b128          v22, v[4:7] offset:1024                // src store
     ds_read_b128           v[12:15], v23 offset:1024              // src fragment
-    buffer_load_dwordx4    v[0:3], v17, s[4:7], s2 offen          // wei load
-    v_lshlrev_b32          v4, s1, v18
+    buffer_load_dwordx4    v[0:3], v16, s[4:7], s2 offen          // wei load
+    v_lshlrev_b32          v4, s0, v19
     s_mul_i32              s2, s1, 64
     s_mul_i32              s3, s0, 256
-    v_lshl_or_b32          v4, v19, s0, v4
+    v_lshl_or_b32          v4, v18, s1, v4
     s_add_i32              s2, s2, s3
     v_and_or_b32           v4, v4, s16, v20
     buffer_load_dwordx4    v[4:7], v4, s[8:11], s2 offen          // src load
@@ -89,7 +76,7 @@ conv_fwd_d_5c0456ea_main:
     s_and_b32              s1, s15, 65535
     s_mov_b32              s2, 1024
     s_mov_b32              s3, 0x20000                            // surface of dst
-    v_lshl_add_u32         v8, v16, 4, v21
+    v_lshl_add_u32         v8, v17, 4, v21
     s_waitcnt              vmcnt(0)
     ds_write_b128          v22, v[4:7] offset:1024                // src store
     ds_read_b128           v[0:3], v23                            // wei fragment

@@ -7,39 +7,37 @@ conv_fwd_d_f2ade11c_main:
     v_lshlrev_b32          v4, 3, v2
     v_lshlrev_b32          v3, 3, v3
     v_lshlrev_b32          v5, 9, v1
-    v_xor_b32              v3, v3, v4
+    v_xor_b32              v3, v4, v3
     s_mov_b32              s6, 16384
     s_mov_b32              s7, 0x20000                            // surface of wei
     v_lshl_add_u32         v32, v3, 1, v5                         // wei_tile_offset
     s_mov_b32              m0, 0
     v_add_u32              v33, 8192, v32                         // wei_tile_offset
-    v_ashrrev_i32          v3, 1, v1
+    v_ashrrev_i32          v3, 3, v0
     v_and_b32              v3, 3, v3
     v_lshlrev_b32          v3, 3, v3
     v_xor_b32              v3, v3, v4
     s_mov_b32              s10, 8192
     s_mov_b32              s11, 0x20000                           // surface of src
     v_lshl_add_u32         v34, v3, 1, v5                         // src_tile_offset
+    v_and_b32              v3, 1, v1
+    v_lshlrev_b32          v3, 1, v3
     v_and_b32              v1, 3, v1
-    v_lshl_add_u32         v1, v1, 3, v2
-    v_add_u32              v2, 4, v1
-    v_and_b32              v3, 15, v0
-    v_ashrrev_i32          v4, 2, v1
-    v_ashrrev_i32          v5, 2, v2
-    v_ashrrev_i32          v6, 1, v3
+    v_and_b32              v4, 15, v0
     v_ashrrev_i32          v35, 4, v0
-    v_and_b32              v0, 3, v4
-    v_and_b32              v4, 3, v5
-    v_and_b32              v5, 3, v6
-    v_xor_b32              v0, v0, v35
-    v_lshlrev_b32          v1, 6, v1
-    v_xor_b32              v4, v4, v35
-    v_lshlrev_b32          v2, 6, v2
-    v_lshlrev_b32          v36, 6, v3
-    v_xor_b32              v3, v5, v35
-    v_lshl_add_u32         v37, v0, 4, v1                         // wei_tile_read_address
-    v_lshl_add_u32         v38, v4, 4, v2                         // wei_tile_read_address
-    v_lshl_add_u32         v39, v3, 4, v36                        // src_tile_read_address
+    v_lshl_add_u32         v0, v1, 3, v2
+    v_add_u32              v1, 1, v3
+    v_ashrrev_i32          v2, 1, v4
+    v_lshlrev_b32          v0, 6, v0
+    v_xor_b32              v1, v35, v1
+    v_and_b32              v2, 3, v2
+    v_xor_b32              v3, v35, v3
+    v_lshl_add_u32         v1, v1, 4, v0
+    v_lshlrev_b32          v36, 6, v4
+    v_xor_b32              v2, v2, v35
+    v_lshl_add_u32         v37, v3, 4, v0                         // wei_tile_read_address
+    v_add_u32              v38, 256, v1                           // wei_tile_read_address
+    v_lshl_add_u32         v39, v2, 4, v36                        // src_tile_read_address
     s_load_dwordx2         s[14:15], s[0:1], 16                   // argument dst
     s_mov_b32              s0, 0                                  // kb = 0
     s_waitcnt              lgkmcnt(0)

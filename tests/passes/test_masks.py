@@ -50,7 +50,7 @@ def test_the_word_says_where_taps_are_outside(window: tuple[int, int, int, int, 
 def operations(*window: int) -> int:
     """Of a word, as it is computed."""
     origin = var("origin", s32)
-    made = simplify(outside(origin, *window), {origin: window[:2]})
+    made = simplify(outside(origin, *window), {origin: (window[0], window[1])})
     return sum(bool(node.child_fields) and not _free(node) for node in postorder(made))
 
 

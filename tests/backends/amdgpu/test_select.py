@@ -14,7 +14,21 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import Target
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, Uniform, const, eq, maximum, minimum, ne, select
+from convgen.ir.expr import (
+    Expr,
+    Lane,
+    Pack,
+    Shuffle,
+    Slice,
+    Uniform,
+    const,
+    eq,
+    maximum,
+    minimum,
+    ne,
+    select,
+    zeros,
+)
 from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
@@ -183,6 +197,31 @@ def test_in_a_loop_a_constant_that_lanes_choose_has_a_register() -> None:
     run_both(kernel, buffers=memory(0))
     text = TARGET.emit(pipeline.run(kernel, TARGET.facts)).text
     assert "v_mov_b32" not in text[text.index("for i in") : text.index("next i")]
+
+
+def test_outside_of_loops_choices_that_are_near_share_a_constant() -> None:
+    """Those that are far from each other, as by what stands between them here, do not hold a register so long."""
+    k, _, out, thread = start("chosen_often")
+    for n in range(3):
+        store(k, out, thread, select((thread + n) % 64 < 40, thread * 5 + n, -(1 << 31)))
+    between = thread + 0
+    for n in range(140):
+        between = k.let(f"between_{n}", (between ^ (thread + n)) * 3)
+    store(k, out, thread, select(between % 64 < 40, between, -(1 << 31)))
+    kernel = k.done()
+    run_both(kernel, buffers=memory(0))
+    assert TARGET.emit(pipeline.run(kernel, TARGET.facts)).text.count("0x80000000") == 2
+
+
+def test_zeros_are_written_two_registers_at_a_time() -> None:
+    k, data, out, thread = start("zeros")
+    with k.loop("i", 0, 9, total=zeros(vector(s32, 4))) as loop:
+        loop.yields(loop["total"] + k.global_load("more", vector(s32, 4), k.surface(data), loop.var * 16))
+    store(k, out, thread, Pack(s32, (Slice(loop.result("total"), 3, 1),)))
+    kernel = k.done()
+    run_both(kernel, buffers=memory(0))
+    text = TARGET.emit(pipeline.run(kernel, TARGET.facts)).text
+    assert text.count("v_pk_mov_b32") == 2
 
 
 def test_a_loop_of_unknown_length_may_not_run() -> None:
