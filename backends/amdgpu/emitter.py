@@ -47,8 +47,9 @@ class AmdEmitter(Emitter):
         return self.kept(Imm(value), bank, f"const_{value & 0xFFFFFFFF:#x}")
 
     def in_lanes(self, value: int) -> Reg:
-        """A vector register with a constant, which nobody may write: in loops one that has it for the whole kernel,
-        elsewhere one that had it a little before, or a new one.
+        """A vector register with a constant, which nobody may write.
+
+        In loops it has that for the whole kernel; elsewhere it had it a little before, or is new.
         """
         if self.loops:
             return self.constant(value, "v")

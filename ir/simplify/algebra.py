@@ -197,6 +197,14 @@ def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
     return None
 
 
+def _exclusive(s: Algebra, e: x.Xor) -> x.Expr | None:
+    """(a ^ c) ^ b == (a ^ b) ^ c: what differs by a constant alone shares the rest."""
+    for inner, other in ((e.a, e.b), (e.b, e.a)):
+        if isinstance(inner, x.Xor) and number(inner.b) is not None and number(other) is None:
+            return s(x.Xor(s(x.Xor(inner.a, other)), inner.b))
+    return None
+
+
 def _comparison(s: Algebra, e: x.Comparison) -> x.Expr | None:
     if e.a.type.elem.is_float:
         return _constant(e)
@@ -295,6 +303,7 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     x.Mul: _product,
     x.Div: quotient,
     **dict.fromkeys((x.Mod, x.And), remainder),
+    x.Xor: _exclusive,
     **dict.fromkeys((x.Lt, x.Le, x.Eq, x.Ne), _comparison),
     **dict.fromkeys((x.Min, x.Max), _extremum),
     x.Select: _select,

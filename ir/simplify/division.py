@@ -3,6 +3,7 @@
     v1      (c*q + r) // c == q + r // c            (c*q + r) % c == r % c
     range   of these, r // c and r % c where the range of r lies within [k*c, (k+1)*c)
     v2      (g*q + d) // (g*c) == q // c            (g*q + d) % (g*c) == q % c * g + d            for 0 <= d < g
+    bits                                            ((c*q + r) ^ s) % c == (r ^ s) % c            for c = 2^n; |, & too
 
 A term is a multiple of c by its factor or by what is known of it. Bits under a mask 2^n - 1 are a remainder by 2^n.
 """
@@ -123,7 +124,7 @@ def _low_bits(s: Algebra, e: Mod | And, c: int) -> Expr | None:
 
 
 def _bitwise(s: Algebra, e: Mod | And, c: int) -> Expr | None:
-    """Of operands bit by bit the same bits are wanted as of the whole."""
+    """Of what is combined bit by bit the same bits are wanted as of the whole."""
     whole = e.a
     if c & (c - 1) or not isinstance(whole, (And, Or, Xor)):
         return None

@@ -138,7 +138,6 @@ BITS = Rules(
     ("xor.zero", u ^ 0, u),
     ("xor.ones", u ^ -1, ~u),
     ("xor.constants", (x ^ c0) ^ c1, x ^ (c0 ^ c1)),
-    ("xor.constant_last", (x ^ c0) ^ y, (x ^ y) ^ c0),
     ("xor.again", (u ^ v) ^ v, u),
     ("not.not", ~~u, u),
     ("not.lt", ~(x < y), y <= x),

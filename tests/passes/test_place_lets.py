@@ -71,7 +71,7 @@ def blocks(s: Stmt) -> Iterator[tuple[Stmt, ...]]:
 
 _REGISTERS = re.compile(r"\b([vsa])(\d+)\b|\b([vsa])\[(\d+):(\d+)\]|\b(vcc|exec|m0)\b")
 _COMPUTES = re.compile(
-    r"(?!v_mov|s_mov|v_mfma|v_accvgpr|s_load|s_(?:waitcnt|barrier|nop|cbranch|branch|endpgm|cmp))[vs]_"
+    r"(?!v_mov|v_pk_mov|s_mov|v_mfma|v_accvgpr|s_load|s_(?:waitcnt|barrier|nop|cbranch|branch|endpgm|cmp))[vs]_"
 )
 
 #: A result that an instruction leaves in a word: which instruction it is, and which word of it.

@@ -45,6 +45,7 @@ FORMS = {
     "v_pk_min_i16 v_pk_min_u16 v_pk_max_i16 v_pk_max_u16 v_pk_lshlrev_b16 v_pk_lshrrev_b16 v_pk_ashrrev_i16",
     "v[2:3], v[4:5], v[6:7] ": "v_min_f64 v_max_f64 v_pk_add_f32 v_pk_mul_f32",
     "v1, v2, s3, v4 ": "v_fma_f32 v_pk_fma_f16 v_bfi_b32",
+    "v[2:3], 0, 0": "v_pk_mov_b32",
     "v[2:3], v[4:5], v[6:7], v[8:9]": "v_fma_f64 v_pk_fma_f32",
     "s[2:3], s1, v2 ": " ".join(f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq") for t in ("f32", "f16", "i16", "u16"))
     + " v_cmp_neq_f32 v_cmp_neq_f16 v_cmp_ne_i16 v_cmp_ne_u16 v_cmp_eq_i32 v_cmp_ne_i32",
