@@ -243,8 +243,8 @@ def _by_table(origin: Expr, low: int, high: int, taps: int, size: int, places: i
         place = maximum(origin - skipped, 0)
     else:
         place = origin - first - minimum(maximum(origin, 0), skipped)
-    outside = (n for n in range(_WORD_BITS) if not 0 <= first + n < size - skipped)
-    word = const(_word(outside), u32) << place.to(u32)
+    empty = (n for n in range(_WORD_BITS) if not 0 <= first + n < size - skipped)
+    word = const(_word(empty), u32) << place.to(u32)
     return word | const(_word(range(taps, places)), u32) if places > taps else word
 
 
