@@ -38,16 +38,17 @@ class Rounds:
 
     def __init__(self) -> None:
         self.outside = Place()
-        self.uses: dict[Expr, int] = {}  #: how many nodes refer to an expression, as this round begins
+        self.uses: dict[Expr, int] = {}  #: how many nodes refer to an expression as this round begins, 2 for several
         self.addends: frozenset[Expr] = frozenset()  #: the sums that are only an addend of another sum
-        self._before = self.uses, self.addends
+        self._used_otherwise: set[Expr] = set()  #: than in the round before
         self._bits: dict[Var, int] = {}
         self._rests_on: dict[Expr, int] = {}
 
     def begin(self, root: Node) -> None:
         """The next round, of what the last one has made."""
-        self._before = self.uses, self.addends
+        uses, addends = self.uses, self.addends
         self.uses, self.addends = _uses(root)
+        self._used_otherwise = {e for e, _ in uses.items() ^ self.uses.items()} | (addends ^ self.addends)
         self._rests_on = {}
 
     def bit(self, v: Var) -> int:
@@ -67,16 +68,14 @@ class Rounds:
     def _of_operands(self, e: Expr) -> int:
         if not e.child_fields:
             return 0
-        uses, addends = self._before
-        used_alike = uses.get(e) == self.uses.get(e) and (e in addends) is (e in self.addends)
-        found = 0 if used_alike else USES
+        found = USES if e in self._used_otherwise else 0
         for c in e.children():
             found |= self.rests_on(c)
         return found
 
 
 def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
-    """How many nodes refer to an expression, and the sums that are only an addend of another sum."""
+    """How many nodes refer to an expression, 2 for several, and the sums that are only an addend of another sum."""
     uses: dict[Expr, int] = {root: 0}  # type: ignore[dict-item]
     addends: list[Expr] = []
     inner = [root]
@@ -88,8 +87,8 @@ def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
                 uses[c] = 1
                 if c.child_fields:
                     inner.append(c)
-            else:
-                uses[c] = count + 1
+            elif count == 1:
+                uses[c] = 2
         if type(node) in SUMS:
             addends += [c for c in children if type(c) in SUMS]
     return uses, frozenset(e for e in addends if uses[e] == 1)
