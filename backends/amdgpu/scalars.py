@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.amdgpu.isa import is_inline
 from convgen.backends.machine.instruction import Imm, Operand, Reg
 from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
@@ -191,9 +192,9 @@ class AmdScalars(Scalars):
 
     def _in_lanes(self, v: Operand) -> Operand:
         """An inline constant, or a vector register."""
-        if _inline(v):
-            return v
-        return self.out.in_lanes(v.value) if isinstance(v, Imm) else self.out.move_to_vector(v)
+        if not isinstance(v, Imm):
+            return self.out.move_to_vector(v)
+        return v if is_inline(v.value) else self.out.in_lanes(v.value)
 
     def mask(self, e: x.Expr) -> Reg:
         """A varying bool: one bit a lane in a scalar pair."""
@@ -225,7 +226,3 @@ class AmdScalars(Scalars):
 def _is_word(type: AnyType) -> bool:
     """Whether this class computes with such values."""
     return isinstance(type, Type) and (type.is_bool or (type.is_int and type.bits == 32))
-
-
-def _inline(v: Operand) -> bool:
-    return isinstance(v, Imm) and -16 <= v.value <= 64
