@@ -13,7 +13,7 @@ import numpy as np
 
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
-from convgen.ir.node import Node, derived, family, node, set_derived
+from convgen.ir.node import Node, derived, family, node
 from convgen.ir.types import AnyType, Type, VectorType, bool_, s32, surface, u64, vector
 
 if TYPE_CHECKING:
@@ -29,15 +29,12 @@ _TEMPORARY = "t"  #: the name of variables that have none worth telling
 class Expr(Node):
     """A value of one lane; `type` is derived from the operands."""
 
-    type: AnyType = derived()
+    type: AnyType = derived(by="result")
 
     if TYPE_CHECKING:
 
         def children(self) -> tuple[Expr, ...]:
             """The operands, which are expressions, too."""
-
-    def infer(self) -> None:
-        set_derived(self, "type", self.result())
 
     def result(self) -> AnyType:
         """The type that the operands give. Raises UserError where they do not suit."""

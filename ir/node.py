@@ -33,7 +33,7 @@ class Field(NamedTuple):
     """What a class declares of a field."""
 
     annotation: str
-    is_derived: bool
+    by: str | None  #: the method that derives it; None for a constructor argument
     role: Any
 
 
@@ -60,7 +60,7 @@ class Node:
         return self
 
     def infer(self) -> None:
-        """Check the operands and set derived slots; runs once, when the node is new."""
+        """Check the operands; runs once, when the node is new."""
 
     def map(self: T, go: Go, get: Get) -> T:
         """This node with `get(child)`, or `go(child)` where that is None, for each child; self if nothing changed."""
@@ -96,25 +96,27 @@ else:
         return type(self)(**{f: getattr(self, f) for f in self.fields} | changes)
 
 
-def derived(*, init: Literal[False] = False) -> Any:
-    """A slot that `infer` sets: neither a constructor argument nor part of the identity.
+def derived(*, by: str, init: Literal[False] = False) -> Any:
+    """A slot that the method `by` gives its value: neither a constructor argument nor part of the identity.
 
     `init` is there for type checkers, which read its default.
     """
-    return not init, None
+    return by, None
 
 
 def role(what: Any) -> Any:
     """A constructor argument like any other, of which the class's `roles` say what part it plays."""
-    return False, what
+    return None, what
 
 
-def _new_source(fields: tuple[str, ...]) -> str:
+def _new_source(fields: tuple[str, ...], derived: Mapping[str, str], infers: bool) -> str:
     args = "".join(f", {f}" for f in fields)
     lines = [f"def __new__(cls{args}):", f"    key = (cls{args})" if fields else "    key = (cls,)"]
     lines += ["    self = table.get(key)", "    if self is None:", "        self = allocate(cls)"]
     lines += [f"        set_{f}(self, {f})" for f in fields]
-    lines += ["        self.infer()", "        table[key] = self", "    return self"]
+    lines += [f"        set_{f}(self, self.{by}())" for f, by in derived.items()]
+    lines += ["        self.infer()"] * infers
+    lines += ["        table[key] = self", "    return self"]
     return "\n".join(lines)
 
 
@@ -160,7 +162,7 @@ def _with_slots(cls: Any) -> Any:
     """
     own = {f: a for f, a in vars(cls).get("__annotations__", {}).items() if not a.startswith("ClassVar")}
     scope = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    declared = {f: Field(a, *scope.pop(f, (False, None))) for f, a in own.items()}
+    declared = {f: Field(a, *scope.pop(f, (None, None))) for f, a in own.items()}
     inherited: dict[str, Field] = {}
     for base in reversed(cls.__mro__[1:-1]):
         for f, field in base.declared.items():
@@ -168,7 +170,7 @@ def _with_slots(cls: Any) -> Any:
             inherited[f] = field
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
-    scope["__match_args__"] = tuple(f for f, field in every.items() if not field.is_derived)
+    scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
     made = type(cls)(cls.__name__, cls.__bases__, scope)
     for function in vars(made).values():
         for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
@@ -194,7 +196,7 @@ def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
     """Give a class a method that is compiled when it is first called: most classes of a process are never used."""
 
     def first(*args: Any, **named: Any) -> Any:
-        method = _defined(name, source(), **{f"set_{f}": getattr(cls, f).__set__ for f in cls.fields})
+        method = _defined(name, source(), **{f"set_{f}": getattr(cls, f).__set__ for f in cls.declared})
         setattr(cls, name, staticmethod(method) if name == "__new__" else method)
         return method(*args, **named)
 
@@ -238,12 +240,13 @@ def _kind(annotation: str) -> str:
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
     made = _with_slots(cls)
-    annotations = {f: field.annotation for f, field in made.declared.items() if not field.is_derived}
+    annotations = {f: field.annotation for f, field in made.declared.items() if field.by is None}
+    derived = {f: field.by for f, field in made.declared.items() if field.by is not None}
     made.fields = fields = tuple(annotations)
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
     made.kinds = _Kinds(annotations)
     made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
-    _when_needed(made, "__new__", partial(_new_source, fields))
+    _when_needed(made, "__new__", partial(_new_source, fields, derived, made.infer is not Node.infer))
     if made.child_fields:
         _when_needed(made, "map", partial(_map_source, fields, annotations))
         _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
@@ -258,11 +261,6 @@ def node(cls: type[T]) -> type[T]:
 def family(cls: type[T]) -> type[T]:
     """A base that lends its fields to node classes; it has no instances of its own."""
     return _with_slots(cls)  # type: ignore[no-any-return]
-
-
-def set_derived(self: Node, name: str, value: object) -> None:
-    """Write a derived slot from within `infer` (the class itself refuses assignment)."""
-    object.__setattr__(self, name, value)
 
 
 def table_size() -> int:
