@@ -40,6 +40,7 @@ class Rounds:
         self.outside = Place()
         self.uses: dict[Expr, int] = {}  #: how many nodes refer to an expression as this round begins, 2 for several
         self.addends: frozenset[Expr] = frozenset()  #: the sums that are only an addend of another sum
+        self.compared: dict[Expr, set[Expr]] = {}  #: what a sum was compared with, to choose by who uses that
         self._used_otherwise: set[Expr] = set()  #: than in the round before
         self._bits: dict[Var, int] = {}
         self._rests_on: dict[Expr, int] = {}
@@ -68,7 +69,9 @@ class Rounds:
     def _of_operands(self, e: Expr) -> int:
         if not e.child_fields:
             return 0
-        found = USES if e in self._used_otherwise else 0
+        otherwise = self._used_otherwise
+        used_alike = e not in otherwise and (e not in self.compared or otherwise.isdisjoint(self.compared[e]))
+        found = 0 if used_alike else USES
         for c in e.children():
             found |= self.rests_on(c)
         return found

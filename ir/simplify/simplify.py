@@ -69,7 +69,7 @@ class _Simplifier(Mutator):
         self.home_of: dict[Var, Home | Expr] = {}  # or what it stands for
         self.homes = Homes(self.home_of)
         notes.uses = rounds.uses
-        self.group = Grouping(self.homes, notes.uses)
+        self.group = Grouping(self.homes, notes.uses, rounds.compared)
 
     def handlers(self) -> dict[type[Node], Handler]:
         every: dict[type[Node], Handler] = {}

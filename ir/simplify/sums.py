@@ -258,11 +258,12 @@ class Homes:
 class Grouping:
     """Sums put together anew, addends of one home first, common factors taken out, where that costs less.
 
-    `uses` counts who refers to a node; what several share is one addend.
+    `uses` counts who refers to a node; what several share is one addend. Since that holds of new sums, too, `compared`
+    gets what those are made of.
     """
 
-    def __init__(self, homes: Homes, uses: Mapping[Expr, int]) -> None:
-        self.homes, self.uses = homes, uses
+    def __init__(self, homes: Homes, uses: Mapping[Expr, int], compared: dict[Expr, set[Expr]]) -> None:
+        self.homes, self.uses, self.compared = homes, uses, compared
 
     def __call__(self, s: Simplify, e: Expr) -> Expr:
         """An equal sum that costs less, else `e`."""
@@ -277,7 +278,11 @@ class Grouping:
             if number(t) is None:
                 terms[t] = terms.get(t, 0) + n
         new = self._grouped(s, terms, const, e)
-        return new if new is not e and self._cost(new, terms) < self._cost(e, terms) else e
+        if new is e:
+            return e
+        cost, parts_of_new = self._cost(new, terms)
+        self.compared.setdefault(e, set()).update(parts_of_new)
+        return new if cost < self._cost(e, terms)[0] else e
 
     def _may_gain(self, addends: list[tuple[Expr, int]]) -> bool:
         """Whether two addends share a factor, or three have several homes."""
@@ -310,8 +315,8 @@ class Grouping:
                 addends = _factored(s, addends, like)
         return build(s, addends, const, like)
 
-    def _cost(self, e: Expr, leaves: Terms) -> int:
-        """What the operations between `e` and the leaves cost."""
+    def _cost(self, e: Expr, leaves: Terms) -> tuple[int, set[Expr]]:
+        """What the operations between `e` and the leaves cost, and what these are."""
         cost, seen, stack = 0, {e}, [e]
         while stack:
             node = stack.pop()
@@ -321,7 +326,7 @@ class Grouping:
             cost += 0 if isinstance(node, (Const, Var, Lane)) else self.homes(node).weight
             seen.update(operands)
             stack.extend(operands)
-        return cost
+        return cost, seen
 
 
 def _factored(s: Simplify, terms: Terms, like: Expr) -> dict[Expr, int]:

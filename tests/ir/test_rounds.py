@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from convgen import driver
 from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Expr, Lane, Mul, const
 from convgen.ir.mutate import mutate
@@ -11,8 +12,10 @@ from convgen.ir.program import Kernel
 from convgen.ir.simplify.algebra import Algebra, Notes
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import USES, Rounds
-from convgen.ir.simplify.simplify import _Simplifier
+from convgen.ir.simplify.simplify import _Simplifier, simplify
 from convgen.ir.types import s32
+from convgen.passes import pipeline
+from convgen.problem.conv import Conv
 
 
 @pytest.fixture
@@ -109,3 +112,22 @@ def test_bits_tell_variables_and_other_users() -> None:
     assert not rounds.rests_on(five) & USES
     six = next(e for e in rounds.uses if str(e) == "i * 6")
     assert rounds.rests_on(six + 1) == USES | rounds.bit(six.children()[0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "layer", ["mb32ic256ih14oc256oh14kh3ph1", "mb32ic512ih7oc512oh7kh3ph1", "mb2ic64ih14oc64oh7kh3sh2ph1"]
+)
+@pytest.mark.parametrize("direction", ["FWD_D", "BWD_D", "BWD_W"])
+def test_what_rounds_leave_of_a_layer_is_as_simple_as_from_the_start(layer: str, direction: str) -> None:
+    """Sums are grouped by who uses what they might become, which the round after may have changed."""
+    program = driver.build(Conv.parse(layer, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb"))
+    simple: list[Kernel] = []
+
+    def observe(p: pipeline.Pass, before: Kernel, after: Kernel, seconds: float) -> None:
+        if p.name == "simplify":
+            simple.append(after)
+
+    for each in program.ir.kernels:
+        pipeline.run(each, program.target.facts, observe=observe, after=program.passed.get(each.name))
+    assert simple
+    assert all(simplify(k) is k for k in simple)
