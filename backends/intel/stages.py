@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.intel import printer
-from convgen.backends.intel.barriers import drop_fences
+from convgen.backends.intel.barriers import delay_signals, drop_fences
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.inplace import make_in_place
@@ -71,6 +71,11 @@ def _make_in_place(made: MachineKernel) -> MachineKernel:
 def _drop_fences(made: MachineKernel) -> MachineKernel:
     """Fences that publish nothing go: behind them nobody loads what was stored before."""
     return evolve(made, function=drop_fences(made.code))
+
+
+def _delay_signals(made: MachineKernel) -> MachineKernel:
+    """Signals of barriers stand where arithmetic before them can wait for their fences."""
+    return evolve(made, function=delay_signals(made.code))
 
 
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
@@ -182,6 +187,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("coalesce", _coalesce, optional=True),
         Stage("inplace", _make_in_place, optional=True),
         Stage("fences", _drop_fences, optional=True),
+        Stage("signals", _delay_signals, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
