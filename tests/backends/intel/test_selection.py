@@ -102,6 +102,14 @@ def bound_multiple(k: Room) -> None:
     k.store(k.n, wide * const(12, u64) + 12 * TIMES)
 
 
+def carries(k: Room) -> None:
+    """The lower half of a sum overflows in some lanes, from the third on; two sums have one upper half."""
+    start = k.let("start", (Lane() * 4).to(u32).to(u64) + const(0xFFFFFFF8, u64))
+    for far in (0, 256):
+        address = AddressOf(k.out) + (start + const((far - 0xFFFFFFF8) % (1 << 64), u64))
+        k.add(s.FlatStore(k.out, address, ALWAYS, (start + const(far, u64)).to(u32), k.site()))
+
+
 def agreed_condition(k: Room) -> None:
     agreed = k.let("agreed", Uniform(k.load(AddressOf(k.given)) < 5))
     with k.when(agreed):
@@ -195,6 +203,7 @@ SMALL = [
     bound_multiple,
     agreed_condition,
     agreed_address,
+    carries,
 ]
 
 
