@@ -347,14 +347,25 @@ class XeScalars(Scalars):
         assert isinstance(whole, Reg)
         return whole
 
-    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
+    def adds_to(self, v: x.Var, e: x.Expr) -> bool:
+        """Of 64 bits in halves: the lower one is not read again, nor is what was one more than the upper one."""
+        to = self.env[v]
+        if not isinstance(e, x.Add) or e.a is not v or not isinstance(to, Reg) or to.count < 2:
+            return False
+        if self.out.generation.long_alu or not isinstance(e.b, x.Const):
+            return False
+        self._add_halves(self._halves(e.a), self._halves(e.b), to)
+        self.next_in = self.out.block, {}
+        return True
+
+    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], into: Reg | None = None) -> Reg:
         """64-bit addition where the engine has none: the upper half is one more where the lower ones overflow.
 
         What overflows of an unsigned sum is the carry (nGEN, `eadd`; IGC, documentation/visa/instructions/ADD3O.md).
         """
         out, scalar = self.out, all(map(self.out.is_uniform, (*a, *b)))
         bank, lanes = ("s", 1) if scalar else ("v", out.lanes)
-        dst, carry = out.new(bank, 2), out.new("f")
+        dst, carry = into or out.new(bank, 2), out.new("f")
         first, second = sorted((out.source(o, "ud") for o in (a[0], b[0])), key=_is_immediate)
         if isinstance(first, Literal):
             first = out.source(out.constant(first), "ud")

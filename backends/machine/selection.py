@@ -268,9 +268,12 @@ class Selector(ABC):
                 vectors.append((self.vectors.env[c], self.vectors.value(value)))
                 moves += _unequal(*vectors[-1])
                 continue
-            to, at = self.scalars.env[c], self.scalars.value(value)
+            to = self.scalars.env[c]
             assert isinstance(to, Reg)
             needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
+            if not needed and self.scalars.adds_to(c, value):
+                continue
+            at = self.scalars.value(value)
             if not needed and self.out.retarget(at, to):
                 continue
             if not isinstance(at, Reg):
