@@ -355,7 +355,8 @@ class XeScalars(Scalars):
         if self.out.generation.long_alu or not isinstance(e.b, x.Const):
             return False
         self._add_halves(self._halves(e.a), self._halves(e.b), to)
-        self.next_in = self.out.block, {}
+        block, next_of = self.next_in
+        self.next_in = block, {key: value for key, value in next_of.items() if key[0] is not to.vreg}
         return True
 
     def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], into: Reg | None = None) -> Reg:

@@ -62,6 +62,7 @@ class _Selector(Selector):
     out: XeEmitter
     scalars: XeScalars
     vectors: XeVectors
+    counts_down = True  # a sum compares itself with zero
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines, MESSAGES)
@@ -186,6 +187,11 @@ class _Selector(Selector):
         flag = self.out.compare("lt", "d", a, b, 1)
         self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
         self.out.start_block(here)
+
+    def next_turn(self, counter: Reg, label: str, comment: str) -> None:
+        flag = self.out.new("f")
+        self.out.alu("add", "d", counter, Imm(-1), into=counter, condition="gt", flag=flag)
+        self.out.emit("jmpi", predicate=flag, target=label, comment=comment)
 
     def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
         self.out.alu("add", "d", counter, Imm(1), into=counter)

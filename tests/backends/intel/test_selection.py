@@ -79,6 +79,15 @@ def exit_diverges(k: Room) -> None:
     k.store(loop.result("c"))
 
 
+def turns(k: Room) -> None:
+    """Counters that nobody reads, from and to what is known or not; without a turn, too."""
+    ranges: list[tuple[Expr, Expr]] = [(const(3), const(8)), (k.n - 4, k.n), (const(2), k.n), (k.n + 1, k.n)]
+    for far, (begin, end) in enumerate(ranges):
+        with k.loop("i", begin, end, c=Lane() + 1) as loop:
+            loop.yields(loop["c"] * 3)
+        k.store(loop.result("c"), const(256 * far, u64))
+
+
 def one_address(k: Room) -> None:
     k.store(k.load(AddressOf(k.given) + k.n.to(u64) - TIMES))
 
@@ -196,6 +205,7 @@ SMALL = [
     named_constant,
     of_three_sources,
     exit_diverges,
+    turns,
     one_address,
     constants,
     negative_multiple,
