@@ -12,7 +12,7 @@ these by themselves: `and` goes. A comparison keeps the flags of lanes that are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 from convgen.backends.intel.isa import Null, Region, Select, XeInstruction, recipe, region
@@ -26,7 +26,7 @@ def keep_flags(function: Function, most: int) -> Function:
     users = Counter(v for block in function.blocks for v in {r.vreg for i in block.instructions for r in _flags(i)})
     local = {v for v, n in written.items() if n == 1 and users[v] == 1}
     room = most // max((v.size for v in written), default=1)  # pairs stand even, each perhaps between two alone
-    found = function.rewritten(lambda _, block: _Joining(_Block(block, local, room).left(), local).left)
+    found = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
     read = {r.vreg for i in found.instructions() for r in i.uses()}
 
     def is_read(i: Instruction) -> bool:
@@ -161,24 +161,29 @@ class _Block(_Renaming):
             self.makers = {key: maker for key, maker in self.makers.items() if written.isdisjoint(maker.sources)}
 
 
-class _Joining(_Renaming):
+def _compared_in_place(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
     """The instructions of a block, comparisons made under the flags that theirs were joined with."""
+    return _Joining(block, local).left if any(map(_joined, block)) else block
 
-    def __init__(self, instructions: Iterable[Instruction], local: set[VirtualRegister]) -> None:
+
+class _Joining(_Renaming):
+    """The instructions of a block in which flags are joined, with the comparisons that may stand later, too."""
+
+    def __init__(self, block: Sequence[Instruction], local: set[VirtualRegister]) -> None:
         super().__init__()
-        block = list(instructions)
         self.left: list[Instruction] = []
         self.touched = Counter(r.vreg for i in block for r in _flags(i))
         self.last = {r.vreg: at for at, i in enumerate(block) for r in _flags(i)}
         self.local = local
-        self.makers: dict[VirtualRegister, XeInstruction] = {}  # by their flags: comparisons that may stand later, too
+        self.makers: dict[VirtualRegister, XeInstruction] = {}  # comparisons by their flags
         for at, i in enumerate(block):
             assert isinstance(i, XeInstruction)
             self._put(self._made_in_place(self._on_kept(i), at))
 
     def _put(self, i: XeInstruction) -> None:
-        written = {r.vreg for r in i.defs()}
-        self.makers = {v: m for v, m in self.makers.items() if written.isdisjoint((v, *(r.vreg for r in m.uses())))}
+        if self.makers:
+            written = {r.vreg for r in i.defs()}
+            self.makers = {v: m for v, m in self.makers.items() if written.isdisjoint((v, *(r.vreg for r in m.uses())))}
         if i.flag is not None and i.op.name == "cmp" and i.predicate is None and _only_sets(i):
             self.makers[i.flag.vreg] = i
         self.left.append(i)
@@ -197,7 +202,9 @@ class _Joining(_Renaming):
         return i
 
 
-def _joined(i: XeInstruction) -> Sequence[Reg]:
+def _joined(i: Instruction) -> Sequence[Reg]:
     """Two flags of which an instruction makes those that are set in both."""
+    if i.op.name != "and":
+        return ()
     flags = [r for r in (*i.defs(), *i.uses()) if r.bank == "f" and r.whole]
-    return flags[1:] if i.op.name == "and" and len(flags) == 3 else ()
+    return flags[1:] if len(flags) == 3 else ()
