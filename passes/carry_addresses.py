@@ -14,6 +14,7 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.stmt import FlatLoad, FlatStore, For
 from convgen.ir.types import s32, u32, u64
 from convgen.passes.counting import Counting, carrying
@@ -35,7 +36,7 @@ def _carried(loop: For, bounds: Bounds) -> For:
     if not growing:
         return loop
     new: dict[Expr, Var] = {e: var(f"{starts[e]}_address", u64) for e in growing}
-    carried = [(v, substitute(e, {loop.var: loop.begin}), v + const(growing[e], u64)) for e, v in new.items()]
+    carried = [(v, simplify(substitute(e, {loop.var: loop.begin})), v + const(growing[e], u64)) for e, v in new.items()]
     return carrying(loop, substitute(loop.body, new), [substitute(y, new) for y in loop.yields], carried)
 
 
