@@ -20,6 +20,7 @@ from convgen.ir.record import frozen
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.verify import verify
 from convgen.passes.buffer_shared import buffer_shared
+from convgen.passes.carry_addresses import carry_addresses
 from convgen.passes.drop_barriers import drop_barriers
 from convgen.passes.exchange import exchange
 from convgen.passes.expand_conversions import expand_conversions
@@ -82,6 +83,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("reduce_strength", "message", OPTIMISING, reduce_strength),
     Pass("share_lanes", "message", OPTIMISING, share_lanes),
     Pass("share_addresses", "message", OPTIMISING, share_addresses),
+    Pass("carry_addresses", "message", OPTIMISING, carry_addresses),
     _pass("expand_division", "message", LOWERING, expand_division),
     Pass("hoist_stores", "message", OPTIMISING, hoist_stores),
     Pass("fill_stores", "message", OPTIMISING, fill_stores),

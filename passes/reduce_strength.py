@@ -29,8 +29,6 @@ from convgen.ir.expr import (
     FromLane,
     Lane,
     Mod,
-    Mul,
-    Sub,
     Uniform,
     Var,
     const,
@@ -47,10 +45,10 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.extents import divisor
 from convgen.ir.simplify.scopes import var_ranges
-from convgen.ir.stmt import Block, ExitIf, For, If, Let, Stmt, block
+from convgen.ir.stmt import For, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.ir.uniform import uniformity
-from convgen.passes.clone import bound_vars
+from convgen.passes.counting import Counting, carrying
 from convgen.passes.messages.linear import ZERO, plus
 
 N = TypeVar("N", int, Expr)
@@ -136,12 +134,8 @@ class _Quotient:
         return (self.below,) if self.count is None else (self.below, self.below * self.count)
 
 
-class _Loop:
+class _Loop(Counting):
     """What the numerators of one loop are made of."""
-
-    def __init__(self, loop: For, bounds: Bounds) -> None:
-        self.counter, self.bounds = loop.var, bounds
-        self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
 
     def quotient(self, e: Expr) -> _Quotient | None:
         """What a division or remainder by constants is; None for all else."""
@@ -169,35 +163,6 @@ class _Loop:
                     if below > 1 and self.is_steady(rest):
                         return inner + rest * below, below
         return e, 1
-
-    def is_steady(self, e: Expr) -> bool:
-        """Whether the loop does not change a value."""
-        return not any(v in self.changing for v in free_vars(e))
-
-    def linear(self, e: Expr) -> _Linear | None:
-        """An expression as `a * counter + steady + b`; None if the loop changes it in another way."""
-        match e:
-            case Const():
-                return _Linear(0, ZERO, e.bits)
-            case Var() if e is self.counter:
-                return _Linear(1, ZERO, 0)
-            case Add(x, y) if (left := self.linear(x)) and (right := self.linear(y)):
-                return _Linear(left.a + right.a, plus(left.steady, right.steady), left.b + right.b)
-            case Sub(x, Const(_, less)) if left := self.linear(x):
-                return _Linear(left.a, left.steady, left.b - less)
-            case Mul(x, Const(_, factor)) if scaled := self.linear(x):
-                steady = scaled.steady if scaled.steady is ZERO else scaled.steady * factor
-                return _Linear(scaled.a * factor, steady, scaled.b * factor)
-        return _Linear(0, e, 0) if self.is_steady(e) else None
-
-
-@frozen
-class _Linear:
-    """`a * counter + steady + b`."""
-
-    a: int
-    steady: Expr
-    b: int
 
 
 @frozen
@@ -360,16 +325,7 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
     old_yields = tuple(substitute(y, replaced) for y in loop.yields)
     used = {v for v in postorder(body, *old_yields) if isinstance(v, Var)}
     lets = [let for number in numbers for let in number.lets(used)]
-    all_carried = [each for number in numbers for each in number.carried(used)]
-    carried = tuple(digit for digit, *_ in all_carried)
-    return replace(
-        loop,
-        carried=(*loop.carried, *carried),
-        inits=(*loop.inits, *(init for _, init, _ in all_carried)),
-        body=block(*lets, _leaving_with(body, carried)),
-        yields=(*old_yields, *(following for *_, following in all_carried)),
-        results=(*loop.results, *(var(c.name) for c in carried)),
-    )
+    return carrying(loop, block(*lets, body), old_yields, [each for number in numbers for each in number.carried(used)])
 
 
 @frozen(eq=False)
@@ -429,15 +385,3 @@ class _NumberOfLanes(_Number):
 
     def ahead(self, by: int) -> Sequence[Expr]:
         return [Uniform(FromLane(digit, self.lanes[by])) for digit in self.now]
-
-
-def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
-    """The body with early exits that give the new carried values as well; nobody reads them after the loop."""
-    match s:
-        case ExitIf(cond, values):
-            return ExitIf(cond, (*values, *more))
-        case Block(stmts):
-            return block(*(_leaving_with(x, more) for x in stmts))
-        case If(cond, then, other):
-            return If(cond, _leaving_with(then, more), _leaving_with(other, more))
-    return s

@@ -5,7 +5,7 @@ All threads run one program: what others may do before the next barrier is what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from convgen.backends.intel.isa import OPCODES, Message
@@ -33,15 +33,17 @@ def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instru
                 yield signal, list(_until_signal(function, index, n + 1, stores))
 
 
-def unfenced_signals(function: Function) -> Iterator[Instruction]:
-    """The signals ahead of which no fence orders this thread's accesses to local memory, loads included."""
+def signals(function: Function) -> Iterator[tuple[Instruction, Instruction | None]]:
+    """Each signal with the fence ahead of it, if one orders this thread's accesses to local memory, loads included."""
     for block in function.blocks:
-        fenced = False
+        fence: Instruction | None = None
         for i in block.instructions:
-            if i.op is OPCODES["signal"] and not fenced:
-                yield i
-            touches = touches_local(i, stores=False) or touches_local(i, stores=True)
-            fenced = i.op is OPCODES["fence"] or (fenced and not touches and i.op is not OPCODES["signal"])
+            if i.op is OPCODES["signal"]:
+                yield i, fence
+            if i.op is OPCODES["fence"]:
+                fence = i
+            elif touches_local(i, stores=False) or touches_local(i, stores=True) or i.op is OPCODES["signal"]:
+                fence = None
 
 
 def _until_signal(function: Function, index: int, first: int, stores: bool) -> Iterator[Instruction]:
@@ -58,7 +60,7 @@ def _until_signal(function: Function, index: int, first: int, stores: bool) -> I
 
 
 def drop_fences(function: Function) -> Function:
-    """The function without the fences, and the reads that wait for them, behind which nobody loads what was stored.
+    """The function without the fences behind which nobody loads what was stored.
 
     What such a fence would have published, the next one does.
     """
@@ -72,12 +74,9 @@ def drop_fences(function: Function) -> Function:
 
     def walk(index: int, pending: _Pending) -> tuple[_Pending, list[Instruction]]:
         kept: list[Instruction] = []
-        dropped: list[object] = []
         for i in function.blocks[index].instructions:
             drops = i.op is OPCODES["fence"] and not needed(i, pending)
-            if drops:
-                dropped += [r.vreg for r in i.defs()]
-            elif not any(r.vreg in dropped for r in i.uses()):
+            if not drops:
                 kept.append(i)
             if i.op is OPCODES["fence"]:
                 pending = pending if drops else frozenset()
@@ -86,6 +85,23 @@ def drop_fences(function: Function) -> Function:
         return pending, kept
 
     return walked(function, _Pending(), walk, lambda a, b: a | b)
+
+
+def delay_signals(function: Function) -> Function:
+    """The function with signals that wait for a fence behind the arithmetic that follows, which waits in their stead.
+
+    A message has no room for a token to wait for (`syncs.py`): an instruction would do nothing else.
+    """
+    return function.rewritten(lambda _, block: _delayed(block.instructions))
+
+
+def _delayed(instructions: Sequence[Instruction]) -> list[Instruction]:
+    order = list(instructions)
+    for n, (first, second, third) in enumerate(zip(instructions, instructions[1:], instructions[2:])):
+        fenced = first.op is OPCODES["fence"] and second.op is OPCODES["signal"]
+        if fenced and third.op.unit is Unit.VALU and not (third.op.port or third.op.fence):
+            order[n + 1 : n + 3] = third, second
+    return order
 
 
 def _fenced_signals(instructions: list[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:

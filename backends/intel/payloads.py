@@ -59,6 +59,14 @@ def keep_payloads(
     return left, places
 
 
+def steady_addresses(function: Function) -> int:
+    """The most registers that addresses which stay the same take in any innermost loop."""
+    graph = [function.successors(n) for n in range(len(function.blocks))]
+    everywhere = _Uses(function.blocks)
+    loops = (_Uses([function.blocks[n] for n in nodes]) for nodes in innermost(natural_loops(graph)).values())
+    return max((len(loop.addresses(everywhere)) for loop in loops), default=0)
+
+
 class _Room:
     """The registers of the banks, and who needs them where."""
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from convgen.backends.intel.emitter import XeEmitter
 from convgen.backends.intel.isa import Literal, Null, Region, region
-from convgen.backends.machine.instruction import Imm, Operand, Reg
+from convgen.backends.machine.instruction import BasicBlock, Imm, Operand, Reg, VirtualRegister
 from convgen.backends.machine.scalars import Scalars, plain, strip
 from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
@@ -58,6 +58,8 @@ class XeScalars(Scalars):
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
         self.pointers: dict[str, Reg] = {}  # addresses of the buffers
+        #: The current block, with what is one more than the upper halves of its sums.
+        self.next_in: tuple[BasicBlock, dict[tuple[VirtualRegister, int, int], Reg]] = out.block, {}
 
     def value(self, e: x.Expr) -> Operand:
         held = super().value(e)
@@ -176,9 +178,19 @@ class XeScalars(Scalars):
         assert isinstance(source, Region)
         return region(source, type, source.sub, source.stride, signs="-")
 
-    def _select(self, mask: Reg, chosen: Operand, other: Operand, type: str, uniform: bool) -> Reg:
+    def _select(
+        self,
+        mask: Reg,
+        chosen: Operand,
+        other: Operand,
+        type: str,
+        uniform: bool,
+        into: Region | None = None,
+        *,
+        partial: bool = False,
+    ) -> Reg:
         out = self.out
-        dst = out.new("s" if uniform else "v")
+        dst = into or out.new("s" if uniform else "v")
         first, second = out.source(chosen, type), out.source(other, type)
         turned = isinstance(first, Literal) and not isinstance(second, Literal)
         if turned:
@@ -186,8 +198,8 @@ class XeScalars(Scalars):
         if isinstance(first, Literal):
             first = out.source(out.constant(first), type)
         out.emit(
-            "sel", (region(dst, type),), (first, second),
-            lanes=1 if uniform else out.lanes, predicate=mask, modifiers=("unless",) if turned else (),
+            "sel", (into or region(dst, type),), (first, second), lanes=1 if uniform else out.lanes, predicate=mask,
+            partial=partial, modifiers=("unless",) if turned else (),
         )  # fmt: skip
         return dst
 
@@ -335,23 +347,48 @@ class XeScalars(Scalars):
         assert isinstance(whole, Reg)
         return whole
 
-    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand]) -> Reg:
-        """64-bit addition where the engine has none: the lower halves have wrapped where the sum is less than one."""
+    def adds_to(self, v: x.Var, e: x.Expr) -> bool:
+        """Of 64 bits in halves: the lower one is not read again, nor is what was one more than the upper one."""
+        to = self.env[v]
+        if not isinstance(e, x.Add) or e.a is not v or not isinstance(to, Reg) or to.count < 2:
+            return False
+        if self.out.generation.long_alu or not isinstance(e.b, x.Const):
+            return False
+        self._add_halves(self._halves(e.a), self._halves(e.b), to)
+        block, next_of = self.next_in
+        self.next_in = block, {key: value for key, value in next_of.items() if key[0] is not to.vreg}
+        return True
+
+    def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], into: Reg | None = None) -> Reg:
+        """64-bit addition where the engine has none: the upper half is one more where the lower ones overflow.
+
+        What overflows of an unsigned sum is the carry (nGEN, `eadd`; IGC, documentation/visa/instructions/ADD3O.md).
+        """
         out, scalar = self.out, all(map(self.out.is_uniform, (*a, *b)))
         bank, lanes = ("s", 1) if scalar else ("v", out.lanes)
-        dst, wraps = out.new(bank, 2), out.new(bank)
-        low, high = (_half(dst, word) for word in (0, 1))
+        dst, carry = into or out.new(bank, 2), out.new("f")
         first, second = sorted((out.source(o, "ud") for o in (a[0], b[0])), key=_is_immediate)
         if isinstance(first, Literal):
             first = out.source(out.constant(first), "ud")
-        out.emit("add", (low,), (first, second), lanes=lanes)
-        out.compare("lt", "ud", dst.words(0, 1) if scalar else low, second, lanes, into=region(wraps, "d"))
-        carry, highs = self.negated(wraps, "d"), [o for o in (a[1], b[1]) if o != Imm(0)]
-        if len(highs) == 2:
-            highs = [out.alu("add", "d", *highs)]
-        sources = (carry, *(out.source(o, "d") for o in highs))
-        out.emit("add" if highs else "mov", (high,), sources, lanes=lanes, partial=not scalar)
+        out.emit("add", (_half(dst, 0),), (first, second), lanes=lanes, condition="ov", flag=carry)
+        highs = [o for o in (a[1], b[1]) if o != Imm(0)]
+        high = out.alu("add", "d", *highs) if len(highs) == 2 else next(iter(highs), Imm(0))
+        self._select(carry, self._one_more(high), high, "d", scalar, _half(dst, 1), partial=not scalar)
         return dst
+
+    def _one_more(self, high: Operand) -> Operand:
+        """One more than an upper half, once for all sums of a block that have it."""
+        if isinstance(high, Imm):
+            return Imm(high.value + 1)
+        block, next_of = self.next_in
+        if block is not self.out.block:
+            next_of = {}
+            self.next_in = self.out.block, next_of
+        assert isinstance(high, Reg)
+        key = high.vreg, high.first, getattr(high, "sub", 0)
+        if key not in next_of:
+            next_of[key] = self.out.alu("add", "d", high, Imm(1))
+        return next_of[key]
 
     def _low(self, o: Operand) -> Reg:
         assert isinstance(o, Reg)

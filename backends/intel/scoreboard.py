@@ -24,7 +24,7 @@ from operator import or_
 
 import attrs
 
-from convgen.backends.intel.barriers import behind_signals, conflict, touches_local, unfenced_signals
+from convgen.backends.intel.barriers import behind_signals, conflict, signals, touches_local
 from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cells, Physical
@@ -163,20 +163,20 @@ class Scoreboard:
         ]
         self._assign_tokens(tokens, [chain[0] for chain in together])
         self.peers = {token: {t for t in self.units if self.units[t] == unit} for token, unit in self.units.items()}
-        loads, endangered = self._local_loads()
+        done, awaited = self._local_accesses()
         self.deeds: dict[Instruction, _Deeds] = {}
         for i in function.instructions():
             assert isinstance(i, XeInstruction)
             source = self.tokens.get(i, pipe_of(i, generation))
-            read = physical.read(i) | physical.named(endangered.get(i, ()))
-            self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(loads.get(i, ())))
+            read = physical.read(i) | physical.named(awaited.get(i, ()))
+            self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(done.get(i, ())))
         self.first = {chain[0] for chain in together if len(chain) > 1}
         self.following: dict[Instruction, str] = {}  # what a further member of a chain says
         for chain in together:
             self._join(chain)
         self.flags, self.mode = physical.bank("f"), physical.named((_MODE,))
         self.interlocked = self.flags | physical.named((_ACCUMULATOR,))
-        self.loads = physical.named(name for names in loads.values() for name in names)
+        self.local = physical.named(name for names in done.values() for name in names)
 
     def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
         """Tokens for chains of matrix instructions by their first's accumulator, for messages in turn among those of
@@ -213,20 +213,20 @@ class Scoreboard:
             self.following[i] = _ATOMIC
         self.following[others[-1]] = f"${self.tokens[first]}"
 
-    def _local_loads(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """What loads of local memory write besides, and signals read: the former must be done before such a barrier.
+    def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
+        """What loads of local memory and fences write besides, and signals read, which wait for them.
 
-        Behind it others may overwrite what they read; a fence ahead of the signal sees to that, too.
+        Behind the barrier others may overwrite what this thread loads. Where a fence ahead of the signal sees to that,
+        it alone is waited for.
         """
-        unfenced = set(unfenced_signals(self.function))
+        fences = dict(signals(self.function))
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
-        names = {i: [f"local load {n}"] for n, i in enumerate(loads)}
-        endangered = {
-            signal: [names[i][0] for i in loads if any(conflict(i.access, s.access) for s in stores)]
-            for signal, stores in behind_signals(self.function, stores=True)
-            if signal in unfenced
-        }
-        return names, endangered
+        done = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
+        awaited: dict[Instruction, list[str]] = {}
+        for signal, stores in behind_signals(self.function, stores=True):
+            fence, endangered = fences[signal], [i for i in loads if any(conflict(i.access, s.access) for s in stores)]
+            awaited[signal] = [name for i in (endangered if fence is None else [fence]) for name in done[i]]
+        return done, awaited
 
     def run(self) -> Function:
         """The function, all instructions annotated; instructions that only wait are put in where needed."""
@@ -300,8 +300,8 @@ class Scoreboard:
         if isinstance(deeds.source, int) and not deeds.chain:
             facts.finish_token(deeds.source)
         if deeds.source != "":
-            # Reads that were not waited for, a third one must wait for; signals wait for loads and keep none.
-            facts.issue(deeds.source, deeds.read & ~self.loads, deeds.written, self._peers(deeds.source))
+            # Reads that were not waited for, a third one must wait for; signals wait for what is local and keep none.
+            facts.issue(deeds.source, deeds.read & ~self.local, deeds.written, self._peers(deeds.source))
 
     # ------------------------------------------------------------ annotation
 

@@ -62,6 +62,7 @@ class _Selector(Selector):
     out: XeEmitter
     scalars: XeScalars
     vectors: XeVectors
+    counts_down = True  # a sum compares itself with zero
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines, MESSAGES)
@@ -187,6 +188,11 @@ class _Selector(Selector):
         self.out.emit("jmpi", predicate=flag, modifiers=("unless",), target=target)
         self.out.start_block(here)
 
+    def next_turn(self, counter: Reg, label: str, comment: str) -> None:
+        flag = self.out.new("f")
+        self.out.alu("add", "d", counter, Imm(-1), into=counter, condition="gt", flag=flag)
+        self.out.emit("jmpi", predicate=flag, target=label, comment=comment)
+
     def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
         self.out.alu("add", "d", counter, Imm(1), into=counter)
         flag = self.out.compare("lt", "d", counter, end, 1)
@@ -280,7 +286,7 @@ class _Selector(Selector):
         """Lane 0 counts, between fences; the last turn takes away what its round has counted."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
-        self._fence(device_fence(fences.release), "what was stored is there for others")
+        self._finished(self._fence(device_fence(fences.release), "what was stored is there for others"))
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
@@ -288,7 +294,7 @@ class _Selector(Selector):
         taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
         out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
         self._count(s, address, simplify(0 - s.turns), first & eq(s.var, simplify(s.turns - 1)))
-        self._fence(device_fence(fences.acquire), "what others stored is seen")
+        self._finished(self._fence(device_fence(fences.acquire), "what others stored is seen"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` becomes the count before."""
@@ -302,11 +308,15 @@ class _Selector(Selector):
         dst, src = () if into is None else (into,), (address, value)
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
-    def _fence(self, row: Opcode, what: str) -> None:
+    def _fence(self, row: Opcode, what: str) -> Reg:
         """A fence; its response says that it is done."""
-        fenced = self.out.new("v")
-        self.out.emit(row, (fenced,), (self.payload,), comment=what)
-        self.out.emit("fenced", (Null("ud"),), (region(fenced, "ud"),), lanes=8, comment="fence done")
+        response = self.out.new("v")
+        self.out.emit(row, (response,), (self.payload,), comment=what)
+        return response
+
+    def _finished(self, response: Reg) -> None:
+        """Nothing goes on before the fence with that response is done."""
+        self.out.emit("fenced", (Null("ud"),), (region(response, "ud"),), lanes=8, comment="fence done")
 
     def _address(self, e: Expr) -> Reg:
         value = self.scalars.value(e)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convgen.backends.intel import printer
-from convgen.backends.intel.barriers import drop_fences
+from convgen.backends.intel.barriers import delay_signals, drop_fences
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
-from convgen.backends.intel.payloads import keep_payloads
+from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
@@ -27,6 +27,7 @@ from convgen.ir.record import evolve
 
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
 _HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
+_ROOM = 67  #: percent; of the addresses that a loop does not change: the others share what is left
 _SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
 _SCALARS_AT = 1  #: the first of them: the payload stands before
 
@@ -73,6 +74,11 @@ def _drop_fences(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=drop_fences(made.code))
 
 
+def _delay_signals(made: MachineKernel) -> MachineKernel:
+    """Signals of barriers stand where arithmetic before them can wait for their fences."""
+    return evolve(made, function=delay_signals(made.code))
+
+
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
     """Scalars and flags get a place; tuples will stand behind them."""
     liveness = Liveness(made.code)
@@ -81,16 +87,17 @@ def _allocate_scalars(made: MachineKernel) -> MachineKernel:
 
 
 def _allocate(
-    made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True
+    made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
 ) -> MachineKernel:
     """Every tuple gets a place, for good: nothing is spilled.
 
     Of `grf` registers; what messages read is left alone for `hold` instructions, and tuples stand where their residue
-    by `period` says, all of them if that is `strict`.
+    by `period` says, all of them if that is `strict`. So many percent of the steady addresses of a loop find `room`.
     """
     assert made.liveness is not None
     bank = Bank(grf, {1: 1}, _tuples_at(made), period, bool(strict))
-    tuples = allocate(made.code, {"v": bank}, made.liveness.ranges(hold=hold))
+    aside = steady_addresses(made.code) * room // 100 if room else 0
+    tuples = allocate(made.code, {"v": evolve(bank, aside=aside)}, made.liveness.ranges(hold=hold))
     scalars = made.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
     return evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
@@ -163,11 +170,16 @@ def _ladders(g: Generation) -> Ladders:
     """The smaller register file that holds a kernel, and there as long a hold as there is room for.
 
     Where overwriting sources of a message means to wait for all of it, the larger file is better than not to hold them.
+    Elsewhere a short hold does, and addresses that a loop need not make again come before a longer one.
     """
     holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
     largest = _GRF_COUNTS[-1]
     return (
-        *(tuple(Rung({"grf": grf, "hold": hold}) for hold in holds) for grf in _GRF_COUNTS),
+        *(
+            tuple(Rung({"grf": grf, "hold": hold, "room": room}) for hold in (holds if not room else _HOLD_STEPS))
+            for grf in _GRF_COUNTS
+            for room in ((0,) if g.waits_for_writes else (_ROOM, 0))
+        ),
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
         (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
@@ -182,6 +194,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("coalesce", _coalesce, optional=True),
         Stage("inplace", _make_in_place, optional=True),
         Stage("fences", _drop_fences, optional=True),
+        Stage("signals", _delay_signals, optional=True),
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),

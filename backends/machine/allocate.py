@@ -29,6 +29,7 @@ class Bank:
     #: Whether the largest tuples go first, so that smaller ones fill what these leave empty; else in the order in which
     #: they are needed first.
     largest_first: bool = False
+    aside: int = 0  #: words; at the end, which only pinned registers take
 
     def align(self, size: int) -> int:
         for least, alignment in self._by_size:
@@ -87,12 +88,13 @@ def allocate(
 
 def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> int | None:
     """The first of the places that a register wants, else of those that it may take."""
+    free = words[: max(0, bank.limit - bank.aside)] if bank.aside else words
     if bank.period and v.residue is not None:
-        at = _first_fit(words, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
+        at = _first_fit(free, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
         if at is not None or bank.is_strict:
             return at
     step = bank.align(v.size)
-    return _first_fit(words, mask, v.size, step, -(-bank.first // step) * step)
+    return _first_fit(free, mask, v.size, step, -(-bank.first // step) * step)
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:

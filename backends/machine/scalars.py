@@ -40,6 +40,10 @@ class Scalars(ABC):
         """The value as a variable holds it."""
         return self.value(e)
 
+    def adds_to(self, v: Var, e: Expr) -> bool:
+        """Let a carried variable become an expression where it stands, if that is a sum with it to be made in place."""
+        return False
+
     @abstractmethod
     def _computed(self, e: Expr) -> Operand:
         """The value of what is neither a variable nor the lane's number."""

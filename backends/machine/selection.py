@@ -24,6 +24,7 @@ from convgen.ir.node import Node
 from convgen.ir.operands import operands_of
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
+from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import Type, bool_
 from convgen.ir.votes import AllLanes
 
@@ -46,6 +47,7 @@ class Selector(ABC):
     out: Emitter
     scalars: Scalars
     vectors: Vectors
+    counts_down = False  #: whether counters that nobody reads count the turns that are left
 
     def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int], messages: Handlers) -> None:
         """`lines` says where each statement stands in the kernel's listing, for debug information.
@@ -97,6 +99,10 @@ class Selector(ABC):
     @abstractmethod
     def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
         """Count up, and branch back to `label` while the counter is less than `end`."""
+
+    def next_turn(self, counter: Reg, label: str, comment: str) -> None:
+        """Count down, and branch back to `label` while turns are left; only asked for where a family `counts_down`."""
+        raise NotImplementedError
 
     @abstractmethod
     def jump(self, target: str) -> None:
@@ -170,7 +176,11 @@ class Selector(ABC):
         if self.scalars.bounds(s.begin)[1] >= self.scalars.bounds(s.end)[0]:  # perhaps no iteration at all
             self.branch_if_less(begin, end, f"{label}_enter", f"{label}_end")
         counter = out.new("s", 1, s.var.name)
-        out.move(counter, begin, comment=f"{s.var.name} = {_in_line(s.begin)}")
+        counts_down = self.counts_down and s.var not in postorder(s.body, *s.yields)
+        if counts_down:
+            out.move(counter, self.scalars.value(simplify(s.end - s.begin)), comment=f"turns of {s.var.name}")
+        else:
+            out.move(counter, begin, comment=f"{s.var.name} = {_in_line(s.begin)}")
         self.scalars.env[s.var] = counter
         self._write_into_carried(s)
         out.start_block(label, f"for {s.var.name} in [{_in_line(s.begin)}, {_in_line(s.end)})")
@@ -180,7 +190,10 @@ class Selector(ABC):
         self.exits.pop()
         self._carry(s.carried, s.yields)
         out.loops -= 1
-        self.next_iteration(counter, end, label, f"next {s.var.name}")
+        if counts_down:
+            self.next_turn(counter, label, f"next {s.var.name}")
+        else:
+            self.next_iteration(counter, end, label, f"next {s.var.name}")
         out.start_block(f"{label}_end")
         for c, r in zip(s.carried, s.results):
             if held_as_vector(c.type):
@@ -268,9 +281,12 @@ class Selector(ABC):
                 vectors.append((self.vectors.env[c], self.vectors.value(value)))
                 moves += _unequal(*vectors[-1])
                 continue
-            to, at = self.scalars.env[c], self.scalars.value(value)
+            to = self.scalars.env[c]
             assert isinstance(to, Reg)
             needed = any(c in free_vars(later) for later in values[n + 1 :]) or any(s.vreg is to.vreg for _, s in moves)
+            if not needed and self.scalars.adds_to(c, value):
+                continue
+            at = self.scalars.value(value)
             if not needed and self.out.retarget(at, to):
                 continue
             if not isinstance(at, Reg):

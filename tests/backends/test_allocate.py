@@ -98,6 +98,17 @@ def test_tuples_start_even() -> None:
         allocated(3, define(odd), define(pair), define(reg(2), odd, pair))
 
 
+def test_what_is_set_aside_only_pinned_registers_take() -> None:
+    live = [reg(n) for n in range(6)]
+    last = Reg(evolve(reg(98).vreg, fixed=-1), 0, 1)
+    function = straight(*map(define, live), define(last, *live), define(reg(99), last))
+    found = allocate(function, {"v": Bank(8, {1: 1}, aside=2)})
+    assert {found.base[r.vreg] for r in live} == set(range(6))
+    assert found.base[last.vreg] == 7
+    with pytest.raises(DoesNotFit):
+        allocate(function, {"v": Bank(8, {1: 1}, aside=3)})
+
+
 def test_with_the_largest_first_smaller_ones_fill_what_is_left() -> None:
     odd, pair = reg(0), reg(1, 2)
     body = straight(define(odd), define(pair), define(reg(2), odd, pair))

@@ -53,6 +53,7 @@ SMALL = {
     "reduce_strength": ("gfx942", "halo_unbuffered", 0),
     "expand_division": ("gfx942", "reordered", 1),
     "share_addresses": ("xehpc", "reordered", 1),
+    "carry_addresses": ("xehpg", "weights", 1),
     "hoist_stores": ("xehpc", "planar", 0),
     "fill_stores": ("xehpc", "halo_unbuffered", 0),
     "order_sums": ("xehpc", "halo", 0),

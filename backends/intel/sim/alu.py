@@ -80,7 +80,10 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
     step = new_step(instruction, context, sources, goal)
     compute = _computing(instruction, sources, function)
     saturate = instruction.dst is not None and instruction.dst.saturate
-    condition = condition_of(instruction, context)
+    overflow = instruction.condition == "ov"
+    if overflow and not _may_carry(instruction):
+        raise unsupported(instruction, "overflow of other than a sum of dwords without signs")
+    condition = None if overflow else condition_of(instruction, context)
     slots = wide_slots(instruction, instruction.exec_size, context)
     directed = instruction.op in ROUNDED and goal.type in ("f", "df", "hf")
     may_overflow = instruction.op in OVERFLOWING and goal.type not in FLOATS
@@ -92,6 +95,8 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
         data = convert(result, goal.type, g.control, saturate=saturate)
         if directed and g.control & ROUNDING:
             data = redirect(instruction.op, [item.get(g) for item in sources], data, g.control & ROUNDING)
+        if overflow:
+            set_flags(instruction, g, result != working(goal.type, data), on, undefined)
         if condition is not None:
             kept = working(goal.type, data)
             # Shifts and sums have a bit more before they are stored (C for Media, `_gfx_sllv_i32`): no manual says
@@ -103,6 +108,13 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
             keep_wide(g, slots, result, on)
 
     return step.running(run)
+
+
+def _may_carry(instruction: Instruction) -> bool:
+    """Whether an instruction adds numbers of 32 bits, whose sum overflows where it has one more (IGC, ADD3O.md)."""
+    operands = (instruction.dst, *instruction.sources)
+    plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
+    return plain and instruction.op in ("add", "add3") and not (instruction.dst and instruction.dst.saturate)
 
 
 def _is_raw(instruction: Instruction) -> bool:

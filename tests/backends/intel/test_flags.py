@@ -143,7 +143,7 @@ def test_logic_on_flags_that_are_kept() -> None:
     c = Code()
     c.choose(c.both(c.compare(3), c.compare(4)))
     c.choose(c.both(c.compare(3), c.compare(4)))
-    assert [line.split()[0] for line in c.left()] == ["cmp", "cmp", "and", "sel", "sel"]
+    assert [line.split()[0] for line in c.left()] == ["cmp", "cmp", "sel", "sel"]
 
 
 def test_no_more_are_kept_than_there_are_registers() -> None:
@@ -207,3 +207,58 @@ def test_what_sets_flags_in_some_lanes_is_done() -> None:
         assert isinstance(comparison, XeInstruction)
         comparison.predicate = guard
     assert sum(line.startswith("cmp") for line in c.left()) == 3
+
+
+def test_the_second_of_two_comparisons_is_made_where_the_first_holds() -> None:
+    c = Code()
+    c.choose(c.both(c.compare(3), c.compare(4)))
+    _, name = c.left()[0].split()
+    assert c.left() == [f"cmp {name}", f"cmp {name} {name}", f"sel {name}"]
+
+
+def test_so_are_further_ones() -> None:
+    c = Code()
+    c.choose(c.both(c.both(c.compare(3), c.compare(4)), c.compare(5)))
+    first, second, third, choice = (line.split() for line in c.left())
+    assert [first[0], second[0], third[0], choice[0]] == ["cmp", "cmp", "cmp", "sel"]
+    assert {*first[1:], *second[1:], *third[1:], *choice[1:]} in ({first[1]}, {first[1], third[1]})
+    assert third[1:] == [choice[1]] * 2
+    assert second[1] == second[2] == first[1]
+
+
+def test_not_where_one_is_needed_by_itself() -> None:
+    c = Code()
+    first, second = c.compare(3), c.compare(4)
+    c.choose(c.both(first, second))
+    c.choose(first)
+    c.choose(second)
+    assert "and" in [line.split()[0] for line in c.left()]
+
+
+def test_only_what_is_last_needed_there_is_overwritten() -> None:
+    c = Code()
+    row = c.compare(3)
+    c.choose(row)
+    c.choose(c.both(row, c.compare(4)))
+    assert [line.split()[0] for line in c.left()] == ["cmp", "sel", "cmp", "sel"]
+    c.choose(row)
+    assert [line.split()[0] for line in c.left()] == ["cmp", "sel", "cmp", "and", "sel", "sel"]
+
+
+def test_not_what_was_compared_before_it_changed() -> None:
+    c = Code()
+    w = c.new("v")
+    first = c.compare(3)
+    second = c.compare(4, of=w)
+    c.write(c.v)
+    c.write(w)
+    c.choose(c.both(first, second))
+    assert "and" in [line.split()[0] for line in c.left()]
+
+
+def test_what_another_block_reads_is_made_as_it_was() -> None:
+    c = Code()
+    joined = c.both(c.compare(3), c.compare(4))
+    c.blocks.append(BasicBlock("next"))
+    c.choose(joined)
+    assert [line.split()[0] for line in c.left()] == ["cmp", "cmp", "and", "sel"]

@@ -79,6 +79,15 @@ def exit_diverges(k: Room) -> None:
     k.store(loop.result("c"))
 
 
+def turns(k: Room) -> None:
+    """Counters that nobody reads, from and to what is known or not; without a turn, too."""
+    ranges: list[tuple[Expr, Expr]] = [(const(3), const(8)), (k.n - 4, k.n), (const(2), k.n), (k.n + 1, k.n)]
+    for far, (begin, end) in enumerate(ranges):
+        with k.loop("i", begin, end, c=Lane() + 1) as loop:
+            loop.yields(loop["c"] * 3)
+        k.store(loop.result("c"), const(256 * far, u64))
+
+
 def one_address(k: Room) -> None:
     k.store(k.load(AddressOf(k.given) + k.n.to(u64) - TIMES))
 
@@ -100,6 +109,14 @@ def negative_multiple_a_lane(k: Room) -> None:
 def bound_multiple(k: Room) -> None:
     wide = k.let("wide", (k.n - 2 * TIMES).to(u64))
     k.store(k.n, wide * const(12, u64) + 12 * TIMES)
+
+
+def carries(k: Room) -> None:
+    """The lower half of a sum overflows in some lanes, from the third on; two sums have one upper half."""
+    start = k.let("start", (Lane() * 4).to(u32).to(u64) + const(0xFFFFFFF8, u64))
+    for far in (0, 256):
+        address = AddressOf(k.out) + (start + const((far - 0xFFFFFFF8) % (1 << 64), u64))
+        k.add(s.FlatStore(k.out, address, ALWAYS, (start + const(far, u64)).to(u32), k.site()))
 
 
 def agreed_condition(k: Room) -> None:
@@ -188,6 +205,7 @@ SMALL = [
     named_constant,
     of_three_sources,
     exit_diverges,
+    turns,
     one_address,
     constants,
     negative_multiple,
@@ -195,6 +213,7 @@ SMALL = [
     bound_multiple,
     agreed_condition,
     agreed_address,
+    carries,
 ]
 
 

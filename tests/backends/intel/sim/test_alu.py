@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from convgen.backends.intel.sim import Unsupported
+
 Array = npt.NDArray[Any]
 #: Loads four registers of `in` into r10..r13; the result r20 goes to `out`.
 BODIES = {
@@ -282,6 +284,13 @@ OPS = {
         D,
         lambda a, b, c, d: np.asarray(np.where((a >> 1) + (b >> 1) < 0, c, d)),
     ),
+    "overflow of a sum": Op(
+        "add ({n}|M0) (ov)f0.0 null<1>:ud r10.0<1;1,0>:ud r11.0<1;1,0>:ud\n"
+        "(f0.0) sel ({n}|M0) r20.0<1>:ud r12.0<1;1,0>:ud r13.0<1;1,0>:ud",
+        UD,
+        UD,
+        lambda a, b, c, d: np.asarray(np.where(a.astype(I64) + b >= 1 << 32, c, d)),
+    ),
     "vector immediate": Op(
         "mov ({n}|M0) r21.0<1>:uw 0x76543210:uv\nmov ({n}|M0) r20.0<1>:ud r21.0<1;1,0>:uw {{I@1}}",
         D,
@@ -349,3 +358,18 @@ def test_operation(sim: Any, name: str, platform: str) -> None:
     if np.dtype(op.result).kind in "iu" and want.dtype != op.result:
         want = want.astype(np.int64).astype(op.result) if want.dtype.kind != "u" else want.astype(op.result)
     np.testing.assert_array_equal(out.view(op.result)[: len(want)], want)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "add ({n}|M0) (ov)f0.0 null<1>:d r10.0<1;1,0>:d r11.0<1;1,0>:d",
+        "add ({n}|M0) (ov)f0.0 null<1>:ud -r10.0<1;1,0>:ud r11.0<1;1,0>:ud",
+        "mul ({n}|M0) (ov)f0.0 null<1>:ud r10.0<1;1,0>:ud r11.0<2;1,0>:uw",
+    ],
+)
+def test_overflow_is_known_of_sums_without_signs_only(sim: Any, text: str) -> None:
+    row = 4 * LANES["xehpg"]
+    buffers = {"in": np.zeros(4 * row, np.uint8), "out": np.zeros(row, np.uint8)}
+    with pytest.raises(Unsupported, match="overflow of other than a sum of dwords without signs"):
+        sim.run("xehpg", BODIES["xehpg"].format(op=text.format(n=LANES["xehpg"])), buffers)

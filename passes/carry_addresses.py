@@ -1,0 +1,59 @@
+"""Flat addresses that grow by a constant in each turn of a loop are carried by it.
+
+An address is put together of a base and of offsets of 32 bits. `base + u64(16 * i + lane)` takes a product and two sums
+each turn, one of them of 64 bits; as what the last turn had and a constant it takes that one, and a part that is steady
+in the loop needs no register. Offsets do not wrap (`share_addresses`), so that they grow as the address does.
+"""
+
+from __future__ import annotations
+
+from convgen.ir.expr import Add, Cast, Const, Expr, Var, const, var
+from convgen.ir.facts import TargetFacts
+from convgen.ir.mutate import rewrite, statements, substitute
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.simplify import simplify
+from convgen.ir.stmt import FlatLoad, FlatStore, For
+from convgen.ir.types import s32, u32, u64
+from convgen.passes.counting import Counting, carrying
+
+
+def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
+    """Addresses of flat messages grow from turn to turn of a loop, where messages have no immediates; message level."""
+    if facts.global_imm_max:
+        return kernel
+    bounds = Bounds(var_ranges(kernel), kernel.width)
+    return replace(kernel, body=rewrite(kernel.body, {For: lambda loop: _carried(loop, bounds)}))
+
+
+def _carried(loop: For, bounds: Bounds) -> For:
+    inside = Counting(loop, bounds)
+    flat = [s for s in statements(loop.body) if isinstance(s, FlatLoad | FlatStore)]
+    starts = {_start(s.address): s.buffer.name for s in reversed(flat)}
+    growing = {e: growth for e in starts if (growth := _growth(e, inside) or 0) > 0}
+    if not growing:
+        return loop
+    new: dict[Expr, Var] = {e: var(f"{starts[e]}_address", u64) for e in growing}
+    carried = [(v, simplify(substitute(e, {loop.var: loop.begin})), v + const(growing[e], u64)) for e, v in new.items()]
+    return carrying(loop, substitute(loop.body, new), [substitute(y, new) for y in loop.yields], carried)
+
+
+def _start(address: Expr) -> Expr:
+    """An address without the constant by which it lies behind another one."""
+    return address.a if isinstance(address, Add) and isinstance(address.b, Const) else address
+
+
+def _growth(e: Expr, loop: Counting) -> int | None:
+    """By how much a turn of the loop moves a part of an address; None if not by a constant."""
+    match e:
+        case _ if loop.is_steady(e):
+            return 0
+        case Add(a, b):
+            growths = [_growth(part, loop) for part in (a, b)]
+            return None if None in growths else sum(filter(None, growths))
+        case Cast(_, Cast(_, offset) as unsigned) if unsigned.type is u32 and offset.type is s32:
+            linear = loop.linear(offset) if loop.bounds(offset)[0] >= 0 else None
+            return None if linear is None else linear.a
+    return None

@@ -1,0 +1,76 @@
+"""What a loop's counter makes of expressions, and more variables that a loop carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from convgen.ir.expr import Add, Const, Expr, Mul, Sub, Var, var
+from convgen.ir.mutate import free_vars
+from convgen.ir.node import replace
+from convgen.ir.record import frozen
+from convgen.ir.simplify.bounds import Bounds
+from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
+from convgen.passes.clone import bound_vars
+from convgen.passes.messages.linear import ZERO, plus
+
+
+@frozen
+class Linear:
+    """`a * counter + steady + b`."""
+
+    a: int
+    steady: Expr
+    b: int
+
+
+class Counting:
+    """How a loop changes expressions."""
+
+    def __init__(self, loop: For, bounds: Bounds) -> None:
+        self.counter, self.bounds = loop.var, bounds
+        self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
+
+    def is_steady(self, e: Expr) -> bool:
+        """Whether the loop does not change a value."""
+        return not any(v in self.changing for v in free_vars(e))
+
+    def linear(self, e: Expr) -> Linear | None:
+        """An expression as `a * counter + steady + b`; None if the loop changes it in another way."""
+        match e:
+            case Const():
+                return Linear(0, ZERO, e.bits)
+            case Var() if e is self.counter:
+                return Linear(1, ZERO, 0)
+            case Add(x, y) if (left := self.linear(x)) and (right := self.linear(y)):
+                return Linear(left.a + right.a, plus(left.steady, right.steady), left.b + right.b)
+            case Sub(x, Const(_, less)) if left := self.linear(x):
+                return Linear(left.a, left.steady, left.b - less)
+            case Mul(x, Const(_, factor)) if scaled := self.linear(x):
+                steady = scaled.steady if scaled.steady is ZERO else scaled.steady * factor
+                return Linear(scaled.a * factor, steady, scaled.b * factor)
+        return Linear(0, e, 0) if self.is_steady(e) else None
+
+
+def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Iterable[tuple[Var, Expr, Expr]]) -> For:
+    """The loop with another body, and further variables, each with its first and next value."""
+    carried, inits, following = zip(*more)
+    return replace(
+        loop,
+        carried=(*loop.carried, *carried),
+        inits=(*loop.inits, *inits),
+        body=_leaving_with(body, carried),
+        yields=(*yields, *following),
+        results=(*loop.results, *(var(v.name, v.type) for v in carried)),
+    )
+
+
+def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
+    """The body with early exits that give the new carried values as well; nobody reads them after the loop."""
+    match s:
+        case ExitIf(cond, values):
+            return ExitIf(cond, (*values, *more))
+        case Block(stmts):
+            return block(*(_leaving_with(x, more) for x in stmts))
+        case If(cond, then, other):
+            return If(cond, _leaving_with(then, more), _leaving_with(other, more))
+    return s
