@@ -5,8 +5,8 @@ under a mask that has a name. What sets flags as an earlier instruction of its b
 reads the earlier ones. So goes a copy of flags in a scalar that nobody reads any more.
 
 Of two comparisons that both must hold, one is made in the lanes where the other does, in its flags, where nobody needs
-these by themselves: `and` goes. A comparison keeps the flags of lanes that are off (Mesa discards pixels so,
-`brw_fs_nir.cpp`), and those are zero.
+these by themselves: `and` goes. A comparison keeps the flags of lanes that are off (IGC,
+documentation/visa/instructions/CMP.md), and those are zero.
 """
 
 from __future__ import annotations
