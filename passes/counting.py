@@ -53,7 +53,8 @@ class Counting:
 
 def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Iterable[tuple[Var, Expr, Expr]]) -> For:
     """The loop with another body, and further variables, each with its first and next value."""
-    carried, inits, following = zip(*more)
+    more = tuple(more)
+    carried, inits, following = (tuple(each[n] for each in more) for n in range(3))
     return replace(
         loop,
         carried=(*loop.carried, *carried),

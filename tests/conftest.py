@@ -28,6 +28,14 @@ def blessing() -> bool:
     return bool(os.environ.get("CONVGEN_BLESS"))
 
 
+@pytest.fixture(scope="session")
+def hip_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for HIP's runtime, one a process: convgen takes a runtime that is loaded already."""
+    from tests.gen.device.standin import build
+
+    return build(tmp_path_factory.mktemp("hip"))
+
+
 @pytest.fixture
 def golden() -> Callable[[str, str], None]:
     """Compare a text with the golden file of that name, or write it when blessing."""

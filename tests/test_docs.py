@@ -20,7 +20,7 @@ import pytest
 
 from convgen.plan import config
 from tests.conftest import blessing
-from tests.gen.device.standin import build, serving
+from tests.gen.device.standin import serving
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(
@@ -103,8 +103,8 @@ def _device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     page = request.node.callspec.params.get("page") if hasattr(request.node, "callspec") else None
     with contextlib.ExitStack() as held:
         if page is not None and re.search(r"cg\.load\(|--on hip", page.read_text()):
-            folder = tmp_path_factory.mktemp("device")
-            held.enter_context(serving(folder, build(folder)))
+            library = request.getfixturevalue("hip_library")
+            held.enter_context(serving(tmp_path_factory.mktemp("device"), library))
         yield
 
 

@@ -81,7 +81,7 @@ def exit_diverges(k: Room) -> None:
 
 def turns(k: Room) -> None:
     """Counters that nobody reads, from and to what is known or not; without a turn, too."""
-    ranges: list[tuple[Expr, Expr]] = [(const(3), const(8)), (k.n - 4, k.n), (const(2), k.n), (k.n + 1, k.n)]
+    ranges: list[tuple[Expr, Expr]] = [(const(3), const(8)), (k.n - 4, k.n), (const(TIMES - 5), k.n), (k.n + 1, k.n)]
     for far, (begin, end) in enumerate(ranges):
         with k.loop("i", begin, end, c=Lane() + 1) as loop:
             loop.yields(loop["c"] * 3)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.gen.device.standin import StandIn, build, serving
+from tests.gen.device.standin import StandIn, serving
 
 
 @pytest.fixture(scope="session")
-def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
-    folder = tmp_path_factory.mktemp("standin")
-    with serving(folder, build(folder)) as standin:
+def _served(tmp_path_factory: pytest.TempPathFactory, hip_library: Path) -> Iterator[StandIn]:
+    with serving(tmp_path_factory.mktemp("standin"), hip_library) as standin:
         yield standin
 
 
