@@ -52,16 +52,17 @@ def stages(descriptor: str) -> dict[str, float]:
 def beside_triton(python: Path, target: str = "gfx942") -> Iterator[Figure]:
     """A kernel's cost in seconds of processors; the cases' geometric mean of the ratio comes last."""
     command = [str(python), str(TRITON), "--seconds", "--target", target]
-    theirs, ours = {}, {}
+    theirs: dict[str, float] = {}
+    ours: dict[str, float] = {}
     for _ in range(2):  # by turns, since a machine is not as fast all the time
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         theirs = {title: min(seconds, theirs.get(title, seconds)) for title, seconds in found.items()}
         rounds = [[_seconds(case, target) for case in whole.CASES] for _ in range(4)]
         for case, each in zip(whole.CASES, zip(*rounds[1:])):
             ours[case.title] = min(*each, ours.get(case.title, each[0]))
-    for case, seconds in ours.items():
-        yield Figure(case, seconds * 1e3, "ms", "Triton", seconds / theirs[case])
-    mean, of_triton = geometric_mean(ours.values()), geometric_mean(theirs[case] for case in ours)
+    for title, seconds in ours.items():
+        yield Figure(title, seconds * 1e3, "ms", "Triton", seconds / theirs[title])
+    mean, of_triton = geometric_mean(ours.values()), geometric_mean(theirs[title] for title in ours)
     yield Figure("geometric mean of the cases", mean * 1e3, "ms", "Triton", mean / of_triton, OF_TRITON)
 
 

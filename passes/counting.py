@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from convgen.ir.expr import Add, Const, Expr, Mul, Sub, Var, var
 from convgen.ir.mutate import free_vars
@@ -51,16 +51,15 @@ class Counting:
         return Linear(0, e, 0) if self.is_steady(e) else None
 
 
-def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Iterable[tuple[Var, Expr, Expr]]) -> For:
+def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Sequence[tuple[Var, Expr, Expr]]) -> For:
     """The loop with another body, and further variables, each with its first and next value."""
-    more = tuple(more)
-    carried, inits, following = (tuple(each[n] for each in more) for n in range(3))
+    carried = tuple(v for v, _, _ in more)
     return replace(
         loop,
         carried=(*loop.carried, *carried),
-        inits=(*loop.inits, *inits),
+        inits=(*loop.inits, *(first for _, first, _ in more)),
         body=_leaving_with(body, carried),
-        yields=(*yields, *following),
+        yields=(*yields, *(following for _, _, following in more)),
         results=(*loop.results, *(var(v.name, v.type) for v in carried)),
     )
 
