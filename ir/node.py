@@ -109,12 +109,12 @@ def role(what: Any) -> Any:
     return None, what
 
 
-def _new_source(fields: tuple[str, ...], derived: Mapping[str, str], infers: bool) -> str:
+def _new_source(fields: tuple[str, ...], makers: Mapping[str, str], infers: bool) -> str:
     args = "".join(f", {f}" for f in fields)
     lines = [f"def __new__(cls{args}):", f"    key = (cls{args})" if fields else "    key = (cls,)"]
     lines += ["    self = table.get(key)", "    if self is None:", "        self = allocate(cls)"]
     lines += [f"        set_{f}(self, {f})" for f in fields]
-    lines += [f"        set_{f}(self, self.{by}())" for f, by in derived.items()]
+    lines += [f"        set_{f}(self, self.{by}())" for f, by in makers.items()]
     lines += ["        self.infer()"] * infers
     lines += ["        table[key] = self", "    return self"]
     return "\n".join(lines)
@@ -241,12 +241,12 @@ def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
     made = _with_slots(cls)
     annotations = {f: field.annotation for f, field in made.declared.items() if field.by is None}
-    derived = {f: field.by for f, field in made.declared.items() if field.by is not None}
+    makers = {f: field.by for f, field in made.declared.items() if field.by is not None}
     made.fields = fields = tuple(annotations)
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
     made.kinds = _Kinds(annotations)
     made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
-    _when_needed(made, "__new__", partial(_new_source, fields, derived, made.infer is not Node.infer))
+    _when_needed(made, "__new__", partial(_new_source, fields, makers, made.infer is not Node.infer))
     if made.child_fields:
         _when_needed(made, "map", partial(_map_source, fields, annotations))
         _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))

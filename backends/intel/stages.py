@@ -172,14 +172,14 @@ def _ladders(g: Generation) -> Ladders:
     Where overwriting sources of a message means to wait for all of it, the larger file is better than not to hold them.
     Elsewhere a short hold does, and addresses that a loop need not make again come before a longer one.
     """
-    holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
-    largest = _GRF_COUNTS[-1]
+    largest, found = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
+    for grf in _GRF_COUNTS:
+        if not g.waits_for_writes:
+            found.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
+        holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
+        found.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
     return (
-        *(
-            tuple(Rung({"grf": grf, "hold": hold, "room": room}) for hold in (holds if not room else _HOLD_STEPS))
-            for grf in _GRF_COUNTS
-            for room in ((0,) if g.waits_for_writes else (_ROOM, 0))
-        ),
+        *found,
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
         (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
