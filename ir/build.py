@@ -37,7 +37,7 @@ kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
     fb: f16x8 = load b[0, kb * 16] as m16l1 m2r4 m1s1 k4r1 k1r4 k4l16 k1r4  # 2
     product: f32x16 = mma.mma_16x16x16(acc.6, fa, fb)
     yield product
-  store c[0, 0] = acc.7 as n4r1 n4l16 n2r4 m16l1 m2r8 n1s1 m1s1  # 3
+  store c[0, 0] = acc.7 as n4r1 n4l16 n2r4 n1s1 m16l1 m2r8 m1s1  # 3
 """
 
 from __future__ import annotations

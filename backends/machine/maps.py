@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from convgen.backends.machine.allocate import Allocation
+from convgen.ir.layout.digits import Space
 from convgen.ir.layout.memory import Shared
 from convgen.ir.program import Kernel
 
@@ -53,5 +54,5 @@ def _order(t: Shared) -> str:
     """How the elements of a tile follow one another."""
     if t.pitch is not None:
         return f"row pitch {t.pitch}"
-    by_stride = sorted(t.digits.digits, key=lambda d: d.stride)
+    by_stride = sorted(t.digits.merged(Space.MEMORY).digits, key=lambda d: d.stride)
     return "elements along " + " ".join(f"{d.dim}:{d.size}" for d in by_stride)

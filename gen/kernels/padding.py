@@ -92,9 +92,13 @@ class Anew:
 
     @property
     def unit(self) -> MmaTile:
-        """One matrix instruction's rows and columns, as deep as a message brings them, by one subgroup."""
+        """One matrix instruction's rows and columns, as deep as a message brings them, by one subgroup.
+
+        Where rows are dealt to all instructions of a workgroup, it is the first of these.
+        """
         mma = self.plan.mma
-        return MmaTile(mma.atom.of_one(self.plan.facts.atoms), 1, 1, mma.pack, mma.pack)
+        one, all_of_them = mma.atom.of_one(self.plan.facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
+        return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
 
     @property
     def _parts(self) -> int:
@@ -104,12 +108,13 @@ class Anew:
     @contextmanager
     def pieces(self) -> Iterator[tuple[Index, Index]]:
         """The suite runs for each piece of the tile; where it begins within the workgroup's."""
-        k, (of_n, of_m), sides = self.k, map(self._positions, _DIMS), (self.unit.atom.n, self.unit.atom.m)
-        counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), sides)]
+        k, (of_n, of_m), atom = self.k, map(self._positions, _DIMS), self.unit.atom
+        counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), (atom.n, atom.m))]
+        apart = atom.n, self.unit.rows or atom.m
         with k.loop("piece_n", 0, counts[0]) as across, k.loop("piece_m", 0, counts[1]) as down:
             at_n, at_m = (
                 each.coordinates({_OWN: loop.var * side, Space.SUBGROUP: k.subgroup})[dim]
-                for each, loop, side, dim in zip((of_n, of_m), (across, down), sides, _DIMS)
+                for each, loop, side, dim in zip((of_n, of_m), (across, down), apart, _DIMS)
             )
             yield k.let("at_n", at_n), k.let("at_m", at_m)
 

@@ -8,7 +8,7 @@ brings them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import product
@@ -18,7 +18,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, Straddles
 from convgen.ir.layout.fragment import Fragment
-from convgen.ir.layout.memory import COL, ROW, View, column_major
+from convgen.ir.layout.memory import COL, ROW, View, column_major, row_major
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import most
 from convgen.ir.types import Type
@@ -43,12 +43,21 @@ class CopyLayout:
     message: int
 
 
+@lru_cache(maxsize=2**10)
 def copy_layout(
-    view: View, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
+    view: View,
+    memory: Digits,
+    rows: int,
+    cols: int,
+    facts: TargetFacts,
+    subgroups: int,
+    elem: Type,
+    across: int = 1,
 ) -> CopyLayout:
     """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
 
-    Elements of the view are of this type, or are converted to it on the way.
+    Elements of the view are of this type, or are converted to it on the way. Chunks along rows of a tile in blocks are
+    of so many lanes side by side.
     """
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
@@ -56,7 +65,7 @@ def copy_layout(
     if memory == column_major(rows, cols):
         return _split_in_chunks(linear, memory, ("k", cols), ("row", rows), facts, subgroups, elem)
     if _runs_along(linear) == K:
-        return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem)
+        return _split_in_chunks(linear, memory, ("row", rows), ("k", cols), facts, subgroups, elem, across)
     if plane_of(linear, facts.planes) and (
         turned := _split_in_rectangles(linear, memory, rows, cols, facts, subgroups)
     ):
@@ -183,6 +192,7 @@ def _split_in_chunks(
     facts: TargetFacts,
     subgroups: int,
     elem: Type,
+    across: int = 1,
     suits: Callable[[Fragment], bool] = lambda loaded: True,
 ) -> CopyLayout:
     """A lane takes whole chunks along a dim, K mostly; neighbouring lanes go on along it, across it for block messages.
@@ -192,7 +202,7 @@ def _split_in_chunks(
     """
     lanes = facts.subgroup_size
     (line, rows), (k, cols) = across_lines, along
-    chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups)
+    chunk, across = _chunks(rows, cols, elem.bytes, facts, subgroups, across)
     down = lanes // across
     chunks = cols // (chunk * across)
     subgroups_down = gcd(subgroups, rows // down)
@@ -221,12 +231,17 @@ def _split_in_chunks(
                 found.append(CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk)))
     if not found:
         raise DoesNotFit("no such layout suits")
-    return min(found, key=lambda each: _conflicts(each.stored, memory, elem, facts)) if found[1:] else found[0]
+    return _with_least_conflicts(found, memory, elem, facts)
 
 
-def _conflicts(stored: Fragment, memory: Digits, elem: Type, facts: TargetFacts) -> int:
-    """Extra cycles where lanes write to a tile in blocks, kept apart as may be."""
-    return write_conflicts(find_gaps(memory, elem, stored, facts), elem, stored, facts)
+def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
+    """That with which lanes write to a tile in blocks, kept apart as may be, in the fewest extra cycles."""
+
+    def conflicts(each: CopyLayout) -> int:
+        return write_conflicts(find_gaps(memory, elem, each.stored, facts), elem, each.stored, facts)
+
+    few = [*found]
+    return min(few, key=conflicts) if few[1:] else few[0]
 
 
 def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
@@ -275,7 +290,7 @@ def _split_in_rectangles(
     """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
     elem, suits = view.memory.elem, partial(comes_as_rectangles, view, facts=facts)
     with suppress(DoesNotFit):
-        return _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, elem, suits)
+        return _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, elem, suits=suits)
     return None
 
 
@@ -298,10 +313,13 @@ def _rectangle_size(view: LinearView, layout: Fragment, facts: TargetFacts) -> i
 
 
 @lru_cache(maxsize=4096)
-def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> tuple[int, int]:
+def _chunks(
+    rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side_by_side: int = 1
+) -> tuple[int, int]:
     """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
 
-    Blocks are written of what neighbouring lanes hold of neighbouring rows; chunks are halved until none is idle.
+    Blocks are written of what neighbouring lanes hold of neighbouring rows, if not of so many `side_by_side`; chunks
+    are halved until none is idle.
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.block_bytes:
@@ -309,11 +327,11 @@ def _chunks(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups
         if lanes % across and across < lanes:
             return _in_parts(rows, cols, chunk, lanes, subgroups)
         return chunk, gcd(lanes, across)
-    strips = divide("rows over lanes", rows, lanes)
-    across = subgroups // gcd(subgroups, strips)
+    strips = divide("rows over lanes", rows * side_by_side, lanes)
+    across = side_by_side * subgroups // gcd(subgroups, strips)
     while cols % (chunk * across) and chunk * elem_bytes > _WORD_BYTES:
         chunk //= 2
-    return chunk, 1
+    return chunk, side_by_side
 
 
 def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
@@ -476,14 +494,22 @@ def _split_along_rows(
     rounds_across = cols // (chunk * across * subgroups_across)
     rounds_down = rows // (run * down * subgroups_down)
 
-    loaded = _share(
-        Digit("k", chunk, Space.REGISTER, run),
-        Digit("k", across, Space.LANE, down),
-        Digit("k", subgroups_across, Space.SUBGROUP, 1),
-        Digit("k", rounds_across, Space.REGISTER, run * chunk),
-        Digit("row", run, Space.REGISTER, 1),
-        Digit("row", down, Space.LANE, 1),
-        Digit("row", subgroups_down, Space.SUBGROUP, subgroups_across),
-        Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
-    )
-    return CopyLayout(loaded, in_memory_order(loaded, memory), run)
+    def copied(near: int) -> CopyLayout:
+        """With so many lanes side by side along K, and the others behind what further subgroups and rounds have."""
+        loaded = _share(
+            Digit("k", chunk, Space.REGISTER, run),
+            Digit("k", near, Space.LANE, down),
+            Digit("k", subgroups_across, Space.SUBGROUP, 1),
+            Digit("k", rounds_across, Space.REGISTER, run * chunk),
+            Digit("k", across // near, Space.LANE, down * near),
+            Digit("row", run, Space.REGISTER, 1),
+            Digit("row", down, Space.LANE, 1),
+            Digit("row", subgroups_down, Space.SUBGROUP, subgroups_across),
+            Digit("row", rounds_down, Space.REGISTER, run * chunk * rounds_across),
+        )
+        return CopyLayout(loaded, in_memory_order(loaded, memory), run)
+
+    # In a tile in blocks neighbours along K may begin in few banks, as neighbouring lines do (see `_deals`).
+    in_blocks = facts.block_bytes and memory != row_major(rows, cols)
+    ways = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
+    return _with_least_conflicts(map(copied, ways), memory, elem, facts)

@@ -17,7 +17,7 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct import direct_width, places_of
 from convgen.passes.messages.linear import linearize
-from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle
+from convgen.passes.messages.swizzle import find_gaps, find_rows, find_swizzle, write_conflicts
 from convgen.plan.config import Config
 from convgen.plan.copies import ROWS, CopyLayout, K, copy_layout, deals, divide, even_rows, is_turned, pitch_of
 from convgen.plan.dequantise import Dequantisation
@@ -97,17 +97,22 @@ def _with_least_conflicts(found: Iterator[Operand]) -> Operand:
 
 
 def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Operand, ...]:
-    """The same, their tiles with gaps where these spare conflicts of banks and there is room (see `find_gaps`)."""
+    """The same, their tiles with gaps where these spare conflicts of banks and there is room (see `find_gaps`).
+
+    Windows that are resident begin at any row, of which none is further from the next.
+    """
     if not facts.block_bytes:
         return operands
     found, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
     for each in operands:
-        if each.tile and each.copy:
-            digits = find_gaps(each.tile.digits, each.elem, each.copy.stored, facts)
-            tile = replace(each.tile, digits=digits)
+        if each.tile and each.copy and not each.taps:
+            stored = each.copy.stored
+            tile = replace(each.tile, digits=find_gaps(each.tile.digits, each.elem, stored, facts))
             if (longer := tile.bytes - each.tile.bytes) <= room:
                 room -= longer
-                each = evolve(each, tile=tile)
+            else:
+                tile = each.tile
+            each = evolve(each, tile=tile, conflicts=write_conflicts(tile.digits, each.elem, stored, facts))
         found.append(each)
     return tuple(found)
 
@@ -139,10 +144,28 @@ def operand_in_rows(
         with suppress(DoesNotFit):
             if not facts.block_bytes:
                 return _rows_apart(view, elem, (more, cols), fragment, config, facts, run, often)
-            digits = _rows_of_blocks(_image(fragment, elem, facts), run, more, cols)
-            copy = copy_layout(view, digits, more, cols, facts, subgroups, elem)
-            return Operand(view, elem, _tile(view, elem, digits, config.slots, Swizzle(), facts.chunk_bytes), copy)
+            return _with_least_conflicts(_rows_in_blocks(view, elem, (more, cols), fragment, config, facts, run))
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")
+
+
+def _rows_in_blocks(
+    view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts, run: int
+) -> Iterator[Operand]:
+    """The same in blocks, of so many rows and no more, with a lane to each or, where that comes out even, with two.
+
+    Rows as many words long as a power of two begin in few banks; where two lanes are to each, half as many rows do.
+    DoesNotFit where they do not come out even.
+    """
+    digits = _rows_of_blocks(_image(fragment, elem, facts), run, *shape)
+    tile = _tile(view, elem, digits, config.slots, Swizzle(), facts.chunk_bytes)
+
+    def dealt(across: int) -> Operand:
+        copy = copy_layout(view, digits, *shape, facts, config.subgroups, elem, across)
+        return Operand(view, elem, tile, copy, conflicts=write_conflicts(digits, elem, copy.stored, facts))
+
+    yield dealt(1)
+    with suppress(DoesNotFit):
+        yield dealt(2)
 
 
 def _rows_apart(

@@ -58,6 +58,10 @@ class Padding:
         (found,) = self.inside
         return found
 
+    def has_taps(self, side: int) -> bool:
+        """Whether rows of a factor have taps, which those of an instruction are counted by."""
+        return not self.summed and side == self.side
+
     def decoded(self, side: int, row: Any, tap: Any) -> dict[str, Any]:
         """The dims of a row of a factor, and those of a tap."""
         rows = (self.of_n, self.of_m)[side].axes[_ROWS]

@@ -6,9 +6,10 @@ A plan fixes views, fragments, shared tiles and grids, and estimates registers. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
@@ -42,6 +43,8 @@ from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
 from convgen.plan.windows import Windows, windows
 from convgen.problem.matmul import Problem
+
+_CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
 
 
 class Reduction(Enum):
@@ -160,7 +163,7 @@ def _with_teams(plan: Plan) -> Plan:
 def _laid_out(
     problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """The products, and what multiplies: with wide stores, unless rows in their order meet banks more often."""
+    """The products, and what multiplies: with wide stores and rows in their order, unless banks are met more often."""
     products: Sequence[Product] = _products_of(problem, unit, config, facts)
     windows: Sequence[Resident | None] = [None] * len(products)
     if config.taps == RESIDENT:
@@ -172,16 +175,33 @@ def _laid_out(
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, *each, unit, config, facts) for each in zip(products, windows))
 
-    def conflicts(parts: tuple[Part, ...]) -> int:
-        return sum(part.of_n.conflicts for part in parts)
-
     parts = laid_out(unit)
-    if isinstance(unit, MmaTile) and unit.run > 1 and conflicts(parts):
-        plain = evolve(unit, run=1)
-        in_order = laid_out(plain)
-        if conflicts(in_order) < conflicts(parts):
-            return plain, in_order
+    if isinstance(unit, MmaTile):
+        for side, change in _other_orders(unit, parts, config, facts):
+            if least := _conflicts(parts, side):
+                other = evolve(unit, **change)
+                tried = laid_out(other)
+                unit, parts = (other, tried) if _conflicts(tried, side) < least else (unit, parts)
     return unit, parts
+
+
+def _other_orders(
+    unit: MmaTile, parts: Sequence[Part], config: Config, facts: TargetFacts
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """By sides of the product, what changes: N in order, and M dealt to instructions where tiles are in blocks.
+
+    M is not where windows are resident, which begin at any row, nor where an instruction's rows are counted by taps.
+    """
+    if unit.run > 1:
+        yield 0, {"run": 1}
+    by_taps = any(part.padding and part.padding.has_taps(1) for part in parts)
+    if facts.block_bytes and config.taps != RESIDENT and not by_taps:
+        yield from ((1, {"rows": unit.atom.m // cut}) for cut in _CUTS if unit.atom.m % cut == 0)
+
+
+def _conflicts(parts: tuple[Part, ...], side: int) -> int:
+    """Extra cycles of the first accesses to shared tiles of N's or M's inputs."""
+    return sum((part.of_n, part.of_m)[side].conflicts for part in parts)
 
 
 def _resident(products: Sequence[Product], config: Config, facts: TargetFacts) -> list[Resident]:
@@ -329,16 +349,17 @@ def _packings(
 
 
 def _with_windows(
-    of_n: View, windows: Resident, unit: MmaTile, config: Config, facts: TargetFacts
+    from_n: View, windows: Resident, unit: MmaTile, config: Config, facts: TargetFacts
 ) -> tuple[Operand, Operand]:
     """N's input, of which a block has a run for each tap, and M's, whose windows are resident."""
     tile_m, tile_n, tile_k = config.tile
     taps, a, b = windows.taps, unit.atom.a_elem, unit.atom.b_elem
     run = tile_k // len(taps)
-    runs = operand_in_rows(of_n, a, (tile_n, tile_k), unit.a, config, facts, run=run, often=config.waves[0])
+    runs = operand_in_rows(from_n, a, (tile_n, tile_k), unit.a, config, facts, run=run, often=config.waves[0])
     rows = tile_m + windows.reach, run
     seen = operand_in_rows(windows.source, b, rows, unit.b, config, facts, often=len(taps))
-    return runs, evolve(seen, taps=taps)
+    of_n, of_m = kept_apart((runs, evolve(seen, taps=taps)), facts)
+    return of_n, of_m
 
 
 def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:

@@ -149,6 +149,7 @@ class MmaTile:
     parts: int = 1  #: parts; cuts of a workgroup's tile along M
     part: int = 0  #: number of the part that is multiplied
     run: int = 1  #: neighbours along N in a lane's registers of D, so far as an atom and its tiles have so many
+    rows: int = 0  #: of M on end in one instruction, whose next ones are another's (see `_rows`); 0: all that it has
     teams_k: int = 1  #: each with as many steps, and with parts of all sums of its rows and columns
 
     def __attrs_post_init__(self) -> None:
@@ -158,6 +159,8 @@ class MmaTile:
         check_range(self.part, 0, self.parts - 1, "part of an mma tile:")
         if self.tiles_n % self.shares[0]:
             raise UserError(f"mma tile: {self.tiles_n} x {self.tiles_m} tiles have no {self.teams_k} shares")
+        if self.rows and self.atom.m % self.rows:
+            raise UserError(f"mma tile: instructions of {self.atom.m} rows are not cut into runs of {self.rows}")
         if self.steps % self.pack:
             raise UserError(f"mma tile: {self.steps} steps do not split into packs of {self.pack}")
 
@@ -172,7 +175,7 @@ class MmaTile:
     def b(self) -> Fragment:
         """Layout of the B operand over (m, k)."""
         tiles = Digit("m", self.tiles_m, Space.REGISTER, self.atom.b.registers * self.steps)
-        return self._operand((*self.atom.b.of("m"), tiles, *self._outer_m), self.atom.b)
+        return self._operand(self._rows(self.atom.b, tiles), self.atom.b)
 
     def _operand(self, rows: tuple[Digit, ...], atom: Fragment) -> Fragment:
         teams = (self.along_k("k"),) if self.teams_k > 1 else ()
@@ -216,10 +219,19 @@ class MmaTile:
         """Whether lanes that hold neighbours in a result of one instruction do not in the tile: each has a run."""
         return self.atom.d.of("n")[0].space is Space.LANE and self._columns[1][0].space is Space.REGISTER
 
-    @property
-    def _outer_m(self) -> tuple[Digit, ...]:
+    def _rows(self, atom: Fragment, *tiles: Digit) -> tuple[Digit, ...]:
+        """The digits of M in B or D, of one instruction and a subgroup's tiles of it.
+
+        Which rows of the workgroup's tile an instruction multiplies is free: all on end; or `rows` on end, and as many
+        behind those that the instructions of all teams, and then their other ones, have of these.
+        """
+        own = Digits(("m",), atom.of("m"))
         teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
-        return (teams, Digit("m", self.parts, Space.FIXED, self.part)) if self.parts > 1 else (teams,)
+        part = (Digit("m", self.parts, Space.FIXED, self.part),) if self.parts > 1 else ()
+        if not self.rows:
+            return (*own.digits, *tiles, teams, *part)
+        near, far = Digit("m", self.rows, "m", 1), Digit("m", self.atom.m // self.rows, "m", self.rows)
+        return (*own.part(near), teams, *tiles, *part, *own.part(far))
 
     @cached_property
     def d(self) -> Fragment:
@@ -241,11 +253,8 @@ class MmaTile:
             (
                 *self._columns[1],
                 *of_n,
-                *self.atom.d.of("m"),
-                Digit("m", tiles_m, Space.REGISTER, held * self.tiles_n),
-                *of_m,
                 Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
-                *self._outer_m,
+                *self._rows(self.atom.d, Digit("m", tiles_m, Space.REGISTER, held * self.tiles_n), *of_m),
             ),
         )
 

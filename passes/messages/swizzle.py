@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations
 from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.facts import SharedPhases, TargetFacts
-from convgen.ir.layout.digits import Digits, Space
+from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import COL, ROW, Swizzle
 from convgen.ir.record import evolve, frozen
@@ -144,24 +145,57 @@ def find_rows(
 def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> Digits:
     """Where the elements of a tile in blocks stand, with gaps if lanes that write by themselves meet less often then.
 
-    A gap is behind each of some runs of whole blocks, so that block messages move what they did. The least conflicts
-    decide, then the shortest runs and the least gap.
+    Gaps are behind each of some runs of whole blocks, so that block messages move what they did, and behind longer runs
+    of these where that does not do. The least conflicts decide, then the shortest runs and the least gaps.
     """
-    runs = sorted({d.stride for d in digits.digits if d.stride * elem.bytes % facts.block_bytes == 0})
-    spread = (_spread(digits, run, gap // elem.bytes) for run in runs for gap in _GAPS)
-    return min((digits, *spread), key=lambda each: write_conflicts(each, elem, write, facts))
+    at = _first_written(write, facts)
+    place, runs = _placed(digits, at), dict[tuple[int, ...], int]()
+    strides = sorted(d.stride for d in digits.factored(Space.MEMORY).digits)
+    for run in (stride for stride in strides if stride * elem.bytes % facts.block_bytes == 0):
+        behind = tuple(_placed(_spread(digits, [(run, 1)]), at) - place)
+        if any(behind):
+            runs.setdefault(behind, run)
+    gaps = [gap // elem.bytes for gap in _GAPS]
+    moves = [((run, gap), gap * np.array(behind)) for behind, run in runs.items() for gap in gaps]
+    best, least = digits, _conflicts(place, elem, facts)
+    for some in (each for count in (1, 2) for each in combinations(moves, count)):
+        if not least:
+            break
+        if (now := _conflicts(place + sum(by for _, by in some), elem, facts)) < least:
+            best, least = _spread(digits, [gap for gap, _ in some]), now
+    return best
 
 
 def write_conflicts(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> int:
     """The extra cycles of the first dwords that lanes write by themselves to a tile in blocks."""
-    row, col = (write.coords(0, np.arange(facts.subgroup_size), 0)[dim] for dim in write.dims)
-    place = digits.place({ROW: row, COL: col}, elem.bytes)[Space.MEMORY]
-    return conflict_cycles(place // DWORD, facts.shared_write, DWORD)
+    return _conflicts(_placed(digits, _first_written(write, facts)), elem, facts)
 
 
-def _spread(digits: Digits, run: int, gap: int) -> Digits:
-    """The same places with so many more behind each run."""
-    apart = (d if d.stride < run else evolve(d, stride=d.stride // run * (run + gap)) for d in digits.digits)
+def _conflicts(place: _Ints, elem: Type, facts: TargetFacts) -> int:
+    """The same of elements at these places."""
+    return conflict_cycles(place * elem.bytes // DWORD, facts.shared_write, DWORD)
+
+
+def _first_written(write: Fragment, facts: TargetFacts) -> dict[str, _Ints]:
+    """Where the elements are that lanes write first."""
+    lanes = np.arange(facts.subgroup_size)
+    row, col = (np.broadcast_to(write.coords(0, lanes, 0)[dim], lanes.shape) for dim in write.dims)
+    return {ROW: row, COL: col}
+
+
+def _placed(digits: Digits, at: dict[str, _Ints]) -> _Ints:
+    """Where in memory elements stand."""
+    place: _Ints = digits.place(at)[Space.MEMORY]
+    return place
+
+
+def _spread(digits: Digits, gaps: Sequence[tuple[int, int]]) -> Digits:
+    """The same places with so many more behind each run of so many; digits are cut where a run ends within them."""
+    apart: list[Digit] = []
+    for whole in digits.digits:
+        fine = evolve(digits, digits=(whole,)).factored(Space.MEMORY).digits
+        moved = (evolve(d, stride=d.stride + sum(d.stride // run * gap for run, gap in gaps)) for d in fine)
+        apart += evolve(digits, digits=tuple(moved)).merged(Space.MEMORY).digits
     return evolve(digits, digits=tuple(apart))
 
 

@@ -19,11 +19,15 @@ from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, RectangleOrder, Shared, Swizzle, row_major
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import evolve
 from convgen.ir.types import f16
 from convgen.passes.messages.planes import whole_rectangles
 from convgen.passes.messages.shared import Way, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
+from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even, copy_layout, even_rows, in_memory_order
+from convgen.plan.operands import kept_apart, operand
+from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view
 from tests.strategies import FIXED, image_of, in_memory
@@ -112,6 +116,36 @@ def test_lanes_write_neighbours_of_several_blocks(problem: str, config: str) -> 
     assert of_m.tile is not None
     assert of_m.copy is not None
     assert write_conflicts(of_m.tile.digits, f16, of_m.copy.stored, XE["xehpc"]) == 0
+
+
+#: Target, problem, direction and config of tiles in blocks that lanes write by themselves, wherever rows and parts of
+#: rows are.
+SCATTERED = [
+    ("xehpc", "mb4ic64ih56oc64oh56kh3ph1", "BWD_W", "64x192x32 waves=2x4 mma=16x8x16 slots=2 taps=fused"),
+    ("xehpc", "mb4ic512ih7oc512oh7kh3ph1", "BWD_W", "256x128x32 waves=4x4 mma=16x8x16 slots=2 taps=fused subtiles=8"),
+    ("xehpc", "mb4ic64ih56oc192oh56kh3ph1", "BWD_W", "192x192x16 waves=4x4 mma=16x8x16 slots=2 taps=fused"),
+    ("xehpc", "mb1ic32ih14oc320kh1", "BWD_D", "32x64x64 waves=2x4 mma=16x8x16 slots=2 taps=split"),
+    ("xehpg", "mb1ic64ih56oc192kh3ph1", "BWD_D", "256x64x144 waves=4x4 mma=16x8x16 slots=2 taps=resident subtiles=4"),
+]
+
+
+@pytest.mark.parametrize(("name", "problem", "direction", "config"), SCATTERED)
+def test_no_two_lanes_write_to_one_bank_at_a_time(name: str, problem: str, direction: str, config: str) -> None:
+    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
+    plan = make_plan(made, Config.parse(f"tile={config}"), XE[name])
+    assert [each.conflicts for part in plan.parts for each in (part.of_n, part.of_m)] == [0, 0]
+
+
+def test_rows_are_dealt_where_lanes_meet_otherwise() -> None:
+    """Eight rows of a block begin in four banks: a rectangle's sixteen channels are of four blocks each."""
+    name, problem, direction, config = SCATTERED[0]
+    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
+    plan = make_plan(made, Config.parse(f"tile={config}"), XE[name])
+    assert plan.mma.rows == 4
+    mma = evolve(plan.mma, rows=0)
+    copied = operand(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, XE[name])
+    in_order = kept_apart((copied,), XE[name])[0]
+    assert in_order.conflicts > 0
 
 
 #: (operand, axis along which memory runs) -> how its rectangles stand in registers, and how these are stored.

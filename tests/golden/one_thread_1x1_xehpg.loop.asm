@@ -22,7 +22,7 @@
 //   src_frag     r[47:54]
 // shared memory:
 //   0x00000..0x00100  wei_tile: 1 x 8 x 16 bf16, elements along col:2 row:8 col:8
-//   0x00100..0x00200  src_tile: 1 x 8 x 16 bf16, elements along col:2 col:8 row:8
+//   0x00100..0x00200  src_tile: 1 x 8 x 16 bf16, elements along col:16 row:8
 (W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw                          // keep denormals
 (W)     mov (1|M0)               f0.0<1>:ud        0:ud                        {A@1}
 (W)     mov (1|M0)               f1.0<1>:ud        0:ud

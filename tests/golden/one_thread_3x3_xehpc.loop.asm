@@ -20,7 +20,7 @@
 //   src_frag  r[51:58]
 // shared memory:
 //   0x00000..0x00200  wei_tile: 1 x 16 x 16 f16, elements along col:2 row:16 col:8
-//   0x00200..0x00400  src_tile: 1 x 16 x 16 f16, elements along col:2 col:8 row:2 row:4 row:2
+//   0x00200..0x00400  src_tile: 1 x 16 x 16 f16, elements along col:16 row:16
 (W)     or (1|M0)                cr0.0<1>:ud       cr0.0<0;1,0>:ud   1216:uw                          // keep denormals
 (W)     and (1|M0)               r2.0<1>:ud        r0.0<0;1,0>:ud    0xffffffc0:ud {A@1}
 (W)     load.ugm.d32x8t.a32.ca.ca (1|M0)              r3:1  bti[255][r2:1]     {I@1,$4}               // arguments

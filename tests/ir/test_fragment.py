@@ -295,6 +295,24 @@ def test_columns_side_by_side_where_lanes_hold_columns() -> None:
     assert not attrs.evolve(tile, run=1).deals_columns
 
 
+def test_rows_are_dealt_to_all_instructions_of_a_workgroup() -> None:
+    """Four on end, then four of the next subgroup, tile and part; the other four of an instruction behind all these."""
+    d = Fragment(("n", "m"), (Digit("n", 16, L, 1), Digit("m", 8, R, 1)))
+    a = Fragment(("n", "k"), (Digit("n", 16, L, 1), Digit("k", 16, R, 1)))
+    b = Fragment(("m", "k"), (Digit("k", 2, R, 1), Digit("k", 8, L, 1), Digit("m", 2, L, 8), Digit("m", 4, R, 2)))
+    whole = MmaTile(MmaAtom("dpas", 16, 8, 16, f16, f16, f32, a, b, d, 8), 1, 2, 1, teams_m=2, parts=2, rows=4)
+    for part, team, tile in np.ndindex(2, 2, 2):
+        mma = attrs.evolve(whole, part=part)
+        rows = mma.d.coords(team, 0, mma.d_start(0, tile) + np.arange(8))["m"]
+        first = 4 * (team + 2 * tile + 4 * part)
+        assert rows.tolist() == [*range(first, first + 4), *range(first + 32, first + 36)]
+        for row in range(8):
+            _, lane, register = b.owner({"m": row, "k": 0})
+            assert mma.b.coords(team, lane, mma.b_start(tile, 0) + register)["m"] == rows[row]
+    with pytest.raises(UserError, match="instructions of 8 rows are not cut into runs of 3"):
+        attrs.evolve(whole, rows=3)
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 3), st.sampled_from((0, 1, 3, 7, 8, 15, 31)), st.sampled_from((0, 2)), st.sampled_from((0, 16)))
 def test_shared_addresses_are_a_bijection(shift: int, mask: int, fold: int, padding: int) -> None:

@@ -65,9 +65,10 @@ def atom(ab: Any = f16, acc: Any = f32, rows: int = 16) -> MmaAtom:
         MmaTile(atom(s8, s32), 2, 2, 2),
         MmaTile(atom(), 4, 3, 4, pack=2, teams_n=2, run=8),
         MmaTile(atom(rows=32), 2, 1, 4, pack=2, teams_m=2, run=16),
+        MmaTile(atom(), 2, 3, 4, teams_n=2, teams_m=2, rows=4),
     ],
     ids=lambda t: (
-        f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.teams_n}{t.teams_m}r{t.run}{t.atom.a_elem}"
+        f"{t.atom.n}x{t.tiles_n}x{t.tiles_m}x{t.steps}p{t.pack}w{t.teams_n}{t.teams_m}r{t.run}d{t.rows}{t.atom.a_elem}"
     ),
 )
 def test_mma_multiplies_through_shared_tiles(tile: MmaTile) -> None:

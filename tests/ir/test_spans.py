@@ -248,10 +248,11 @@ def test_products_in_a_loop_meet_as_often() -> None:
     assert np.array_equal(got, 3 * wanted)
 
 
+@pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("parts", [2, 4])
 @pytest.mark.parametrize("spans", ["dpas.", "dpasw"])
-def test_the_parts_of_a_tile_are_multiplied_one_by_one(spans: str, parts: int) -> None:
-    whole = MmaTile(atom(spans), 1, 2, 2, teams_n=2, parts=parts)
+def test_the_parts_of_a_tile_are_multiplied_one_by_one(spans: str, parts: int, rows: int) -> None:
+    whole = MmaTile(atom(spans), 1, 2, 2, teams_n=2, teams_m=2, parts=parts, rows=rows)
     k = Product(whole)
     for part in range(parts):
         k.multiply(attrs.evolve(whole, part=part))

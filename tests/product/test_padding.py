@@ -122,6 +122,18 @@ def test_taps_of_a_share_are_decoded_where_they_are_counted_in_turn() -> None:
     np.testing.assert_array_equal(*results(problem, "xehpc", config, corners(problem)))
 
 
+@pytest.mark.parametrize("way", ["waves=2x2", "waves=4x2 subtiles=2", "waves=2x2 slices=3 sum=launch"])
+def test_rows_dealt_to_instructions_are_made_anew(way: str) -> None:
+    """A subgroup's rows are not on end where those of a block would be written to the same banks."""
+    tags = dict.fromkeys(("stag", "wtag", "dtag"), "axb")
+    problem = Conv.parse("mb1ic16ih8oc64kh3ph1", dir="BWD_W", dt="f16", **tags)
+    built = driver.build(problem, "xehpc", f"tile=64x64x32 mma=16x8x16 slots=2 taps=fused {way}")
+    assert built.plan is not None
+    assert built.plan.mma.rows == 4
+    assert built.plan.parts[0].padding is not None
+    check(problem, "xehpc", str(built.plan.config), corners(problem))
+
+
 def test_what_is_finite_keeps_its_bits() -> None:
     """Sums beside such that are made again: in the same order."""
     problem = Conv.parse("mb1ic32ih6oc16kh3ph1", dir="FWD_D", dt="f16:f16:f32")

@@ -1,0 +1,29 @@
+"""Shared memory of DPAS targets: no two lanes of a message meet in a bank, counted by the simulator."""
+
+from __future__ import annotations
+
+import pytest
+
+from convgen import driver
+from convgen.problem.conv import Conv
+from convgen.run import reference, verify
+
+#: Target, problem, direction and config; of tiles whose lanes write by themselves, after the seven shapes' defaults.
+CASES = [
+    ("xehpc", "mb1ic64ih8oc64oh8kh3ph1", "BWD_W", "64x192x32 waves=2x4 mma=16x8x16 slots=2 taps=fused"),
+    ("xehpc", "mb1ic256ih4oc128oh4kh3ph1", "BWD_W", "256x128x32 waves=4x4 mma=16x8x16 slots=2 taps=fused subtiles=8"),
+    ("xehpc", "mb1ic64ih8oc192oh8kh3ph1", "BWD_W", "192x192x16 waves=4x4 mma=16x8x16 slots=2 taps=fused"),
+    ("xehpg", "mb1ic64ih8oc64oh8kh3ph1", "BWD_D", "256x64x144 waves=4x4 mma=16x8x16 slots=2 taps=resident subtiles=4"),
+    ("xehpg", "mb1ic64ih8oc64oh8kh3ph1", "BWD_W", "64x128x32 waves=4x4 mma=16x8x16 slots=2 taps=fused"),
+]
+
+
+@pytest.mark.parametrize(("target", "problem", "direction", "config"), CASES)
+def test_no_message_meets_a_bank_twice(target: str, problem: str, direction: str, config: str) -> None:
+    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
+    code = driver.compile(driver.build(made, target, f"tile={config}"))
+    outcome = verify.run(code, groups=2)
+    assert outcome.passed, outcome
+    _, report = verify.execute(code.record, code.object, reference.fills(made, 0))
+    assert report.counters["slm_write_bytes"] > 0
+    assert report.counters.get("slm_conflict_cycles", 0) == 0
