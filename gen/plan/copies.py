@@ -56,8 +56,8 @@ def copy_layout(
 ) -> CopyLayout:
     """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
 
-    Elements of the view are of this type, or are converted to it on the way. Chunks along rows of a tile in blocks are
-    of so many lanes side by side.
+    Elements of the view are of this type, or are converted to it on the way. So many lanes stand side by side along a
+    row of a tile in blocks, if memory runs along it, too.
     """
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):

@@ -161,7 +161,8 @@ def _rows_in_blocks(
 
     def dealt(across: int) -> Operand:
         copy = copy_layout(view, digits, *shape, facts, config.subgroups, elem, across)
-        return Operand(view, elem, tile, copy, conflicts=write_conflicts(digits, elem, copy.stored, facts))
+        apart = find_gaps(digits, elem, copy.stored, facts) if run else digits
+        return Operand(view, elem, tile, copy, conflicts=write_conflicts(apart, elem, copy.stored, facts))
 
     yield dealt(1)
     with suppress(DoesNotFit):
