@@ -118,33 +118,15 @@ def test_lanes_write_neighbours_of_several_blocks(problem: str, config: str) -> 
     assert write_conflicts(of_m.tile.digits, f16, of_m.copy.stored, XE["xehpc"]) == 0
 
 
-#: Target, problem, direction and config of tiles in blocks that lanes write by themselves, wherever rows and parts of
-#: rows are.
-SCATTERED = [
-    ("xehpc", "mb4ic64ih56oc64oh56kh3ph1", "BWD_W", "64x192x32 waves=2x4 mma=16x8x16 slots=2 taps=fused"),
-    ("xehpc", "mb4ic512ih7oc512oh7kh3ph1", "BWD_W", "256x128x32 waves=4x4 mma=16x8x16 slots=2 taps=fused subtiles=8"),
-    ("xehpc", "mb4ic64ih56oc192oh56kh3ph1", "BWD_W", "192x192x16 waves=4x4 mma=16x8x16 slots=2 taps=fused"),
-    ("xehpc", "mb1ic32ih14oc320kh1", "BWD_D", "32x64x64 waves=2x4 mma=16x8x16 slots=2 taps=split"),
-    ("xehpg", "mb1ic64ih56oc192kh3ph1", "BWD_D", "256x64x144 waves=4x4 mma=16x8x16 slots=2 taps=resident subtiles=4"),
-]
-
-
-@pytest.mark.parametrize(("name", "problem", "direction", "config"), SCATTERED)
-def test_no_two_lanes_write_to_one_bank_at_a_time(name: str, problem: str, direction: str, config: str) -> None:
-    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
-    plan = make_plan(made, Config.parse(f"tile={config}"), XE[name])
-    assert [each.conflicts for part in plan.parts for each in (part.of_n, part.of_m)] == [0, 0]
-
-
 def test_rows_are_dealt_where_lanes_meet_otherwise() -> None:
     """Eight rows of a block begin in four banks: a rectangle's sixteen channels are of four blocks each."""
-    name, problem, direction, config = SCATTERED[0]
-    made = Conv.parse(problem, dir=direction, dt="f16", stag="axb", wtag="axb", dtag="axb")
-    plan = make_plan(made, Config.parse(f"tile={config}"), XE[name])
+    facts, config = XE["xehpc"], Config.parse("tile=64x192x32 waves=2x4 mma=16x8x16 slots=2 taps=fused")
+    made = Conv.parse("mb4ic64ih56oc64oh56kh3ph1", dir="BWD_W", dt="f16", stag="axb", wtag="axb", dtag="axb")
+    plan = make_plan(made, config, facts)
     assert plan.mma.rows == 4
     mma = evolve(plan.mma, rows=0)
-    copied = operand(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, XE[name])
-    in_order = kept_apart((copied,), XE[name])[0]
+    copied = operand(plan.parts[0].product.of_m, f16, 64, mma.b, plan.config, facts)
+    in_order = kept_apart((copied,), facts)[0]
     assert in_order.conflicts > 0
 
 
