@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import convgen as cg
+from convgen import tile
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
@@ -57,6 +58,13 @@ def test_links_and_fences_are_those_of_the_site() -> None:
     assert "](docs/" not in build._page((ROOT / "README.md").read_text())
     api = "\n".join(build._api())
     assert all(f"`cg.{name}`" in api for name in cg.__all__)
+    assert all(f"`tile.{name}`" in api for name in tile.__all__)
+    assert "::: convgen.device.kernel.DeviceKernel" in api
+
+
+def test_search_works_in_pages_opened_as_files() -> None:
+    config = yaml.safe_load((SITE / "mkdocs.yml").read_text())
+    assert "offline" in config["plugins"]
 
 
 def test_the_version_is_one() -> None:
@@ -73,3 +81,4 @@ def test_it_builds_without_a_warning() -> None:
     assert "WARNING" not in done.stderr
     for page in COLLECTED:
         assert (ROOT / "out" / "site" / page).with_suffix(".html").exists()
+    assert (ROOT / "out" / "site" / "search" / "search_index.js").exists()

@@ -13,8 +13,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import convgen as cg
+from convgen import tile
 from convgen.commands import cli
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +64,13 @@ _GALLERY = (
         "profile k.launch.json --timeline pictures/timeline.svg",
     ),
 )
-_RETURNED = ("convgen.driver.Build", "convgen.run.code.Code", "convgen.run.record.LaunchRecord")
+_RETURNED = (
+    "convgen.driver.Build",
+    "convgen.run.code.Code",
+    "convgen.run.record.LaunchRecord",
+    "convgen.device.kernel.DeviceKernel",
+    "convgen.device.benchmark.Benchmark",
+)
 _OF_PROBLEMS = ("parse", "src_dims", "wei_dims", "dst_dims", "bias_dims", "macs", "descriptor")  #: that people need
 _LAYER = "mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16"  #: of `./dev demo`
 _EXPLAINED = ("gfx942", "xehpc")
@@ -118,6 +126,20 @@ def _api() -> Iterator[str]:
             yield f"    options: {{members: [{', '.join(_OF_PROBLEMS)}]}}\n" if hasattr(value, "parse") else ""
     yield "## What functions return\n"
     yield from (f"::: {name}\n" for name in _RETURNED)
+    yield "## The tile language\n"
+    yield "All of it is in the module `convgen.tile`; [the tile language](tile.md) shows how it goes together.\n"
+    for name in tile.__all__:
+        yield f"`tile.{name}`\n\n{_documented(getattr(tile, name))}\n"
+
+
+def _documented(value: Any) -> str:
+    """What a name of the tile language is: by its source, or as Python tells where a function is made at run time."""
+    if not callable(value):
+        return f"Either of the types `{value}`."
+    if "<locals>" in value.__qualname__:
+        return f"```python\n{value.__name__}{inspect.signature(value)}\n```\n\n{inspect.getdoc(value)}"
+    home = vars(sys.modules[value.__module__])
+    return f"::: {value.__module__}.{next(name for name, other in home.items() if other is value)}"
 
 
 def _gallery() -> Iterator[str]:
