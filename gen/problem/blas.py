@@ -179,8 +179,6 @@ def is_line(text: str) -> bool:
     A sentence that names a program is none, nor is a command that measures nothing.
     """
     words = [word for _, word in _command(text)]
-    if not words or words[0][:1] != "-":
-        return False
     names = [re.split(r"=|(?<=^[mnk])(?=[0-9])", word.lstrip("-"))[0] for word in words if word.startswith("-")]
     is_told = any(_ALIASES.get(name, name) in _TELLING for name in names)
     return is_told and not _has_prose(words)
@@ -203,8 +201,8 @@ def _command(text: str) -> list[shell.Word]:
 
 
 def _has_prose(words: Sequence[str]) -> bool:
-    """Whether a word that is no value of a flag is one of a sentence, as the second of two without a flag."""
-    values = 0
+    """Whether a word that is no value of a flag, which has one, is one of a sentence."""
+    values = 1
     for word in words:
         values = 0 if re.match("-{1,2}[A-Za-z]", word) else values + 1
         if values > 1 and shell.is_prose(word):

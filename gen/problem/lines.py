@@ -26,8 +26,8 @@ class Form:
 
 _FORMS = (
     Form(verbose.find, verbose.driver_of, verbose.problems),
-    Form(miopen.find, lambda line: options.CONV, miopen.problems, is_command=True),
     Form(blas.find, lambda line: options.MATMUL, blas.problems, is_command=True),
+    Form(miopen.find, lambda line: options.CONV, miopen.problems, is_command=True),
     Form(finddb.find, lambda line: options.CONV, finddb.problems),
 )
 

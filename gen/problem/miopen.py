@@ -146,6 +146,8 @@ _BASES = {
 #: base argument of a fusion -> types
 _FUSION_BASES = {"CBAInfer": "f32", "CBAInferfp16": "f16", "CBAInferbfp16": "bf16"}
 
+BASES = _BASES | _FUSION_BASES  #: base argument -> types, of what is read
+
 #: what MIOpenDriver measures besides, with the types behind the name
 _OTHERS = re.compile(
     r"(activ|adam|adamw|addlayernorm|argmax|argmin|avgpool|bnorm|cat|ctc|dropout|gemm|getitem|glu|groupnorm|kthvalue"
@@ -199,9 +201,10 @@ def _command(text: str) -> list[shell.Word]:
 
 def _without_program(text: str) -> list[shell.Word]:
     """A base argument and the words behind it, as IREE's driver has them."""
-    for found in re.finditer(r"\S+", text):
+    for number, found in enumerate(re.finditer(r"\S+", text)):
         word = shell.bare(found[0])
-        if _is_base(word):
+        other = _OTHERS.fullmatch(word)
+        if _is_base(word) and (other is None or other[2] or not number):  # `sum` is a word like another
             column = found.start() + found[0].find(word)
             behind = shell.words(text[found.start() :], word.__eq__)
             return [(column, word), *((found.start() + at, each) for at, each in behind)]
@@ -250,18 +253,17 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
 
 def _base(line: str, words: Sequence[shell.Word]) -> tuple[str, str]:
     """The base argument, and the types that it names."""
-    bases = _BASES | _FUSION_BASES
-    wanted = ", ".join(bases)
+    wanted = ", ".join(BASES)
     if not words:
         raise PointedError(f"given no base argument, wanted one of {wanted}", line, len(line))
     ((column, word),) = words
-    if word not in bases and (_OTHERS.fullmatch(word) or (word.isidentifier() and not meant(word, bases))):
+    if word not in BASES and (_OTHERS.fullmatch(word) or (word.isidentifier() and not meant(word, BASES))):
         raise Unsupported(
             f"given {word[:40]} of MIOpenDriver, wanted one of {wanted}: others are not generated", rule="driver"
         )
-    if word not in bases:
-        raise PointedError(f"given the base argument {named(word, bases)}, wanted one of {wanted}", line, column)
-    return word, bases[word]
+    if word not in BASES:
+        raise PointedError(f"given the base argument {named(word, BASES)}, wanted one of {wanted}", line, column)
+    return word, BASES[word]
 
 
 def _fusion(values: Mapping[str, _Value], dtype: str) -> dict[str, str]:

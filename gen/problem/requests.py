@@ -160,6 +160,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
+        text = text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -167,7 +168,7 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        yield from self._content(path, text_of(path))
+        yield from self._content(path, text)
         self.open.pop()
 
     def _content(self, path: Path, text: str) -> Iterator[Request]:
