@@ -134,9 +134,11 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
         rules[rule or ""] += rule is not None
         if options.json:
             row = {"problem": request.text, "where": request.where, "target": options.target}
-            print(json.dumps({**row, "status": status, "rule": rule, "error": error}))
+            counted = {"count": request.count} if request.count > 1 else {}
+            print(json.dumps({**row, "status": status, "rule": rule, "error": error, **counted}))
         else:
-            print(visible(f"{status:<12}{rule or '':<24}{request.text}"))
+            counted_text = f" ({request.count} times)" if request.count > 1 else ""
+            print(visible(f"{status:<12}{rule or '':<24}{request.text}{counted_text}"))
             if error is not None:
                 print(f"    {visible(error)}")
     _tell_of_reading(options, reader, counts.total())
@@ -301,7 +303,8 @@ def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
     if data["error"] is not None:
         session.complain(f"{request.where}: {data['error']}")
     if options.json:
-        print(json.dumps({**data, "where": request.where}), flush=True)
+        counted = {"count": request.count} if request.count > 1 else {}
+        print(json.dumps({**data, "where": request.where, **counted}), flush=True)
 
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:

@@ -170,7 +170,7 @@ class _Flags:
 
 def is_program(word: str) -> bool:
     """Whether a word of a command line calls one of the two programs."""
-    return _PROGRAM.fullmatch(shell.bare(word)) is not None
+    return _PROGRAM.fullmatch(shell.called(word)) is not None
 
 
 def is_line(text: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem import grammar, options
 
@@ -75,17 +76,44 @@ def find(text: str) -> DriverLine | None:
         words = line.split()
         if _BENCHDNN.fullmatch(words[0]):
             own = list(_up_to_operator(words[1:]))
-            return DriverLine(" ".join(own), is_command=True) if own and _is_driver(own) else None
+            return _of_its_own(own)
         if _CONVGEN.fullmatch(words[0]) and words[1:2] in (["conv"], ["gemm"]):
             own = _of_command(_up_to_operator(words[2:]), options.CONV if words[1] == "conv" else options.MATMUL)
-            return DriverLine(" ".join(own), is_command=True) if len(own) > 1 and _is_driver(own) else None
+            return _of_its_own(own)
         if _is_driver(words):
             return DriverLine(line)
         prefix = _PREFIX.match(line)
         if prefix is None or not prefix[0]:
-            return None
+            return _behind_words(words)
         line = _unquoted(line[prefix.end() :])
     return None
+
+
+def _of_its_own(words: Sequence[str]) -> DriverLine | None:
+    """The driver line of a command; one without a descriptor asks for nothing."""
+    if not _is_driver(words) or not any(_is_complete(word) or "--batch" in word for word in words):
+        return None
+    return DriverLine(" ".join(words), is_command=True)
+
+
+def _behind_words(words: Sequence[str]) -> DriverLine | None:
+    """The driver line that ends a sentence: options, and descriptors that are sound."""
+    first = next((number for number, word in enumerate(words) if word.startswith("--")), len(words))
+    own = words[first:]
+    if not own or not _is_driver(own) or not any(_is_sound(word) for word in own):
+        return None
+    return DriverLine(" ".join(own))
+
+
+def _is_sound(word: str) -> bool:
+    """Whether a word is a whole descriptor."""
+    if word.startswith("-"):
+        return False
+    try:
+        grammar.scan_matmul(word) if word[:1].isdigit() else grammar.scan(word)
+    except UserError:
+        return False
+    return _is_complete(word)
 
 
 def _unquoted(text: str) -> str:

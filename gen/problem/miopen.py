@@ -174,7 +174,7 @@ class _Value:
 
 def is_program(word: str) -> bool:
     """Whether a word of a command line calls MIOpenDriver."""
-    return _PROGRAM.fullmatch(shell.bare(word)) is not None
+    return _PROGRAM.fullmatch(shell.called(word)) is not None
 
 
 def is_line(text: str) -> bool:
@@ -196,13 +196,13 @@ def _command(text: str) -> list[shell.Word]:
     if called:
         return called if _is_call([word for _, word in called]) else []
     own = _without_program(text)
-    return own if len(own) > 1 and _is_call([word for _, word in own]) and own[1][1].startswith("-") else []
+    return own if len(own) > 2 and _is_call([word for _, word in own]) and own[1][1].startswith("-") else []
 
 
 def _without_program(text: str) -> list[shell.Word]:
     """A base argument and the words behind it, as IREE's driver has them."""
     for number, found in enumerate(re.finditer(r"\S+", text)):
-        word = shell.bare(found[0])
+        word = shell.called(found[0])
         other = _OTHERS.fullmatch(word)
         if _is_base(word) and (other is None or other[2] or not number):  # `sum` is a word like another
             column = found.start() + found[0].find(word)

@@ -28,7 +28,7 @@ import attrs
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import define, evolve, frozen
-from convgen.problem import driver_lines, lines, options, verbose
+from convgen.problem import driver_lines, grammar, lines, options, verbose
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
@@ -44,18 +44,23 @@ _DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: combinations that are looked at
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
+_MODEL = ".onnx"
 _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
 
 @frozen
 class Request:
-    """A problem that was asked for; or a text that is none, and why. `where` is the line of a file."""
+    """A problem that was asked for; or a text that is none, and why.
+
+    `where` is the line of a file or the operator of a model, which may have a `count` of equal ones.
+    """
 
     text: str
     problem: Problem | None = None
     error: Exception | None = None
     where: str = ""
+    count: int = 1
 
 
 class TooMuch(UserError):
@@ -117,11 +122,11 @@ class _Settings:
 
 @frozen
 class _Line:
-    """A logical line and where it begins; one of no file has no number."""
+    """A logical line and where it begins, or an operator and its name; one of no file has neither."""
 
     text: str
     path: Path
-    number: int
+    number: int | str
 
     @property
     def where(self) -> str:
@@ -160,7 +165,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
-        text = text_of(path)
+        text = "" if path.suffix == _MODEL else text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -168,8 +173,25 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        yield from self._content(path, text)
+        yield from self.model(path) if path.suffix == _MODEL else self._content(path, text)
         self.open.pop()
+
+    def model(self, path: Path) -> Iterator[Request]:
+        """The convolutions and products of a model, equal ones once. Raises UserError if it cannot be read."""
+        from convgen.problem import onnx_model
+
+        minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
+        found = dict[str, Request]()
+        for node in onnx_model.nodes(path, minibatch):
+            line = _Line(node.descriptor, path, node.name)
+            if node.error is not None:
+                asked: Iterable[Request] = self._chosen(Request(line.text, error=node.error, where=line.where), None)
+            else:
+                asked = self.ask(node.driver, line.text, {knob: [text] for knob, text in node.knobs.items()}, line)
+            for request in asked:
+                known = found.get(request.text)
+                found[request.text] = request if known is None else evolve(known, count=known.count + 1)
+        yield from found.values()
 
     def _content(self, path: Path, text: str) -> Iterator[Request]:
         from convgen.problem import aiter  # which is not needed without a file

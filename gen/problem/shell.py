@@ -10,6 +10,7 @@ Word = tuple[int, str]  #: the column of a word, and its text
 _WORD = re.compile(r"\S+")
 _QUOTES = re.compile("[\"'`]")
 _EDGES = "\\(),"  #: what may stand around a command that is itself a part of a text
+_GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
 _END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more the command's
 _LAST = re.compile(r"(.*[^;&|\\])[;&|]+")  #: a last word that ends in an operator
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
@@ -19,7 +20,7 @@ _BETWEEN = re.compile(r"\s*(?:&&|\|\||(?<![>&])[;|&](?![>&]))\s*")  #: operators
 def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
     """The words behind the first that calls a program, up to an operator or a redirection; none without such a word."""
     found = [(match.start(), match[0]) for match in _WORD.finditer(line)]
-    first = next((number for number, (_, word) in enumerate(found) if is_program(bare(word))), None)
+    first = next((number for number, (_, word) in enumerate(found) if is_program(called(word))), None)
     behind = list[Word]()
     for column, word in found[len(found) if first is None else first + 1 :]:
         text = bare(word)
@@ -37,6 +38,11 @@ def bare(word: str) -> str:
     """A word without quotes, and without the brackets and commas of a text around a command."""
     text = _QUOTES.sub("", word).rstrip(_EDGES).removeprefix("$(")
     return text.lstrip("(\\")
+
+
+def called(word: str) -> str:
+    """A bare word without what a log has put before it: `[rank0]:convfp16`."""
+    return _GLUED.sub("", bare(word))
 
 
 def is_variable(word: str) -> bool:
