@@ -64,21 +64,13 @@ class DriverLine:
     is_command: bool = False
 
 
-def is_line(text: str) -> bool:
-    """Whether a text is a driver line, behind a prefix or not."""
-    return find(text) is not None
-
-
 def find(text: str) -> DriverLine | None:
     """The driver line within a text, without what stands before it; None where it is a sentence."""
     line = _unquoted(text)
     while line:
         words = line.split()
-        if _BENCHDNN.fullmatch(words[0]):
-            own = list(_up_to_operator(words[1:]))
-            return _of_its_own(own)
-        if _CONVGEN.fullmatch(words[0]) and words[1:2] in (["conv"], ["gemm"]):
-            own = _of_command(_up_to_operator(words[2:]), options.CONV if words[1] == "conv" else options.MATMUL)
+        own = _command(words)
+        if own is not None:
             return _of_its_own(own)
         if _is_driver(words):
             return DriverLine(line)
@@ -86,6 +78,34 @@ def find(text: str) -> DriverLine | None:
         if prefix is None or not prefix[0]:
             return _behind_words(words)
         line = _unquoted(line[prefix.end() :])
+    return None
+
+
+def joint(text: str, more: str) -> str | None:
+    """Stands between a driver line that a backslash ends and the text behind it; None where it ends another text.
+
+    Words of a file are joined, but options are words of their own, as all words of a command are.
+    """
+    line = _unquoted(text)
+    while line:
+        words = line.split()
+        if _command([*words, ""]) is not None:
+            return " "
+        if _is_driver(words):
+            return " " if more.startswith("--") else ""
+        prefix = _PREFIX.match(line)
+        if prefix is None or not prefix[0]:
+            return None
+        line = line[prefix.end() :].strip()
+    return None
+
+
+def _command(words: Sequence[str]) -> list[str] | None:
+    """The words of a call of benchdnn or of convgen that tell of problems; None where they are no call."""
+    if _BENCHDNN.fullmatch(words[0]) and len(words) > 1:
+        return list(_up_to_operator(words[1:]))
+    if _CONVGEN.fullmatch(words[0]) and words[1:2] in (["conv"], ["gemm"]):
+        return _of_command(_up_to_operator(words[2:]), options.CONV if words[1] == "conv" else options.MATMUL)
     return None
 
 

@@ -195,8 +195,12 @@ def _command(text: str) -> list[shell.Word]:
     called = shell.words(text, is_program)
     if called:
         return called if _is_call([word for _, word in called]) else []
-    own = _without_program(text)
-    return own if len(own) > 2 and _is_call([word for _, word in own]) and own[1][1].startswith("-") else []
+    own = [word for _, word in _without_program(text)]
+    if len(own) < 3 or not _is_call(own):
+        return []
+    known = _SPELLED | _FUSION_SPELLED if own[0] in BASES else {}
+    is_flag = own[1].partition("=")[0] in known if known else own[1].startswith("-")
+    return _without_program(text) if is_flag else []
 
 
 def _without_program(text: str) -> list[shell.Word]:

@@ -9,6 +9,7 @@ Word = tuple[int, str]  #: the column of a word, and its text
 
 _WORD = re.compile(r"\S+")
 _QUOTES = re.compile("[\"'`]")
+_QUOTED = ("'", '"', "`")
 _EDGES = "\\(),"  #: what may stand around a command that is itself a part of a text
 _GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
 _END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more the command's
@@ -22,6 +23,7 @@ def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
     found = [(match.start(), match[0]) for match in _WORD.finditer(line)]
     first = next((number for number, (_, word) in enumerate(found) if is_program(called(word))), None)
     behind = list[Word]()
+    quote = "" if first is None else found[first][1].lstrip(_EDGES)[:1]  # of a command that is quoted as a whole
     for column, word in found[len(found) if first is None else first + 1 :]:
         text = bare(word)
         if _END.fullmatch(text):
@@ -29,7 +31,8 @@ def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
         last = _LAST.fullmatch(text)
         if text:
             behind.append((column + word.find(text[0]), last[1] if last else text))
-        if last:
+        is_closed = quote in _QUOTED and quote in word and word.count(quote) % 2
+        if last or is_closed:
             break
     return behind
 

@@ -64,23 +64,24 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
             said = _COMMENT.sub("", _STEP.sub("", lines.plain(part))).strip()
             if joins and not said:
                 continue
-            first = first if joins else number
-            glued = glued + said if joins else said
-            joins, glued = _continued(glued)
-            if glued and not joins:
+            between = _joint(glued, said) if joins else None
+            if joins and between is None:  # a sentence, whose backslash means nothing
+                yield first, f"{glued}\\"
+            first = number if between is None else first
+            glued = said if between is None else f"{glued}{between}{said}"
+            joins = glued.endswith("\\")
+            if joins:
+                glued = glued[:-1].rstrip()
+            elif glued:
                 yield first, _unglued(glued)
     if joins and glued:
         yield first, _unglued(glued)
 
 
-def _continued(text: str) -> tuple[bool, str]:
-    """Whether a line goes on, and it without the backslash."""
-    begun = text.removesuffix("\\").rstrip()
-    if begun == text or not text.endswith("\\"):
-        return False, text
-    if lines.is_command(begun):
-        return True, f"{begun} "
-    return (True, begun) if driver_lines.is_line(_JOINED.sub("", begun)) else (False, text)
+def _joint(text: str, more: str) -> str | None:
+    """Stands where a backslash joins two lines; None where the first is another text, which it does not end."""
+    is_command = lines.is_command(text) or lines.is_command(f"{text} {more}")
+    return " " if is_command else driver_lines.joint(_JOINED.sub("", text), more)
 
 
 def _unglued(text: str) -> str:
