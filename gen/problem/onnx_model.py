@@ -167,7 +167,7 @@ def _attribute(attribute: Any) -> tuple[str, Any]:
     """The name of an attribute and its number, numbers or text."""
     kinds = {1: "f", 2: "i", 3: "s", 7: "ints"}
     kind = kinds.get(attribute.type)
-    value = None if kind is None else getattr(attribute, kind)
+    value: Any = None if kind is None else getattr(attribute, kind)
     if isinstance(value, bytes):
         return attribute.name, value.decode(errors="replace")
     return attribute.name, list(value) if kind == "ints" else value

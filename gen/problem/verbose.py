@@ -50,7 +50,7 @@ class _Memory:
     def swapped(self, first: int) -> _Memory:
         """The tensor with the dims `first` and the one behind it in each other's place."""
         a, b = "abcdef"[first], "abcdef"[first + 1]
-        tag = self.tag.translate(str.maketrans({a: b, b: a, a.upper(): b.upper(), b.upper(): a.upper()}))
+        tag = self.tag.translate(str.maketrans(f"{a}{b}{a.upper()}{b.upper()}", f"{b}{a}{b.upper()}{a.upper()}"))
         strides = self.strides.split("x")
         if self.strides and len(strides) > first + 1:
             strides[first], strides[first + 1] = strides[first + 1], strides[first]
@@ -130,8 +130,9 @@ def repeats(line: str, known: frozenset[str]) -> bool:
 def driver_of(line: str) -> str:
     """Whose problem a line is; other primitives count as convolutions, for `problems` to refuse."""
     found = _fields(line)
-    name = found.fields[1] if found is not None and len(found.fields) > 1 else ""
-    is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(found.fields)))
+    fields = () if found is None else found.fields
+    name = fields[1] if len(fields) > 1 else ""
+    is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
     return options.MATMUL if is_product else options.CONV
 
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from convgen.commands import cli
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.layout.tags import Layout
 from convgen.problem import lines, requests
 from convgen.problem.requests import Reader
+from convgen.run import reference
 
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 DATA = Path(__file__).parents[1] / "data" / "problems" / "logs.txt"
 
 
@@ -350,6 +356,80 @@ def test_tables(name: str) -> None:
 def test_commands_of_convgen_do_not_change_what_follows() -> None:
     text = "--dt=f16\nconvgen gemm --dt bf16 4x4:4x4\n./benchdnn --matmul --dt=f64 4x4:4x4\n4x4:4x4"
     assert told(text) == [f"--dt={dtype} 4x4:4x4" for dtype in ("bf16", "f64", "f16")]
+
+
+# What is computed
+
+
+def laid_out(tag: str, values: Array) -> Array:
+    """The memory of a tensor in a layout."""
+    layout = Layout.from_tag(tag, values.shape)
+    memory = np.zeros(layout.size_elems)
+    memory[np.asarray(layout.offset(list(np.indices(values.shape))))] = values
+    return memory
+
+
+def computed(line: str, memory: Mapping[str, Array]) -> Array:
+    """The memory of what the problem of a line writes; `memory` is that of its roles."""
+    (problem,) = lines.problems(line, {})
+    (output,) = problem.outputs
+    arrays = {
+        spec.name: memory[spec.name.removeprefix("diff_")][
+            np.asarray(spec.layout.offset(list(np.indices(spec.dims))))
+        ].astype(np.float32)
+        for spec in problem.factors
+    }
+    result = np.zeros(output.layout.size_elems)
+    at = np.asarray(output.layout.offset(list(np.indices(output.dims))))
+    result[at] = reference.whole(problem, arrays, output.name)
+    return result
+
+
+@pytest.mark.parametrize("tags", [("abcd", "abcd", "abcd"), ("acdb", "bacd", "acdb"), ("bacd", "cdab", "abdc")])
+def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
+    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]: the gradient of data of a convolution from dst to src."""
+    mb, ic, oc, i, k, s, p, o = 2, 3, 4, 3, 3, 2, 1, 6
+    random = np.random.default_rng(0)
+    src, wei = (
+        random.integers(-4, 5, (mb, ic, i, i)).astype(float),
+        random.integers(-4, 5, (oc, ic, k, k)).astype(float),
+    )
+    dst = np.zeros((mb, oc, o, o))
+    for h, w, y, x in itertools.product(range(i), range(i), range(k), range(k)):
+        at = h * s - p + y, w * s - p + x
+        if min(at) >= 0 and max(at) < o:
+            dst[:, :, at[0], at[1]] += src[:, :, h, w] @ wei[:, :, y, x].T
+    memory = [f"{name}:f32::blocked:{tag}::f0" for name, tag in zip(("src", "wei", "dst"), tags)]
+    sizes = f"mb{mb}_ic{ic}oc{oc}_ih{i}oh{o}kh{k}sh{s}dh0ph{p}_iw{i}ow{o}kw{k}sw{s}dw0pw{p}"
+    head = "onednn_verbose,v1,primitive,exec,gpu,deconvolution,x"
+    line = f"{head},forward_training,{' '.join(memory)},,alg:deconvolution_direct,{sizes},1"
+    # as the convolution has them, dst is src
+    found = computed(line, {"dst": laid_out(tags[0], src), "wei": laid_out(tags[1], wei)})
+    assert np.array_equal(found, laid_out(tags[2], dst))
+
+
+@pytest.mark.parametrize("tags", [("ab", "ab", "ab"), ("ba", "ba", "ab"), ("ab", "ba", "ba")])
+@pytest.mark.parametrize("way", ["forward_inference", "backward_data", "backward_weights"])
+def test_inner_products_by_their_definition(way: str, tags: tuple[str, str, str]) -> None:
+    mb, ic, oc = 3, 4, 5
+    random = np.random.default_rng(1)
+    tensors = {
+        "src": random.integers(-4, 5, (mb, ic)).astype(float),
+        "wei": random.integers(-4, 5, (oc, ic)).astype(float),
+        "dst": random.integers(-4, 5, (mb, oc)).astype(float),
+    }
+    src, wei, dst = tensors.values()
+    output, factors, right = {
+        "forward_inference": ("dst", ("src", "wei"), src @ wei.T),
+        "backward_data": ("src", ("dst", "wei"), dst @ wei),
+        "backward_weights": ("wei", ("dst", "src"), dst.T @ src),
+    }[way]
+    memory = [f"{name}:f32::blocked:{tag}::f0" for name, tag in zip(tensors, tags)]
+    head = "onednn_verbose,v1,primitive,exec,gpu,inner_product,x"
+    line = f"{head},{way},{' '.join(memory)},,,mb{mb}ic{ic}oc{oc},1"
+    tag = dict(zip(tensors, tags))
+    given = {role: laid_out(tag[name], tensors[name]) for role, name in zip(("src", "wei"), factors)}
+    assert np.array_equal(computed(line, given), laid_out(tag[output], right))
 
 
 # Whatever the text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 F, H, I8, U8, I32 = (getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "INT8", "UINT8", "INT32"))
 
+Inputs = Mapping[str, tuple[int, Sequence[int | str]]]
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,9 +32,7 @@ def constant(name: str, values: Any, dtype: str = "float32") -> Any:
     return numpy_helper.from_array(np.array(values, dtype), name)
 
 
-def write(
-    nodes: Sequence[Any], inputs: dict[str, tuple[int, Sequence[int | str]]], constants: Sequence[Any] = ()
-) -> None:
+def write(nodes: Sequence[Any], inputs: Inputs, constants: Sequence[Any] = ()) -> None:
     """A model in the file m.onnx, whose results are those of the nodes."""
     given = [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()]
     results = [helper.make_tensor_value_info(node.output[0], TensorProto.UNDEFINED, None) for node in nodes]
@@ -48,7 +48,7 @@ def told(**knobs: str) -> list[str]:
     return [str(each.problem) if each.problem else getattr(each.error, "rule", str(each.error)) for each in found]
 
 
-def one(op: str, inputs: dict[str, tuple[int, Sequence[int | str]]], constants: Sequence[Any] = (), **more: Any) -> str:
+def one(op: str, inputs: Inputs, constants: Sequence[Any] = (), **more: Any) -> str:
     names = more.pop("names", [*inputs, *(tensor.name for tensor in constants)])
     write([helper.make_node(op, names, ["y"], name="it", **more)], inputs, constants)
     (text,) = told()
@@ -59,7 +59,7 @@ IMAGE = {"x": (H, (2, 4, 9, 8)), "w": (H, (6, 4, 3, 3))}
 NCHW = "--stag=abcd --wtag=abcd --dtag=abcd"
 GROUPED = "--stag=abcd --wtag=abcde --dtag=abcd"
 
-CONVS = {
+CONVS: dict[str, tuple[Inputs, dict[str, Any], str]] = {
     "plain": (IMAGE, {}, f"--dir=FWD_D --dt=f16 {NCHW} mb2_ic4oc6_ih9oh7kh3ph0_iw8ow6kw3pw0"),
     "bias": (
         {**IMAGE, "b": (H, (6,))},
