@@ -118,6 +118,8 @@ def _types(row: Mapping[str, str], name: str, dims: int) -> tuple[str, str, dict
     if "dtype" in row:
         return _type(row, "dtype"), _type(row, "outdtype", row["dtype"]), {}
     family = re.search("a[0-9]+w[0-9]+", name)
+    if family is None and "q_dtype_w" not in row and name.startswith("bf16"):
+        return "bf16", "bf16", {}
     if family is not None and family[0] != "a8w8":
         raise Unsupported(f"given the types {family[0]} of the table {name[:60]}, wanted a8w8", rule="types")
     if "q_dtype_w" not in row and family is None:

@@ -39,6 +39,7 @@ _TYPES = {
     "f8_fnuz_r": "f8_e4m3fnuz",
     "bf8_fnuz_r": "f8_e5m2fnuz",
 }
+_TYPES |= {"s": "f32", "d": "f64", "h": "f16"}  #: short names of --precision
 _SUMS = {"f32_r": "f32", "c_f32_r": "f32", "f64_r": "f64", "i32_r": "s32", "s": "f32", "d": "f64"}
 _ALIASES = {"transposeA": "transA", "transposeB": "transB", "precision": "r", "function": "f"}
 _ALIASES |= {"sizem": "m", "sizen": "n", "sizek": "k", "M": "m", "N": "n", "K": "k", "rocblas_function": "f"}
@@ -269,6 +270,9 @@ def _type(flags: _Flags, name: str) -> str:
     if name == "d" and "d_type" not in flags.values and "c_type" in flags.values:
         name = "c"
     flag = f"{name}_type"
+    given = flags.text(flag, flags.text("r", ""))
+    if given not in _TYPES and re.fullmatch(r"[a-z]{1,2}[0-9]*[a-z_0-9]*_[rcb]|[cz]", given):
+        raise Unsupported(f"--{flag} {given[:40]}, wanted one of {', '.join(_TYPES)}", rule="blas-type")
     return flags.one_of(flag if flag in flags.values or "r" not in flags.values else "r", _TYPES)
 
 

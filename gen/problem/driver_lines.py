@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
@@ -23,7 +24,9 @@ _OF_OTHERS = re.compile(r"[0-9]+(x[0-9]+)*(:[0-9x]+)*|[a-z]+[0-9][\w.:\"]*")  #:
 #: options of convgen's commands that say nothing of a problem, and whether a value follows
 _COMMAND = {"-o": True, "--target": True, "--config": True, "--registry": True, "--seed": True, "--run-groups": True}
 _COMMAND |= {"--on": True, "--run": False, "--json": False, "--no-cache": False, "-v": False, "-g": False}
+_COMMAND |= {"--disable": True, "--dump": True, "--dump-dir": True, "--check-passes": False, "--time-passes": False}
 
+_PREFIXES = 16  #: as many stand before a line at most
 _BENCHDNN = re.compile(r"(?:\S*/)?(?:benchdnn)(?:\.exe)?")
 _CONVGEN = re.compile(r"(?:\S*/)?convgen")
 _BRACKETED = re.compile(r"[\[({<][^\s\])}>]*([ ][^\])}>]{0,40})?[\])}>]:?[,|]?")
@@ -66,19 +69,26 @@ class DriverLine:
 
 def find(text: str) -> DriverLine | None:
     """The driver line within a text, without what stands before it; None where it is a sentence."""
-    line = _unquoted(text)
-    while line:
-        words = line.split()
-        own = _command(words)
-        if own is not None:
-            return _of_its_own(own)
-        if _is_driver(words):
+    own = _command(text.split())
+    if own is not None:
+        return _of_its_own(own)
+    for line in _behind_prefixes(text):
+        if _is_driver(line.split()):
             return DriverLine(line)
+    return _behind_words(text.split())
+
+
+def _behind_prefixes(text: str) -> Iterator[str]:
+    """A text, and what is behind one prefix of a log and more."""
+    line = _unquoted(text)
+    for _ in range(_PREFIXES):
+        if not line:
+            return
+        yield line
         prefix = _PREFIX.match(line)
         if prefix is None or not prefix[0]:
-            return _behind_words(words)
+            return
         line = _unquoted(line[prefix.end() :])
-    return None
 
 
 def joint(text: str, more: str) -> str | None:
@@ -86,26 +96,22 @@ def joint(text: str, more: str) -> str | None:
 
     Words of a file are joined, but options are words of their own, as all words of a command are.
     """
-    line = _unquoted(text)
-    while line:
-        words = line.split()
-        if _command([*words, ""]) is not None:
-            return " "
-        if _is_driver(words):
-            return " " if more.startswith("--") else ""
-        prefix = _PREFIX.match(line)
-        if prefix is None or not prefix[0]:
-            return None
-        line = line[prefix.end() :].strip()
+    if _command([*text.split(), ""]) is not None:
+        return " "
+    if any(_is_driver(line.split()) for line in _behind_prefixes(text)):
+        return " " if more.startswith("--") else ""
     return None
 
 
 def _command(words: Sequence[str]) -> list[str] | None:
     """The words of a call of benchdnn or of convgen that tell of problems; None where they are no call."""
-    if _BENCHDNN.fullmatch(words[0]) and len(words) > 1:
-        return list(_up_to_operator(words[1:]))
-    if _CONVGEN.fullmatch(words[0]) and words[1:2] in (["conv"], ["gemm"]):
-        return _of_command(_up_to_operator(words[2:]), options.CONV if words[1] == "conv" else options.MATMUL)
+    for number, (word, after) in enumerate(pairwise(words)):
+        bare = word.lstrip("\"'`(")
+        if _BENCHDNN.fullmatch(bare):
+            return list(_up_to_operator(words[number + 1 :]))
+        if _CONVGEN.fullmatch(bare) and after in ("conv", "gemm"):
+            driver = options.CONV if after == "conv" else options.MATMUL
+            return _of_command(_up_to_operator(words[number + 2 :]), driver)
     return None
 
 
@@ -150,7 +156,7 @@ def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
     for word in words:
         if re.match(r"[0-9&]?>|<|[|;&]", word):
             return
-        yield re.sub("^[\"']|[\"']$", "", word)
+        yield re.sub("^[\"'`]|[\"'`)]+$", "", word)
 
 
 def _of_command(words: Iterator[str], driver: str) -> list[str]:

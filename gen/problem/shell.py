@@ -15,7 +15,7 @@ _GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
 _END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more the command's
 _LAST = re.compile(r"(.*[^;&|\\])[;&|]+")  #: a last word that ends in an operator
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
-_BETWEEN = re.compile(r"\s*(?:&&|\|\||(?<![>&])[;|&](?![>&]))\s*")  #: operators between commands
+_BETWEEN = re.compile(r"&&|\|\||(?<![>&])[;|&](?![>&])")  #: operators between commands
 
 
 def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
@@ -55,7 +55,7 @@ def is_variable(word: str) -> bool:
 
 def commands(line: str) -> Sequence[str]:
     """The commands of a line between a shell's operators."""
-    return [part for part in _BETWEEN.split(line) if part]
+    return [part.strip() for part in _BETWEEN.split(line) if part.strip()]
 
 
 def is_prose(word: str) -> bool:

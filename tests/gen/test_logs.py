@@ -163,6 +163,7 @@ def test_benchdnn_words_continue_and_windows_paths_do_not() -> None:
     assert told(conv.replace(" --dt", " \\\n --dt")) == [wanted]
     call = "./benchdnn --conv \\\n --dir=FWD_D \\\n  --dt=f16 \\\n mb1ic64ih14oc64kh3ph1"
     assert told(call) == told(call.replace("./benchdnn --conv", "convgen conv")) == [wanted]
+    assert told(f"python -m {call.replace('./benchdnn --conv', 'convgen conv')}") == [wanted]
     assert told(f"saved to C:\\logs\\\n{conv}") == [wanted]
 
 
@@ -341,6 +342,7 @@ TABLES = {
     "bf16_tuned_gemm.txt": ("M,N,K,bias,dtype,outdtype\n1,2,3,True,torch.bfloat16,torch.bfloat16\n", [
         "--dt=bf16 --stag=ab --wtag=ba --dtag=ab --bia-dt=bf16 1x3:3x2"
     ]),
+    "bf16_batched_untuned_gemm.csv": ("B,M,N,K\n4,1,2,3\n", ["--dt=bf16 --stag=abc --wtag=acb --dtag=abc 4x1x3:4x3x2"]),
     "verbose.csv": (REQUESTS["onednn"], ["--dt=f16 --stag=ab --wtag=ba --dtag=ab 64x32:32x48"]),
 }  # fmt: skip
 
@@ -387,7 +389,7 @@ def computed(line: str, memory: Mapping[str, Array]) -> Array:
 
 @pytest.mark.parametrize("tags", [("abcd", "abcd", "abcd"), ("acdb", "bacd", "acdb"), ("bacd", "cdab", "abdc")])
 def test_deconvolutions_by_their_definition(tags: tuple[str, str, str]) -> None:
-    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]: the gradient of data of a convolution from dst to src."""
+    """dst[n, o, i * s - p + k] sums src[n, c, i] * wei[o, c, k]: a gradient of data, of a convolution from dst."""
     mb, ic, oc, i, k, s, p, o = 2, 3, 4, 3, 3, 2, 1, 6
     random = np.random.default_rng(0)
     src, wei = (
