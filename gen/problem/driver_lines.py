@@ -26,6 +26,8 @@ _COMMAND = {"-o": True, "--target": True, "--config": True, "--registry": True, 
 _COMMAND |= {"--on": True, "--run": False, "--json": False, "--no-cache": False, "-v": False, "-g": False}
 _COMMAND |= {"--disable": True, "--dump": True, "--dump-dir": True, "--check-passes": False, "--time-passes": False}
 
+#: without which a text is no driver line
+_HINT = re.compile(rf"(?:^|[\s\"'`(])(?:-[-A-Za-z]|_*(?:{'|'.join(grammar.KEYS)})|[0-9]+x[0-9x]+:)")
 _PREFIXES = 16  #: as many stand before a line at most
 _BENCHDNN = re.compile(r"(?:\S*/)?(?:benchdnn)(?:\.exe)?")
 _CONVGEN = re.compile(r"(?:\S*/)?convgen")
@@ -69,6 +71,8 @@ class DriverLine:
 
 def find(text: str) -> DriverLine | None:
     """The driver line within a text, without what stands before it; None where it is a sentence."""
+    if not _HINT.search(text):
+        return None
     own = _command(text.split())
     if own is not None:
         return _of_its_own(own)

@@ -257,7 +257,8 @@ class Reader:
                 except TooMuch:
                     raise
                 except UserError as error:
-                    yield Request(line.text, error=error, where=line.where)
+                    if not spoilt:  # one row a line
+                        yield Request(line.text, error=error, where=line.where)
                     spoilt = True
             elif not spoilt:
                 yield from self.descriptor(line, word)

@@ -58,18 +58,19 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     In a driver line a word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words
     around it; a command is continued as in a shell. In another text a `\\` at the end means nothing.
     """
-    glued, first, joins = "", 0, False
+    glued, first, joins, is_spaced = "", 0, False, False
     for number, line in enumerate(text.split("\n"), 1):
         for part in line.rstrip("\r").split("\r"):  # what a progress bar wrote over
             said = _COMMENT.sub("", _STEP.sub("", lines.plain(part))).strip()
             if joins and not said:
                 continue
-            between = _joint(glued, said) if joins else None
+            between = _joint(glued, said, is_spaced) if joins else None
             if joins and between is None:  # a sentence, whose backslash means nothing
                 yield first, f"{glued}\\"
             first = number if between is None else first
             glued = said if between is None else f"{glued}{between}{said}"
             joins = glued.endswith("\\")
+            is_spaced = glued.endswith(" \\")
             if joins:
                 glued = glued[:-1].rstrip()
             elif glued:
@@ -78,10 +79,16 @@ def logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, _unglued(glued)
 
 
-def _joint(text: str, more: str) -> str | None:
-    """Stands where a backslash joins two lines; None where the first is another text, which it does not end."""
+def _joint(text: str, more: str, is_spaced: bool) -> str | None:
+    """Stands where a backslash joins two lines; None where the first is another text, which it does not end.
+
+    `is_spaced` says whether a space is before the backslash, as in the commands of other programs.
+    """
     is_command = lines.is_command(text) or lines.is_command(f"{text} {more}")
-    return " " if is_command else driver_lines.joint(_JOINED.sub("", text), more)
+    if is_command:
+        return " "
+    joint = driver_lines.joint(_JOINED.sub("", text), more)
+    return " " if joint is None and is_spaced and more.startswith("-") else joint
 
 
 def _unglued(text: str) -> str:

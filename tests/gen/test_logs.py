@@ -167,6 +167,17 @@ def test_benchdnn_words_continue_and_windows_paths_do_not() -> None:
     assert told(f"saved to C:\\logs\\\n{conv}") == [wanted]
 
 
+def test_commands_of_other_programs_are_one_remark() -> None:
+    text = f"python train.py \\\n  --batch-size 8 \\\n  --lr=1e-3\n{REQUESTS['conv']}\n"
+    wanted = told(REQUESTS["conv"])
+    Path("file").write_text(text)
+    assert told_of("file") == Told(wanted, 1)
+
+
+def test_a_wrong_line_is_one_row() -> None:
+    assert len(told("--what=1 --where=2 -x ic4 ic5")) == 1
+
+
 SENTENCES = """\
 Warming up the model
 Please run MIOpenDriver to reproduce
