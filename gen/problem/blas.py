@@ -105,15 +105,13 @@ class _Flags:
             names += [f"stride_{matrix}"] if is_strided else []
         names += ["batch_count"] if is_strided else []
         names += ["compute_type"] if is_typed else []
-        column = found.end()
-        for name, text in zip(names, line[column:].split(",")):
+        column, arguments = found.end(), line[found.end() :].split(",")
+        if len(arguments) < len(names):
+            raise PointedError(f"given {len(arguments)} arguments, wanted {len(names)}", line, len(line))
+        for name, text in zip(names, arguments):
             if name:
                 values[name] = _OPERATIONS.get(text.strip(), text.strip()), column
             column += len(text) + 1
-        if column <= len(line) and len(values) < len(list(filter(None, names))) + 1:
-            raise PointedError(
-                f"given {len(values) - 1} arguments, wanted {len(list(filter(None, names)))}", line, len(line)
-            )
         if not is_typed:
             values["r"] = _LETTERS.get(found["letter"] or "", "f32_r"), found.start()
         return cls(line, values)

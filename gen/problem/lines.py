@@ -60,11 +60,6 @@ def is_command(text: str) -> bool:
     return found is not None and found[0].is_command
 
 
-def is_remark(text: str) -> bool:
-    """Whether a text stands in a log of a known format, but asks for nothing."""
-    return verbose.is_remark(text)
-
-
 def split(text: str) -> Sequence[str]:
     """The lines of known formats within a text: several where a shell reads several commands; none if it has none."""
     if is_command(text):

@@ -108,11 +108,6 @@ def find(text: str) -> str | None:
     return None if line is None or _fields(line) is None else line
 
 
-def is_remark(text: str) -> bool:
-    """Whether a text is another line of such a log."""
-    return _from_marker(text) is not None and find(text) is None
-
-
 def executed(text: str, every: bool = False) -> frozenset[str]:
     """What the lines of a log execute, for `repeats`; or `every` primitive that they tell of."""
     if not _MARKER.search(text):
