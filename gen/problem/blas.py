@@ -187,7 +187,8 @@ def find(text: str) -> str | None:
     """The line within a text: a command, a call in a trace, or an entry of a profile."""
     if is_line(text):
         return text
-    if (entry := _PROFILE.search(text)) is not None:
+    entry = _PROFILE.search(text)
+    if entry is not None and ("rocblas_function" in entry[0] or re.search(r"\bM\s*:", entry[0])):
         return entry[0]
     call = _CALL.search(text)
     if call is None or _HOUSEKEEPING.match(text, call.start()) or text[call.end() :].count(",") < 2:

@@ -208,6 +208,7 @@ total 48
 --- Captured stdout call ---
 name,value
 {"a": 1, "b": [2, 3]}
+on({ click: 1, function: handler })
 onednn_verbose is great
 onednn_verbose,v1,info,oneDNN v3.5.0 (commit 0)
 onednn_verbose,v0,primitive,create:check,matmul,dimension src:1 is inconsistent with weights:0,src/common/matmul.cpp:144
