@@ -46,9 +46,9 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "batch",
         "Generate every problem of a benchdnn batch file, in worker processes, and with --run verify it. Knobs given\n"
-        "here win over the file's and may be lists (--dt f16,bf16). A line may call MIOpenDriver instead. Problems\n"
-        "are convolutions and matrix products; --conv and --matmul in the file say which, else a descriptor's first\n"
-        "character does.\n"
+        "here win over the file's and may be lists (--dt f16,bf16). FILE may be a log, a table or an ONNX model, too:\n"
+        "docs/requests.md lists what is read. Lines that are no requests are counted. --conv and --matmul in the\n"
+        "file say whose descriptors follow, else a descriptor's first character does.\n"
         "\n"
         "Each problem ends as passed, generated (without --run), failed, unsupported or error. The exit code is 3\n"
         "after an internal error, else 1 after a wrong result, else 2 after a request that was wrong or unsupported.\n"
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         "convgen batch models.txt --check --target xehpc --json >support.json",
     )
     add = parser.add_argument
-    add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., --reset, --batch=FILE, # comments")
+    add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., or a log; - is the standard input")
     add("--jobs", type=number(1), metavar="N", help="worker processes (default: one a core)")
     add(
         "--check",
@@ -89,6 +89,7 @@ def batch(arguments: Sequence[str]) -> int:
     with nullcontext(None) if options.resume is None else closing(_journal(options)) as journal:
         rows = _run(options, requests, journal)
     _summarise(options, rows, perf_counter() - start)
+    _tell_remarks(options, reader)
     return max((int(row["exit"]) for row in rows), key=_SEVERITY.index)
 
 
@@ -105,7 +106,21 @@ def _tell_of_reading(options: argparse.Namespace, reader: Reader, found: int) ->
         texts = ", ".join(f"{option} ({where})" for option, where in reader.ignored.items())
         session.complain(f"note: ignored, as they mean nothing here: {texts}")
     if not found:
-        raise UserError(f"given {options.file} with no problem that is selected, wanted at least one")
+        remarks = f" ({_counted_remarks(reader)})" if reader.remarks else ""
+        raise UserError(f"given {options.file} with no problem that is selected{remarks}, wanted at least one")
+
+
+def _counted_remarks(reader: Reader) -> str:
+    """How many lines are no requests, and which is the first."""
+    count, first = len(reader.remarks), reader.remarks[0]
+    lines = "1 line is no request" if count == 1 else f"{count} lines are no requests"
+    return f"{lines}, {'it' if count == 1 else 'the first'} is {first.where} {visible(first.text[:40])!r}"
+
+
+def _tell_remarks(options: argparse.Namespace, reader: Reader) -> None:
+    """One line of all lines that are no requests."""
+    if reader.remarks:
+        print(_counted_remarks(reader), file=sys.stderr if options.json else sys.stdout)
 
 
 def _check_all(options: argparse.Namespace, reader: Reader) -> int:
@@ -119,9 +134,11 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
         rules[rule or ""] += rule is not None
         if options.json:
             row = {"problem": request.text, "where": request.where, "target": options.target}
-            print(json.dumps({**row, "status": status, "rule": rule, "error": error}))
+            counted = {"count": request.count} if request.count > 1 else {}
+            print(json.dumps({**row, "status": status, "rule": rule, "error": error, **counted}))
         else:
-            print(visible(f"{status:<12}{rule or '':<24}{request.text}"))
+            counted_text = f" ({request.count} times)" if request.count > 1 else ""
+            print(visible(f"{status:<12}{rule or '':<24}{request.text}{counted_text}"))
             if error is not None:
                 print(f"    {visible(error)}")
     _tell_of_reading(options, reader, counts.total())
@@ -131,6 +148,7 @@ def _check_all(options: argparse.Namespace, reader: Reader) -> int:
     for rule, count in rules.most_common():
         if count:
             print(f"{count:>8}  {rule}", file=stream)
+    _tell_remarks(options, reader)
     return session.FINE if counts[SUPPORTED] == counts.total() else session.REFUSED
 
 
@@ -285,7 +303,8 @@ def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
     if data["error"] is not None:
         session.complain(f"{request.where}: {data['error']}")
     if options.json:
-        print(json.dumps({**data, "where": request.where}), flush=True)
+        counted = {"count": request.count} if request.count > 1 else {}
+        print(json.dumps({**data, "where": request.where, **counted}), flush=True)
 
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:

@@ -3,6 +3,11 @@
     hipblaslt-bench --api_method c -m 1024 -n 512 -k 64 --lda 64 --ldb 64 --transA T --transB N --a_type f16_r ...
     ./rocblas-bench -f gemm_ex --transposeA N --transposeB N -m 128 -n 64 -k 32 --alpha 1 --beta 0 --a_type f16_r ...
 
+rocBLAS' trace, of which each line is a call (rocBLAS, library/src/blas_ex and blas3), and its profile in YAML:
+
+    rocblas_gemm_ex,T,N,256,64,128,1,0x7f0000,f16_r,128,0x7f1000,f16_r,128,0,0x7f2000,f32_r,256,...
+    - { rocblas_function: "rocblas_gemm_ex", transA: N, transB: T, M: 256, N: 64, K: 128, alpha: 1, a_type: f16_r, ...
+
 These libraries hold matrices column by column: D[m, n] = alpha * op(A) * op(B) + beta * C. Rows and columns change
 places here: dst[n, m] = src[n, k] * wei[k, m] is the same memory with B as src and A as weights. Flags that tell how
 the product is measured have no meaning.
@@ -11,12 +16,13 @@ the product is measured have no meaning.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported
 from convgen.ir.record import frozen
+from convgen.problem import quantised, shell
 from convgen.problem.matmul import Matmul
 
 _PROGRAM = re.compile(r"(?:\S*/)?(?:hipblaslt|rocblas)-bench(?:\.exe)?")
@@ -33,9 +39,22 @@ _TYPES = {
     "f8_fnuz_r": "f8_e4m3fnuz",
     "bf8_fnuz_r": "f8_e5m2fnuz",
 }
+_TYPES |= {"s": "f32", "d": "f64", "h": "f16"}  #: short names of --precision
 _SUMS = {"f32_r": "f32", "c_f32_r": "f32", "f64_r": "f64", "i32_r": "s32", "s": "f32", "d": "f64"}
 _ALIASES = {"transposeA": "transA", "transposeB": "transB", "precision": "r", "function": "f"}
+_ALIASES |= {"sizem": "m", "sizen": "n", "sizek": "k", "M": "m", "N": "n", "K": "k", "rocblas_function": "f"}
 _FUNCTIONS = ("gemm", "gemm_ex", "gemm_strided_batched", "gemm_strided_batched_ex", "matmul")
+_TELLING = ("m", "n", "k", "f", "r", "a_type", "b_type", "yaml")  #: a command that has none of these asks for nothing
+
+#: the letter of a function -> the type of its matrices
+_LETTERS = {"s": "f32_r", "d": "f64_r", "h": "f16_r", "c": "f32_c", "z": "f64_c"}
+_CALL = re.compile(r"(?<![\w/])rocblas_(?P<letter>[sdhcz](?=gemm))?(?P<function>\w+?)(?P<wide>_64)?,(?=\S)")
+_HOUSEKEEPING = re.compile(r"rocblas_(create|destroy|set|get|initialize|start|stop|is|query|device|pointer)_")
+_PROFILE = re.compile(r"\{[^{}]*?\b(?:rocblas_)?function\s*:[^{}]*\}")
+_PAIR = re.compile(r"""(\w+)\s*:\s*("[^"]*"|'[^']*'|[^,{}"']*)""")
+#: how many values a scale has, by the value of its flag (hipBLASLt, clients)
+_SCALES = {"": "scalar", "1": "scalar", "s": "scalar", "true": "scalar", "2": "vector", "v": "vector"}
+_OPERATIONS = {"111": "N", "112": "T", "113": "C"}  #: rocblas_operation
 _ACTIVATIONS = {"none": "", "relu": "relu", "gelu": "gelu_tanh", "swish": "swish:1"}
 
 
@@ -48,11 +67,18 @@ class _Flags:
 
     @classmethod
     def of(cls, line: str) -> _Flags:
-        words = [(found.start(), found[0]) for found in re.finditer(r"\S+", line)]
-        first = next(n for n, (_, word) in enumerate(words) if is_program(word)) + 1
+        """Those of a command line, of a call in a trace or of an entry of a profile."""
+        if _PROFILE.search(line):
+            return cls._of_profile(line)
+        return cls._of_command(line) if _command(line) else cls._of_call(line)
+
+    @classmethod
+    def _of_command(cls, line: str) -> _Flags:
         values, name = dict[str, tuple[str, int]](), ""
-        for column, word in words[first:]:
-            if re.fullmatch(r"-{1,2}[A-Za-z]\w*(=.*)?", word):
+        for column, word in _command(line):
+            if glued := re.fullmatch(r"-([mnk])([0-9]+)", word):
+                values[glued[1]], name = (glued[2], column + 2), ""
+            elif re.fullmatch(r"-{1,2}[A-Za-z]\w*(=.*)?", word):
                 spelled, equals, text = word.lstrip("-").partition("=")
                 name = _ALIASES.get(spelled, spelled)
                 values[name] = text, column + len(word) - len(text)
@@ -61,6 +87,49 @@ class _Flags:
                 values[name], name = (word, column), ""
             else:
                 raise PointedError(f"given {word[:40]!r}, wanted a flag such as -m or --a_type", line, column)
+        return cls(line, values)
+
+    @classmethod
+    def _of_call(cls, line: str) -> _Flags:
+        """The arguments of a call by their places."""
+        found = _CALL.search(line)
+        assert found is not None, line
+        values = {"f": (found["function"], found.start())}
+        if found["function"] not in _FUNCTIONS:
+            return cls(line, values)
+        is_typed, is_strided = found["function"].endswith("_ex"), "strided" in found["function"]
+        names = ["transA", "transB", "m", "n", "k", "alpha"]
+        for matrix in "abcd" if is_typed else "abc":
+            names += ["beta"] if matrix == "c" else []
+            names += ["", *([f"{matrix}_type"] if is_typed else []), f"ld{matrix}"]
+            names += [f"stride_{matrix}"] if is_strided else []
+        names += ["batch_count"] if is_strided else []
+        names += ["compute_type"] if is_typed else []
+        column, arguments = found.end(), line[found.end() :].split(",")
+        if len(arguments) < len(names):
+            raise PointedError(f"given {len(arguments)} arguments, wanted {len(names)}", line, len(line))
+        for name, text in zip(names, arguments):
+            if name:
+                values[name] = _OPERATIONS.get(text.strip(), text.strip()), column
+            column += len(text) + 1
+        if not is_typed:
+            values["r"] = _LETTERS.get(found["letter"] or "", "f32_r"), found.start()
+        return cls(line, values)
+
+    @classmethod
+    def _of_profile(cls, line: str) -> _Flags:
+        """The pairs of an entry."""
+        found = _PROFILE.search(line)
+        assert found is not None, line
+        values = dict[str, tuple[str, int]]()
+        for pair in _PAIR.finditer(found[0]):
+            name = _ALIASES.get(pair[1], pair[1]) if pair[1] != "function" else "f"
+            values[name] = pair[2].strip().strip("\"'"), found.start() + pair.start(2)
+        function = re.fullmatch(r"(?:rocblas_)?([sdhcz](?=gemm))?(\w+?)(_64)?", values["f"][0])
+        if function is not None:
+            values["f"] = function[2], values["f"][1]
+            if function[1]:
+                values["r"] = _LETTERS[function[1]], values["f"][1]
         return cls(line, values)
 
     def has(self, name: str) -> bool:
@@ -100,12 +169,45 @@ class _Flags:
 
 def is_program(word: str) -> bool:
     """Whether a word of a command line calls one of the two programs."""
-    return _PROGRAM.fullmatch(word) is not None
+    return _PROGRAM.fullmatch(shell.called(word)) is not None
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is a line of theirs; the prefix of a log may stand before."""
-    return any(map(is_program, text.split()))
+    """Whether a text is a command line of theirs; the prefix of a log may stand before.
+
+    A sentence that names a program is none, nor is a command that measures nothing.
+    """
+    words = [word for _, word in _command(text)]
+    names = [re.split(r"=|(?<=^[mnk])(?=[0-9])", word.lstrip("-"))[0] for word in words if word.startswith("-")]
+    is_told = any(_ALIASES.get(name, name) in _TELLING for name in names)
+    return is_told and not _has_prose(words)
+
+
+def find(text: str) -> str | None:
+    """The line within a text: a command, a call in a trace, or an entry of a profile."""
+    if is_line(text):
+        return text
+    entry = _PROFILE.search(text)
+    if entry is not None and ("rocblas_function" in entry[0] or re.search(r"\bM\s*:", entry[0])):
+        return entry[0]
+    call = _CALL.search(text)
+    if call is None or _HOUSEKEEPING.match(text, call.start()) or text[call.end() :].count(",") < 2:
+        return None
+    return text[call.start() :].rstrip("\"'`")
+
+
+def _command(text: str) -> list[shell.Word]:
+    return shell.words(text, is_program)
+
+
+def _has_prose(words: Sequence[str]) -> bool:
+    """Whether a word that is no value of a flag, which has one, is one of a sentence."""
+    values = 1
+    for word in words:
+        values = 0 if re.match("-{1,2}[A-Za-z]", word) else values + 1
+        if values > 1 and shell.is_prose(word):
+            return True
+    return False
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
@@ -123,6 +225,7 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
         "strides": ":".join("x".join(map(str, matrix.strides)) for matrix in (src, wei, dst)),
         "attr-post-ops": _post_ops(flags),
     }
+    said |= quantised.knob("attr-scales", _scales(flags, 2 + (batch > 1)))
     if flags.has("bias_vector"):
         said |= {"bia-dt": _type(flags, "bias"), "bia_mask": str(1 << (1 + (batch > 1)))}
     tags = [matrix.tag for matrix in (src, wei, dst)]
@@ -166,6 +269,9 @@ def _type(flags: _Flags, name: str) -> str:
     if name == "d" and "d_type" not in flags.values and "c_type" in flags.values:
         name = "c"
     flag = f"{name}_type"
+    given = flags.text(flag, flags.text("r", ""))
+    if given not in _TYPES and re.fullmatch(r"[a-z]{1,2}[0-9]*[a-z_0-9]*_[rcb]|[cz]", given):
+        raise Unsupported(f"--{flag} {given[:40]}, wanted one of {', '.join(_TYPES)}", rule="blas-type")
     return flags.one_of(flag if flag in flags.values or "r" not in flags.values else "r", _TYPES)
 
 
@@ -184,6 +290,20 @@ def _post_ops(flags: _Flags) -> str:
     return "+".join([*steps, *filter(None, [_ACTIVATIONS[activation]])])
 
 
+def _scales(flags: _Flags, ndims: int) -> list[str]:
+    """Scales of A, which are the weights here, and of B: one value, or one a row of A or a column of B."""
+    entries = []
+    for flag, role, dim in (("scaleB", "src", ndims - 2), ("scaleA", "wei", ndims - 1)):
+        text = flags.text(flag, "0")
+        if flags.has(flag) and text not in _SCALES:
+            raise Unsupported(
+                f"--{flag} {text[:40]}, wanted one of 0, {', '.join(filter(None, _SCALES))}", rule="blas-scale"
+            )
+        if flags.has(flag):
+            entries.append(f"{role}:common:f32" if _SCALES[text] == "scalar" else f"{role}:{1 << dim}:f32")
+    return entries
+
+
 def _check(flags: _Flags) -> None:
     """Refuse what is sound, but no product of ours."""
     function = flags.text("f", "gemm")
@@ -194,7 +314,10 @@ def _check(flags: _Flags) -> None:
     for name in ("grouped_gemm", "use_e", "gradient", "swizzleA", "swizzleB", "amaxD", "amaxScaleA", "amaxScaleB"):
         if flags.has(name):
             raise Unsupported(f"--{name} of hipblaslt-bench", rule="blas-option")
-    for name in ("scaleA", "scaleB", "scaleC", "scaleD", "scaleE", "scaleAlpha_vector"):
+    if "yaml" in flags.values:
+        given = f"--yaml {flags.text('yaml')[:40]}"
+        raise Unsupported(f"{given}, wanted its lines: give the file itself", rule="blas-option")
+    for name in ("scaleC", "scaleD", "scaleE", "scaleAlpha_vector"):
         if flags.has(name):
             raise Unsupported(f"--{name} of hipblaslt-bench", rule="blas-scale")
     sums = flags.text("compute_type", "")

@@ -1,29 +1,77 @@
-"""Lines that other programs log, each a request of its own: which of the formats a text is in, and its problems."""
+"""Lines that other programs log, each a request of its own: which of the formats a text has, and its problems.
+
+A line may stand behind the prefix of a log (time stamps, ranks, levels, the `+` of a shell) and among colours. What has
+none of the formats is no request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 
-from convgen.problem import blas, miopen, options, verbose
+from convgen.ir.record import frozen
+from convgen.problem import blas, finddb, miopen, options, shell, verbose
 from convgen.problem.matmul import Problem
+
+
+@frozen
+class Form:
+    """A format: `find` gives the line within a text, `driver_of` says whose problem it is."""
+
+    find: Callable[[str], str | None]
+    driver_of: Callable[[str], str]
+    problems: Callable[[str, Mapping[str, str]], tuple[Problem, ...]]
+    is_command: bool = False  #: whether a shell read it
+
+
+_FORMS = (
+    Form(verbose.find, verbose.driver_of, verbose.problems),
+    Form(blas.find, lambda line: options.MATMUL, blas.problems, is_command=True),
+    Form(miopen.find, lambda line: options.CONV, miopen.problems, is_command=True),
+    Form(finddb.find, lambda line: options.CONV, finddb.problems),
+)
+
+#: sequences that a terminal obeys: colours and the like, titles and links
+_OBEYED = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+def _match(text: str) -> tuple[Form, str] | None:
+    for form in _FORMS:
+        line = form.find(text)
+        if line is not None:
+            return form, line
+    return None
+
+
+def plain(text: str) -> str:
+    """A text without what only a terminal obeys, and with spaces that are spaces."""
+    return _OBEYED.sub("", text).replace("\xa0", " ").lstrip("\ufeff")
 
 
 def driver_of(text: str) -> str | None:
     """Whose problem a text logs: `options.CONV` or `options.MATMUL`; None where it is no such line."""
-    if verbose.is_line(text):
-        return verbose.driver_of(text)
-    if miopen.is_line(text):
-        return options.CONV
-    return options.MATMUL if blas.is_line(text) else None
+    found = _match(text)
+    return None if found is None else found[0].driver_of(found[1])
 
 
-def is_remark(text: str) -> bool:
-    """Whether a text stands in a log, but asks for nothing."""
-    return verbose.is_remark(text)
+def is_command(text: str) -> bool:
+    """Whether a text is a command, which a backslash continues."""
+    found = _match(text)
+    return found is not None and found[0].is_command
+
+
+def split(text: str) -> Sequence[str]:
+    """The lines of known formats within a text: several where a shell reads several commands; none if it has none."""
+    if is_command(text):
+        commands = shell.commands(text)
+        return [found[1] for found in map(_match, commands) if found is not None]
+    found = _match(text)
+    return [] if found is None else [found[1]]
 
 
 def problems(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
     """The problems of a line of a known format; `knobs` win over what it says. Raises UserError, Unsupported."""
-    if verbose.is_line(text):
-        return verbose.problems(text, knobs)
-    return miopen.problems(text, knobs) if miopen.is_line(text) else blas.problems(text, knobs)
+    found = _match(text)
+    assert found is not None, text
+    form, line = found
+    return form.problems(line, knobs)

@@ -1,5 +1,7 @@
 """MIOpenDriver lines: `./bin/MIOpenDriver convfp16 -n 128 -c 64 ... -F 1` as the convolutions that they measure.
 
+IREE's boo driver takes the same lines without a program. `CBAInfer` is a convolution with a bias and an activation.
+
 Every flag takes a value, `-x V`, `--name V` or `--name=V`; the last of repeated flags wins, and a flag that the problem
 does not use may have any. Layouts and types become knobs of a convolution, so that each problem prints as a benchdnn
 line. What a shell would do with the output ends the line.
@@ -12,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported, named
+from convgen.ir.error import Unsupported, meant, named
 from convgen.ir.record import evolve, frozen
-from convgen.problem import grammar
+from convgen.problem import grammar, shell
 from convgen.problem.conv import Conv
 
 
@@ -96,9 +98,40 @@ FLAGS = (
 
 #: names of very old versions
 _ALIASES = {"conv_stride_0": "conv_stride_h", "conv_stride_1": "conv_stride_w"}
-_SPELLED = {f"-{flag.short}": flag for flag in FLAGS}
-_SPELLED |= {f"{dashes}{flag.name}": flag for flag in FLAGS for dashes in ("-", "--")}
-_SPELLED |= {f"--{old}": _SPELLED[f"--{new}"] for old, new in _ALIASES.items()}
+
+_FUSED = ("forw", "mode", "bias", "dout_data", "gpualloc", "in_data")  #: flags of conv that CBAInfer has not
+
+#: those of CBAInfer (MIOpen, driver/CBAInferFusion_driver.hpp)
+FUSION_FLAGS = (
+    *(flag for flag in FLAGS if flag.name not in (*_FUSED, "batchsize", "in_d")),
+    Flag("n", "batchsize", "32", least=0),
+    Flag("!", "in_d", "1", least=1),
+    Flag("J", "fusion_mode", "0", least=0, most=6),
+    Flag("m", "activMode", "3", least=0, most=10),
+    Flag("A", "alpha", "1"),
+    Flag("B", "beta", "0"),
+    Flag("G", "gamma", "1"),
+    Flag("M", "bnMode", "0"),
+    Flag("D", "dot_graph", ""),
+)
+
+
+def _spellings(flags: Sequence[Flag], **others: str) -> dict[str, Flag]:
+    """Every spelling of flags; `others` are further short ones of some names."""
+    spelled = {f"-{flag.short}": flag for flag in flags}
+    spelled |= {f"{dashes}{flag.name}": flag for flag in flags for dashes in ("-", "--")}
+    spelled |= {f"--{old}": spelled[f"--{new}"] for old, new in _ALIASES.items()}
+    return spelled | {f"-{short}": spelled[f"--{name}"] for short, name in others.items()}
+
+
+_SPELLED = _spellings(FLAGS)
+_FUSION_SPELLED = _spellings(FUSION_FLAGS, F="fusion_mode")
+
+#: fusion mode -> the steps behind the convolution, of those that have no batch normalisation
+_FUSIONS = {4: ("bias", "activation"), 5: ("activation",), 6: ("bias",)}
+
+#: activation mode -> post-op, with A for alpha (miopenActivationMode_t)
+_ACTIVATIONS = {0: "", 1: "logistic", 3: "relu", 4: "soft_relu:1", 5: "abs", 7: "clip:0:A", 8: "relu:A", 9: "elu:A"}
 
 #: base argument -> types of source, weights and destination
 _BASES = {
@@ -110,10 +143,19 @@ _BASES = {
     "convbfp8": "f8_e5m2",
 }
 
-_PROGRAM = re.compile(r"\"?(?:\S*/)?(?:\$?MIOpenDriver|\$\{MIOpenDriver\})(?:\.exe)?\"?")
-_SHELL = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more MIOpenDriver's
-_VARIABLE = re.compile(r"\"?\$(\w+|\{\w+\})\"?")
-_WORD = re.compile(r"\S+")
+#: base argument of a fusion -> types
+_FUSION_BASES = {"CBAInfer": "f32", "CBAInferfp16": "f16", "CBAInferbfp16": "bf16"}
+
+BASES = _BASES | _FUSION_BASES  #: base argument -> types, of what is read
+
+#: what MIOpenDriver measures besides, with the types behind the name
+_OTHERS = re.compile(
+    r"(activ|adam|adamw|addlayernorm|argmax|argmin|avgpool|bnorm|cat|ctc|dropout|gemm|getitem|glu|groupnorm|kthvalue"
+    r"|layernorm|lrn|mha|nllloss|pool|prelu|reduce|rnn|rnn_seq|rope|softmax|softmarginloss|sum|tensorop)"
+    r"(fp16|bfp16|fp8|bfp8|fp64|int8)?"
+)
+
+_PROGRAM = re.compile(r"(?:\S*[/}])?(?:\$?MIOpenDriver|\$\{MIOpenDriver\}|iree-boo-driver|boo_driver\.py)(?:\.exe)?")
 
 
 @frozen
@@ -132,12 +174,63 @@ class _Value:
 
 def is_program(word: str) -> bool:
     """Whether a word of a command line calls MIOpenDriver."""
-    return _PROGRAM.fullmatch(word) is not None
+    return _PROGRAM.fullmatch(shell.called(word)) is not None
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is a MIOpenDriver line; the program may stand behind variables or the prefix of a log."""
-    return any(map(is_program, text.split()))
+    """Whether a text is a MIOpenDriver line; the program may stand behind variables or the prefix of a log.
+
+    A sentence that names the program is none.
+    """
+    return bool(_command(text))
+
+
+def find(text: str) -> str | None:
+    """The line within a text, which is all of it."""
+    return text if is_line(text) else None
+
+
+def _command(text: str) -> list[shell.Word]:
+    """The base argument and the words behind it; none where a text calls no operator."""
+    called = shell.words(text, is_program)
+    if called:
+        return called if _is_call([word for _, word in called]) else []
+    own = [word for _, word in _without_program(text)]
+    if len(own) < 3 or not _is_call(own):
+        return []
+    known = _SPELLED | _FUSION_SPELLED if own[0] in BASES else {}
+    is_flag = own[1].partition("=")[0] in known if known else own[1].startswith("-")
+    return _without_program(text) if is_flag else []
+
+
+def _without_program(text: str) -> list[shell.Word]:
+    """A base argument and the words behind it, as IREE's driver has them."""
+    for number, found in enumerate(re.finditer(r"\S+", text)):
+        word = shell.called(found[0])
+        other = _OTHERS.fullmatch(word)
+        if _is_base(word) and (other is None or other[2] or not number):  # `sum` is a word like another
+            column = found.start() + found[0].find(word)
+            behind = shell.words(text[found.start() :], word.__eq__)
+            return [(column, word), *((found.start() + at, each) for at, each in behind)]
+    return []
+
+
+def _is_base(word: str) -> bool:
+    return word in _BASES or word in _FUSION_BASES or _OTHERS.fullmatch(word) is not None
+
+
+def _is_call(words: Sequence[str]) -> bool:
+    """Whether words behind the program are an operator and flags, and no sentence."""
+    base, *rest = words
+    if not _is_base(base) and not shell.is_variable(base) and not (base.isidentifier() and rest and rest[0][:1] == "-"):
+        return False
+    flags = iter(rest)
+    for word in flags:
+        if word.startswith("-") and "=" not in word:
+            next(flags, "")
+        elif shell.is_prose(word):
+            return False
+    return True
 
 
 def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, ...]:
@@ -145,46 +238,65 @@ def problems(line: str, knobs: Mapping[str, str] | None = None) -> tuple[Conv, .
 
     `knobs` of `Conv.parse` win over what the line says. Raises UserError, or Unsupported for what is not generated.
     """
-    words = [(found.start(), found[0]) for found in _WORD.finditer(line)]
-    first = next(number for number, (_, word) in enumerate(words) if is_program(word)) + 1
-    last = next((number for number, (_, word) in enumerate(words) if number >= first and _SHELL.fullmatch(word)), None)
-    for _, word in words[first:last]:
-        if _VARIABLE.fullmatch(word):
+    words = shell.words(line, is_program) or _without_program(line)
+    for _, word in words:
+        if shell.is_variable(word):
             raise Unsupported(
                 f"given {word}, wanted its value: no shell's variables are expanded", rule="shell-variable"
             )
-    base, dtype = _base(line, words[first:last][:1])
-    values = _values(line, words[first:last][1:])
+    base, dtype = _base(line, words[:1])
+    values = _values(line, words[1:], base in _FUSION_BASES)
     _check(line, values)
     said = {"dt": dtype} | _tags(line, values)
-    found = [
-        Conv.of(_descriptor(values), {"dir": name} | said | dict(knobs or {})) for name in _directions(base, values)
-    ]
+    is_fusion = base in _FUSION_BASES
+    ways = [_fusion(values, dtype)] if is_fusion else [{"dir": name} for name in _directions(base, values)]
+    found = [Conv.of(_descriptor(values), way | said | dict(knobs or {})) for way in ways]
     _check_generated(values)
     return tuple(dict.fromkeys(found))
 
 
-def _base(line: str, words: Sequence[tuple[int, str]]) -> tuple[str, str]:
+def _base(line: str, words: Sequence[shell.Word]) -> tuple[str, str]:
     """The base argument, and the types that it names."""
-    wanted = ", ".join(_BASES)
+    wanted = ", ".join(BASES)
     if not words:
         raise PointedError(f"given no base argument, wanted one of {wanted}", line, len(line))
     ((column, word),) = words
-    if word not in _BASES:
-        raise PointedError(f"given the base argument {named(word, _BASES)}, wanted one of {wanted}", line, column)
-    return word, _BASES[word]
+    if word not in BASES and (_OTHERS.fullmatch(word) or (word.isidentifier() and not meant(word, BASES))):
+        raise Unsupported(
+            f"given {word[:40]} of MIOpenDriver, wanted one of {wanted}: others are not generated", rule="driver"
+        )
+    if word not in BASES:
+        raise PointedError(f"given the base argument {named(word, BASES)}, wanted one of {wanted}", line, column)
+    return word, BASES[word]
 
 
-def _values(line: str, words: Sequence[tuple[int, str]]) -> dict[str, _Value]:
+def _fusion(values: Mapping[str, _Value], dtype: str) -> dict[str, str]:
+    """The direction, the bias and the activation of a fusion."""
+    mode = values["fusion_mode"]
+    steps = _FUSIONS.get(mode.number)
+    if steps is None:
+        given = f"given fusion_mode {mode.number}, with batch normalisation"
+        raise Unsupported(f"{given}, wanted one of {', '.join(map(str, _FUSIONS))}", rule="fusion")
+    said = {"dir": "FWD_D"} | ({"bia-dt": dtype} if "bias" in steps else {})
+    activation = values["activMode"].number if "activation" in steps else 0
+    if activation not in _ACTIVATIONS:
+        wanted = ", ".join(map(str, _ACTIVATIONS))
+        raise Unsupported(f"given activMode {activation}, wanted one of {wanted}", rule="activation")
+    post_op = _ACTIVATIONS[activation].replace("A", values["alpha"].text)
+    return said | ({"attr-post-ops": post_op} if post_op else {})
+
+
+def _values(line: str, words: Sequence[shell.Word], is_fusion: bool) -> dict[str, _Value]:
     """Every flag's value by name; those that are used are checked on their own."""
-    values = {flag.name: _Value(flag, flag.default) for flag in FLAGS}
+    flags, known = (FUSION_FLAGS, _FUSION_SPELLED) if is_fusion else (FLAGS, _SPELLED)
+    values = {flag.name: _Value(flag, flag.default) for flag in flags}
     rest = iter(words)
     for column, word in rest:
         spelled, equals, text = word.partition("=")
-        flag = _SPELLED.get(spelled)
+        flag = known.get(spelled)
         if flag is None:
             wanted = "a flag of MIOpenDriver conv such as -n or --in_h"
-            raise PointedError(f"given {named(spelled, _SPELLED)}, wanted {wanted}", line, column)
+            raise PointedError(f"given {named(spelled, known)}, wanted {wanted}", line, column)
         at, text = (column + len(spelled) + 1, text) if equals else next(rest, (len(line), ""))
         if not text:
             raise PointedError(f"given {spelled} without a value, wanted one", line, at)

@@ -4,7 +4,8 @@ A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in
 and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
 `\\` is joined with the next. `--conv` and `--matmul` say whose descriptors follow; without them the first character
 does. A line that another program logged (`lines`) is one request of its own, which no option of the file changes. A
-file whose name ends in `.csv` is a table of products (`aiter`).
+line that is neither is a remark. A file that begins with names of columns is a table (`aiter`), and one whose name ends
+in `.onnx` a model (`onnx_model`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import attrs
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
-from convgen.ir.record import define, frozen
-from convgen.problem import lines, options
+from convgen.ir.record import define, evolve, frozen
+from convgen.problem import driver_lines, grammar, lines, options, verbose
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
@@ -43,18 +44,23 @@ _DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
 _PROBLEMS = 2_000_000  #: combinations that are looked at
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
+_MODEL = ".onnx"
 _WORD = re.compile(r"\S+")
 _VERBOSITY = re.compile(r"-v[0-9]*")
 
 
 @frozen
 class Request:
-    """A problem that was asked for; or a text that is none, and why. `where` is the line of a file."""
+    """A problem that was asked for; or a text that is none, and why.
+
+    `where` is the line of a file or the operator of a model, which may have a `count` of equal ones.
+    """
 
     text: str
     problem: Problem | None = None
     error: Exception | None = None
     where: str = ""
+    count: int = 1
 
 
 class TooMuch(UserError):
@@ -116,11 +122,11 @@ class _Settings:
 
 @frozen
 class _Line:
-    """A logical line and where it begins; one of no file has no number."""
+    """A logical line and where it begins, or an operator and its name; one of no file has neither."""
 
     text: str
     path: Path
-    number: int
+    number: int | str
 
     @property
     def where(self) -> str:
@@ -140,6 +146,8 @@ class Reader:
     settings: dict[str, _Settings] = attrs.Factory(lambda: {driver: _Settings() for driver in options.BOTH})
     driver: str | None = None
     ignored: dict[str, str] = attrs.Factory(dict)
+    remarks: list[_Line] = attrs.Factory(list)  #: lines that are no requests
+    executed: frozenset[str] = frozenset()  #: what the file at hand logs as executed, which its creations repeat
     skipped: int = 0
     seen: int = 0
     tried: int = 0
@@ -157,7 +165,7 @@ class Reader:
         self.files += 1
         if self.files > _FILES:
             raise TooMuch(f"given more than {_FILES} files by --batch, wanted fewer")
-        text = text_of(path)
+        text = "" if path.suffix == _MODEL else text_of(path)
         resolved = path.resolve()
         if resolved in self.open:
             way = " includes ".join(each.name for each in [*self.open[self.open.index(resolved) :], resolved])
@@ -165,35 +173,81 @@ class Reader:
         if len(self.open) == _DEEPEST:
             raise UserError(f"given --batch={path.name} in {_DEEPEST} files within each other, wanted fewer")
         self.open.append(resolved)
-        from convgen.problem import aiter  # which is not needed without a file
-
-        if path.suffix == aiter.SUFFIX:
-            yield from self.table(aiter.rows(text), path)
-        else:
-            for number, line in logical_lines(text):
-                yield from self.line(_Line(line, path, number))
+        yield from self.model(path) if path.suffix == _MODEL else self._content(path, text)
         self.open.pop()
 
+    def model(self, path: Path) -> Iterator[Request]:
+        """The convolutions and products of a model, equal ones once. Raises UserError if it cannot be read."""
+        from convgen.problem import onnx_model
+
+        minibatch = grammar.parse_minibatch(self.given.get("mb", ["0"])[0] or "0")
+        found = dict[str, Request]()
+        for node in onnx_model.nodes(path, minibatch):
+            line = _Line(node.descriptor, path, node.name)
+            if node.error is not None:
+                asked: Iterable[Request] = self._chosen(Request(line.text, error=node.error, where=line.where), None)
+            else:
+                asked = self.ask(node.driver, line.text, {knob: [text] for knob, text in node.knobs.items()}, line)
+            for request in asked:
+                known = found.get(request.text)
+                found[request.text] = request if known is None else evolve(known, count=known.count + 1)
+        yield from found.values()
+
+    def _content(self, path: Path, text: str) -> Iterator[Request]:
+        from convgen.problem import aiter  # which is not needed without a file
+
+        if aiter.is_table(text):
+            yield from self.table(aiter.rows(text, str(path)), path)
+            return
+        outside, self.executed = self.executed, verbose.executed(text)
+        for number, line in logical_lines(text):
+            yield from self.line(_Line(line, path, number))
+        self.executed = outside
+
     def table(self, rows: Iterable[Row], path: Path) -> Iterator[Request]:
-        """The products of a table, a row each. Raises UserError for one that names no sizes."""
+        """The problems of a table, a row each."""
         for row in rows:
             line = _Line(row.descriptor, path, row.number)
             if row.error is not None:
                 yield from self._chosen(Request(row.descriptor, error=row.error, where=line.where), None)
             else:
-                yield from self.ask(MATMUL, row.descriptor, {knob: [value] for knob, value in row.knobs.items()}, line)
+                yield from self.ask(
+                    row.driver, row.descriptor, {knob: [value] for knob, value in row.knobs.items()}, line
+                )
 
     def words(self, text: str) -> Iterator[Request]:
-        """The requests of a text that stands in no file."""
-        yield from self.line(_Line(text, Path(), 0))
+        """The requests of a text that stands in no file and is not prose."""
+        line = _Line(text, Path(), 0)
+        logged = lines.driver_of(text)
+        yield from self._words(line) if logged is None else self.ask(logged, text, {}, line)
 
     def line(self, line: _Line) -> Iterator[Request]:
-        """One logical line. An option that is refused takes with it the descriptors behind it on the line."""
-        if (logged := lines.driver_of(line.text)) is not None:
-            yield from self.ask(logged, line.text, {}, line)
+        """One logical line; one of a sentence is a remark."""
+        if logged := lines.split(line.text):
+            for text in logged:
+                yield from self._logged(text, line)
+        elif (found := driver_lines.find(line.text)) is not None:
+            outside = self.settings, self.driver
+            if found.is_command:
+                self.settings, self.driver = {driver: _Settings() for driver in options.BOTH}, None
+            yield from self._words(evolve(line, text=found.text))
+            if found.is_command:
+                self.settings, self.driver = outside
+        else:
+            self.remarks.append(line)
+
+    def _logged(self, text: str, line: _Line) -> Iterator[Request]:
+        """The problems of a line of a known format, which a log may tell of twice."""
+        if verbose.repeats(text, self.executed):
+            self.remarks.append(line)
             return
-        if lines.is_remark(line.text):
-            return
+        self.executed |= verbose.executed(text, every=True)
+        driver = lines.driver_of(text)
+        assert driver is not None
+        yield from self.ask(driver, text, {}, line)
+
+    def _words(self, line: _Line) -> Iterator[Request]:
+        """The requests of a driver line. An option that is refused takes with it the descriptors behind it."""
         spoilt = False
         words = iter([(found.start(), found[0]) for found in _WORD.finditer(line.text)])
         for column, word in words:
@@ -203,7 +257,8 @@ class Reader:
                 except TooMuch:
                     raise
                 except UserError as error:
-                    yield Request(line.text, error=error, where=line.where)
+                    if not spoilt:  # one row a line
+                        yield Request(line.text, error=error, where=line.where)
                     spoilt = True
             elif not spoilt:
                 yield from self.descriptor(line, word)

@@ -2,58 +2,95 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from convgen.ir.error import UserError
-from convgen.problem import miopen
+from convgen.problem import driver_lines, lines
 
+STDIN = Path("-")
+_STREAMS = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")  #: what a shell connects: not every pipe has an end
 _BYTES = 64 * 2**20  #: of a file
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
+_STEP = re.compile(r"^#[0-9]+ +(?=[0-9]+\.[0-9]+ )")  #: BuildKit's prefix, which is no comment
 _JOINED = re.compile(r"\s*\\\s+")
 
 
 def text_of(path: Path) -> str:
-    """The text of a file that somebody names. Raises UserError."""
+    """The text of a file that somebody names, or of the standard input, `-`. Raises UserError."""
+    name = "the standard input" if path == STDIN else repr(str(path))
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if stat.S_ISDIR(status.st_mode):
-                raise UserError(f"cannot read {path}: Is a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"given {str(path)!r} that is a device or a pipe, wanted a batch file")
-            content = file.read(_BYTES + 1)
+        content = _content(path, name)
         if len(content) > _BYTES:
-            raise UserError(f"given {str(path)!r} of more than {_BYTES >> 20} MiB, wanted a batch file")
-        return content.decode()
+            raise UserError(f"given {name} of more than {_BYTES >> 20} MiB, wanted a batch file")
+        is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and len(content) > 2
+        return content.decode("utf-16" if is_wide else "utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:  # not UTF-8, or a name that no file has
-        raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
+        raise UserError(f"given {name} that is not text, wanted a batch file") from None
+
+
+def _content(path: Path, name: str) -> bytes:
+    """As much of a file as is read, and a byte more if there is one."""
+    if path == STDIN or str(path) == "/dev/stdin":
+        return sys.stdin.buffer.read(_BYTES + 1)
+    is_stream = _STREAMS.fullmatch(str(path)) is not None
+    opened = os.open(path, os.O_RDONLY | (0 if is_stream else os.O_NONBLOCK))
+    with open(opened, "rb") as file:
+        mode = os.fstat(opened).st_mode
+        if stat.S_ISDIR(mode):
+            raise UserError(f"cannot read {path}: Is a directory")
+        if not (stat.S_ISREG(mode) or (is_stream and stat.S_ISFIFO(mode))):
+            raise UserError(f"given {name} that is a device or a pipe, wanted a batch file")
+        return file.read(_BYTES + 1)
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """The lines that say something, without comments, continued ones joined, each with its number in the file.
 
-    A word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words around it; in a
-    line that calls MIOpenDriver it only continues the line, as in a shell.
+    In a driver line a word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words
+    around it; a command is continued as in a shell. In another text a `\\` at the end means nothing.
     """
-    glued, first, joins = "", 0, False
+    glued, first, joins, is_spaced = "", 0, False, False
     for number, line in enumerate(text.split("\n"), 1):
-        said = _COMMENT.sub("", line).strip()
-        if joins and not said:
-            continue
-        first = first if joins else number
-        glued = glued + said if joins else said
-        joins = glued.endswith("\\")
-        if joins:
-            glued = f"{glued[:-1].rstrip()} " if miopen.is_line(glued) else glued[:-1].rstrip()
-        elif glued:
-            yield first, _JOINED.sub("", glued)
+        for part in line.rstrip("\r").split("\r"):  # what a progress bar wrote over
+            said = _COMMENT.sub("", _STEP.sub("", lines.plain(part))).strip()
+            if joins and not said:
+                continue
+            between = _joint(glued, said, is_spaced) if joins else None
+            if joins and between is None:  # a sentence, whose backslash means nothing
+                yield first, f"{glued}\\"
+            first = number if between is None else first
+            glued = said if between is None else f"{glued}{between}{said}"
+            joins = glued.endswith("\\")
+            is_spaced = glued.endswith(" \\")
+            if joins:
+                glued = glued[:-1].rstrip()
+            elif glued:
+                yield first, _unglued(glued)
     if joins and glued:
-        yield first, _JOINED.sub("", glued)
+        yield first, _unglued(glued)
+
+
+def _joint(text: str, more: str, is_spaced: bool) -> str | None:
+    """Stands where a backslash joins two lines; None where the first is another text, which it does not end.
+
+    `is_spaced` says whether a space is before the backslash, as in the commands of other programs.
+    """
+    is_command = lines.is_command(text) or lines.is_command(f"{text} {more}")
+    if is_command:
+        return " "
+    joint = driver_lines.joint(_JOINED.sub("", text), more)
+    return " " if joint is None and is_spaced and more.startswith("-") else joint
+
+
+def _unglued(text: str) -> str:
+    """A line without the backslashes within; those of other texts stay."""
+    return text if lines.driver_of(text) else _JOINED.sub("", text)

@@ -2,34 +2,39 @@
 
     onednn_verbose,v1,primitive,exec,gpu,matmul,jit:gemm:any,undef,src:f16::blocked:ab::f0 ...,,,64x32:32x48,0.01
 
-Logs of oneDNN 2 and 3 are read, with or without time stamps. Lines that tell of something else are remarks; executions
-of other primitives are no problems of ours.
+Logs of DNNL 1 and oneDNN 2 and 3 are read (oneDNN, src/common/verbose.cpp at v1.2, v2.0, v2.7, v3.0 and later). A
+deconvolution is the convolution whose gradient it computes, an inner product is a matrix product, or a convolution of
+windows as large as the image. Creations and errors are requests where the log executes no equal primitive. Lines that
+tell of something else are remarks.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
-from convgen.problem import options
+from convgen.problem import options, quantised
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 
-_MARKER = re.compile(r"(?:onednn|dnnl)_verbose,")
-_DRIVERS = {"convolution": options.CONV, "matmul": options.MATMUL}
-_MEMORY = re.compile(r"(?P<name>(?:diff_)?(?:src|wei|bia|dst))(?:_[0-9]+)?[:_](?P<type>[a-z0-9_]+):(?P<rest>\S*)")
-_DIRECTIONS = {
-    "forward_training": "FWD_",
-    "forward_inference": "FWD_",
-    "forward": "FWD_",
-    "backward_data": "BWD_D",
-    "backward_weights": "BWD_W",
-}
+_MARKER = re.compile(r"(?<![\w=])(?:onednn|dnnl|mkldnn)_verbose,")
+_MEMORY = re.compile(
+    r"(?P<name>(?:diff_)?(?:src|wei|bia|dst))(?:_[0-9]+)?[:_](?!fused)(?P<type>[a-z0-9_]+):(?P<rest>\S*)"
+)
 _MASK = re.compile(r"mask([0-9]+)")
+_OLD_ATTRIBUTE = re.compile(r"(\w+):('[^']*'|[^;']*);")
+_SIZES = re.compile(r"(mb|ic|oc|id|ih|iw|b|m|n|k)([0-9]+)")
+
 #: Attributes under which the same is computed.
-_HARMLESS = ("scratchpad", "fpmath", "acc-mode")
+_HARMLESS = ("scratchpad", "scratchpad_mode")
+#: Attributes whose value is that of benchdnn's option of the same name.
+_ALIKE = ("fpmath", "rounding-mode", "precomputed-reductions")
+#: Element-wise functions of former versions: name -> name and first number of today's.
+_FORMER = {"bounded_relu": "clip:0", "logsigmoid": "soft_relu:-1", "gelu": "gelu_tanh"}
+#: Format kinds of tensors that have no tag, and the rules that refuse them.
+_KINDS = {"sparse": "sparse", "wino": "blocked-layout", "opaque": "blocked-layout", "rnn_packed": "blocked-layout"}
 
 
 @frozen
@@ -42,65 +47,144 @@ class _Memory:
     strides: str
     flags: str
 
+    def swapped(self, first: int) -> _Memory:
+        """The tensor with the dims `first` and the one behind it in each other's place."""
+        a, b = "abcdef"[first], "abcdef"[first + 1]
+        tag = self.tag.translate(str.maketrans(f"{a}{b}{a.upper()}{b.upper()}", f"{b}{a}{b.upper()}{a.upper()}"))
+        strides = self.strides.split("x")
+        if self.strides and len(strides) > first + 1:
+            strides[first], strides[first + 1] = strides[first + 1], strides[first]
+        return _Memory(self.dtype, self.kind, tag, "x".join(strides), self.flags)
+
+
+@frozen
+class _Line:
+    """The fields of a line; `event` is exec, create or error."""
+
+    event: str
+    is_old: bool  #: of DNNL 1 or oneDNN 2
+    fields: tuple[str, ...]  #: engine, primitive, implementation, propagation, memory, attributes, auxiliary, problem
+
+    @property
+    def key(self) -> str:
+        return ",".join(self.fields[:8])
+
 
 @frozen
 class _Execution:
-    """The fields of a line."""
+    """An execution of a primitive."""
 
     primitive: str
     propagation: str
     memory: Mapping[str, _Memory]
     attributes: Mapping[str, str]
+    auxiliary: str
     descriptor: str
+    is_old: bool
+
+    def tensor(self, name: str) -> _Memory:
+        """The tensor of a role, a gradient or not."""
+        found = self.memory.get(name) or self.memory.get(f"diff_{name}")
+        if found is None:
+            raise UserError("given fewer tensors than src, wei and dst, wanted all, in a line of oneDNN's log")
+        if found.kind in _KINDS:
+            raise Unsupported(f"{name} of the kind {found.kind} in oneDNN's log", rule=_KINDS[found.kind])
+        return found
+
+    @property
+    def bias(self) -> _Memory | None:
+        bias = self.memory.get("bia") or self.memory.get("diff_bia")
+        return None if bias is None or bias.kind == "undef" or bias.dtype == "undef" else bias
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the problem by their keys."""
+        return {key: int(size) for key, size in _SIZES.findall(self.descriptor)}
 
 
-def is_line(text: str) -> bool:
-    """Whether a text is the line of an execution."""
-    return _fields(text) is not None
+def find(text: str) -> str | None:
+    """The line of an execution, a creation or an error within a text, without what stands before it."""
+    line = _from_marker(text)
+    return None if line is None or _fields(line) is None else line
 
 
-def is_remark(text: str) -> bool:
-    """Whether it is another line of such a log."""
-    return _MARKER.match(text) is not None and _fields(text) is None
+def executed(text: str, every: bool = False) -> frozenset[str]:
+    """What the lines of a log execute, for `repeats`; or `every` primitive that they tell of."""
+    if not _MARKER.search(text):
+        return frozenset()
+    found = (_fields(line) for line in map(_from_marker, text.splitlines()) if line is not None)
+    return frozenset(line.key for line in found if line is not None and (every or line.event == "exec"))
 
 
-def driver_of(text: str) -> str:
-    """Whose problem it is; other primitives count as convolutions, for `problems` to refuse."""
-    fields = _fields(text) or []
-    return _DRIVERS.get(fields[1], options.CONV) if len(fields) > 1 else options.CONV
+def repeats(line: str, known: frozenset[str]) -> bool:
+    """Whether a line is the creation or error of a primitive that is known."""
+    found = _fields(line)
+    return found is not None and found.event != "exec" and found.key in known
+
+
+def driver_of(line: str) -> str:
+    """Whose problem a line is; other primitives count as convolutions, for `problems` to refuse."""
+    found = _fields(line)
+    fields = () if found is None else found.fields
+    name = fields[1] if len(fields) > 1 else ""
+    is_product = name == "matmul" or (name == "inner_product" and not re.search(r"i[dhw][0-9]", ",".join(fields[7:8])))
+    return options.MATMUL if is_product else options.CONV
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
     """The problem of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
     found = _execution(line)
-    if found.primitive not in _DRIVERS:
+    if found.primitive not in _READERS:
         wanted = "convolutions and matrix products: others are not generated"
         raise Unsupported(f"the primitive {found.primitive[:40]!r} of oneDNN's log, wanted {wanted}", rule="driver")
-    kind = Conv if found.primitive == "convolution" else Matmul
-    said = _layouts(found) | _attributes(found) | (_conv(found) if kind is Conv else _matmul(found))
-    return (kind.of(found.descriptor, said | dict(knobs)),)
+    if "*" in found.descriptor or "runtime_dims_masks" in found.auxiliary:
+        given = f"{found.descriptor} of oneDNN's log"
+        raise Unsupported(
+            f"given {given[:60]}, wanted sizes: it does not tell those known at launch", rule="runtime-sizes"
+        )
+    kind, descriptor, said = _READERS[found.primitive](found)
+    return (kind.of(descriptor, {name: text for name, text in said.items() if text} | dict(knobs)),)
 
 
-def _fields(text: str) -> list[str] | None:
-    """engine, primitive, implementation, propagation, memory, attributes, ... of an execution."""
-    if not _MARKER.match(text):
+def _from_marker(text: str) -> str | None:
+    found = _MARKER.search(text)
+    return None if found is None else text[found.start() :].rstrip(" \t\"'`")
+
+
+def _fields(line: str) -> _Line | None:
+    """The fields of an execution, creation or error; None for another line."""
+    fields = line.strip().split(",")
+    at = next(
+        (n for n, field in enumerate(fields[:6]) if field in ("exec", "error") or field.startswith("create")), None
+    )
+    if at is None or "info" in fields[1:at] or "graph" in fields[1:at]:
         return None
-    fields = text.strip().split(",")
-    at = next((n for n, field in enumerate(fields[:6]) if field == "exec"), None)
-    return None if at is None or fields[1:2] == ["info"] else fields[at + 1 :]
+    event, _, what = fields[at].partition(":")
+    behind = fields[at + 1 :]
+    if event == "error":  # the component stands before, the message and its place behind
+        behind = behind[1:]
+    if event != "exec" and (len(behind) < 8 or what in ("dispatch", "check") or not _MEMORY.search(behind[4])):
+        return None
+    is_old = not re.fullmatch("v[0-9]+", fields[1])
+    return _Line("create" if event.startswith("create") else event, is_old, tuple(behind))
 
 
 def _execution(line: str) -> _Execution:
-    fields = _fields(line) or []
-    if len(fields) < 8:
+    found = _fields(line)
+    fields = () if found is None else found.fields
+    if line.startswith("mkldnn"):
+        raise Unsupported("a line of MKL-DNN 0.x, which does not tell the types of tensors", rule="verbose-version")
+    if found is None or len(fields) < 8:
         raise UserError(f"given {len(fields)} fields behind exec, wanted 9, in a line of oneDNN's log")
     primitive, _, propagation, memory, attributes = fields[1:6]
     return _Execution(
         primitive,
         propagation,
         {name: found for name, found in map(_memory, memory.split()) if name},
-        dict(each.removeprefix("attr-").partition(":")[::2] for each in attributes.split()),
-        fields[7] if len(fields) == 8 else fields[-2],
+        _attribute_texts(attributes),
+        fields[6],
+        fields[7],
+        found.is_old,
     )
 
 
@@ -112,33 +196,47 @@ def _memory(text: str) -> tuple[str, _Memory]:
     if len(parts) == 4:  # of oneDNN 2, without strides
         parts.insert(3, "")
     _, kind, tag, strides, flags = [*parts, "", "", "", "", ""][:5]
-    return found["name"], _Memory(found["type"], kind, tag, strides, ":".join(parts[4:]) or flags)
+    if kind == "sparse" and tag == "grouped":
+        raise Unsupported("tensors of groups in oneDNN's log", rule="grouped-gemm")
+    flags = ":".join(parts[4:]) or flags
+    if (
+        found["name"].endswith("wei") and flags and not re.match("f0(_|$)", flags)
+    ):  # with what only oneDNN reads behind it
+        kind, tag, strides = "any", "", ""
+    return found["name"], _Memory(found["type"], kind, tag, strides, flags)
 
 
-def _layouts(found: _Execution) -> dict[str, str]:
-    """Types, tags and strides of the three tensors, gradients or not."""
-    three = [found.memory.get(name) or found.memory.get(f"diff_{name}") for name in ("src", "wei", "dst")]
-    known = [memory for memory in three if memory is not None]
-    if len(known) != 3:
-        raise UserError("given fewer tensors than src, wei and dst, wanted all, in a line of oneDNN's log")
-    strides = [memory.strides for memory in known]
-    said = {"dt": ":".join(memory.dtype for memory in known)}
-    if any(strides):
-        said["strides"] = ":".join(strides)
-    tags = {f"{name}tag": memory for name, memory in zip("swd", known)}
-    said |= {name: m.tag for name, m in tags.items() if m.kind == "blocked" and m.tag and not m.strides}
-    return said
+def _attribute_texts(text: str) -> dict[str, str]:
+    """The attributes by name, in the form of oneDNN 2.1 and later or in that before."""
+    if "attr-" in text or ";" not in text:
+        return dict(each.removeprefix("attr-").partition(":")[::2] for each in text.split())
+    named = {name: value.strip("'") for name, value in _OLD_ATTRIBUTE.findall(re.sub(r";'", "'", text) + ";")}
+    names = {"post_ops": "post-ops", "zero_points": "zero-points"}
+    entries = {
+        name: re.sub(r"_(?=src|wei|dst)", "+", named.pop(name)) for name in ("scales", "zero_points") if name in named
+    }
+    return {names.get(name, name): value.replace(";", "+") for name, value in (named | entries).items()}
 
 
-def _attributes(found: _Execution) -> dict[str, str]:
-    said = {}
+def _attributes(found: _Execution, roles: Mapping[str, str], swap: str = "") -> dict[str, str]:
+    """The knobs of the attributes; `roles` name the tensors of the problem, `swap` one whose first dims are swapped."""
+    said = dict[str, str]()
     for name, value in found.attributes.items():
         if name == "post-ops":
-            said["attr-post-ops"] = "+".join(
-                step.removeprefix("eltwise_").removeprefix("binary_") for step in re.split(r"[+ ]", value)
-            )
+            said["attr-post-ops"] = "+".join(_post_op(step, found.is_old) for step in _steps(value))
+        elif name in ("scales", "zero-points"):
+            entries = (_entry(each, name, roles, swap) for each in value.split("+") if each)
+            said |= quantised.knob(f"attr-{name}", entries)
+        elif name == "oscale":
+            said |= _oscale(value, found.bias is not None)
         elif name == "deterministic":
             said["attr-deterministic"] = "true" if value in ("1", "true") else "false"
+        elif name in ("acc-mode", "acc"):
+            said["attr-acc-mode"] = value
+        elif name == "dropout":
+            raise Unsupported("dropout of oneDNN's log", rule="dropout")
+        elif name in _ALIKE:
+            said[f"attr-{name}"] = value
         elif name not in _HARMLESS:
             raise Unsupported(
                 f"attr-{name[:40]} of oneDNN's log: it does not tell all values", rule="verbose-attribute"
@@ -146,26 +244,151 @@ def _attributes(found: _Execution) -> dict[str, str]:
     return said
 
 
-def _bias(found: _Execution) -> _Memory | None:
-    bias = found.memory.get("bia") or found.memory.get("diff_bia")
-    return None if bias is None or bias.kind == "undef" or bias.dtype == "undef" else bias
+def _steps(value: str) -> Iterator[str]:
+    """The post-ops of a text; the plus sign of an exponent separates none."""
+    return filter(None, re.split(r"(?<![0-9.]e)[+ ]", value))
 
 
-def _conv(found: _Execution) -> dict[str, str]:
-    if found.propagation not in _DIRECTIONS:
-        wanted = ", ".join(_DIRECTIONS)
+def _post_op(step: str, is_old: bool) -> str:
+    name, colon, rest = step.removeprefix("eltwise_").removeprefix("binary_").partition(":")
+    if is_old and name == "soft_relu" and not rest:
+        return "soft_relu:1"
+    return f"{_FORMER.get(name, name)}{colon}{rest}"
+
+
+def _entry(text: str, kind: str, roles: Mapping[str, str], swap: str) -> str:
+    """A scale or zero point as benchdnn has it: of `ARG:MASK[:TYPE[:GROUPS][:host_scalar][:MODE]]`, or, before
+    oneDNN 3.1, `ARG:MASK[:VALUE]` with `*` for one that is not known."""
+    argument, _, rest = text.partition(":")
+    mask, *fields = rest.split(":")
+    role = argument.removesuffix("0") if argument in ("src0", "wei0", "dst0") else argument
+    role = roles.get(role, role)
+    fields = [field for field in fields if field not in ("", "*", "host_scalar")]
+    modes = [field for field in fields if field.startswith("dynamic")]
+    if modes:
+        raise Unsupported(f"{kind} {text[:40]} of oneDNN's log, which the result decides", rule="scales-dynamic")
+    if mask in ("0", ""):
+        return ":".join([role, "common", *fields])
+    if not mask.isdigit():
+        raise UserError(f"given the mask {mask[:20]!r}, wanted a number, in {kind} of oneDNN's log")
+    if fields and re.fullmatch(r"-?[0-9.]+", fields[0]):  # the first value of many
+        fields = fields[1:]
+    bits = int(mask)
+    if role == swap:
+        bits = bits & ~0b11 | (bits & 1) << 1 | bits >> 1 & 1
+        fields = [*fields[:1], *("x".join(reversed(groups.split("x"))) for groups in fields[1:])]
+    return ":".join([role, str(bits), *fields])
+
+
+def _oscale(value: str, has_bias: bool) -> dict[str, str]:
+    """What sums are multiplied by in oneDNN 2: a number, or one number each output channel."""
+    mask, _, number = value.partition(":")
+    if has_bias:
+        raise Unsupported("attr-oscale of oneDNN's log behind a bias", rule="verbose-attribute")
+    if mask == "0" and number not in ("", "*"):
+        return {"attr-scales": f"src:common:{number}"}
+    return quantised.knob("attr-scales", ["src:common:f32" if mask == "0" else "wei:per_oc:f32"])
+
+
+def _tensors(*three: _Memory) -> dict[str, str]:
+    """Types, tags and strides of src, weights and destination."""
+    strides = [memory.strides for memory in three]
+    said = {"dt": ":".join(memory.dtype for memory in three)}
+    if any(strides):
+        said["strides"] = ":".join(strides)
+    tags = {f"{name}tag": memory for name, memory in zip("swd", three)}
+    return said | {name: m.tag for name, m in tags.items() if m.kind == "blocked" and m.tag and not m.strides}
+
+
+def _propagation(found: _Execution) -> str:
+    """F, D or W: forward, or the gradient of data or of weights."""
+    known = {"forward_training": "F", "forward_inference": "F", "forward": "F"}
+    known |= {"backward_data": "D", "backward_weights": "W"}
+    if found.propagation not in known:
+        wanted = ", ".join(known)
         raise UserError(f"given the propagation {found.propagation[:40]!r}, wanted one of {wanted}, in oneDNN's log")
-    direction, bias = _DIRECTIONS[found.propagation], _bias(found)
-    if direction == "FWD_":
-        return {"dir": "FWD_D", "bia-dt": bias.dtype} if bias else {"dir": "FWD_D"}
-    if direction == "BWD_W" and bias:
-        return {"dir": direction, "bia-dt": bias.dtype}
-    return {"dir": direction}
+    return known[found.propagation]
 
 
-def _matmul(found: _Execution) -> dict[str, str]:
-    bias = _bias(found)
-    if bias is None:
-        return {}
-    mask = _MASK.search(bias.flags)
-    return {"bia-dt": bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
+_Read = tuple[type[Conv] | type[Matmul], str, dict[str, str]]
+_ROLES = {"src": "src", "wei": "wei", "dst": "dst"}
+
+
+def _conv(found: _Execution) -> _Read:
+    way = _propagation(found)
+    said = {"dir": {"F": "FWD_D", "D": "BWD_D", "W": "BWD_W"}[way]}
+    if found.bias and way != "D":
+        said["bia-dt"] = found.bias.dtype
+    tensors = [found.tensor(name) for name in ("src", "wei", "dst")]
+    return Conv, found.descriptor, said | _tensors(*tensors) | _attributes(found, _ROLES)
+
+
+def _deconv(found: _Execution) -> _Read:
+    """The convolution from the deconvolution's destination to its source."""
+    way = _propagation(found)
+    if found.bias and way != "D":
+        raise Unsupported("a deconvolution with a bias, wanted none: it is a gradient of data", rule="deconv-bias")
+    said = {"dir": {"F": "BWD_D", "D": "FWD_D", "W": "BWD_W"}[way]}
+    others = {"ic": "oc", "oc": "ic"} | {f"{a}{axis}": f"{b}{axis}" for a, b in ("io", "oi") for axis in "dhw"}
+    text = re.sub(r"[io][cdhw](?=[0-9])", lambda key: others[key[0]], found.descriptor)
+    wei = found.tensor("wei").swapped(1 if re.match(r"(mb[0-9]+_?)?g[0-9]", text) else 0)
+    roles = {"src": "dst", "wei": "wei", "dst": "src"}
+    return Conv, text, said | _tensors(found.tensor("dst"), wei, found.tensor("src")) | _attributes(found, roles, "wei")
+
+
+def _inner_product(found: _Execution) -> _Read:
+    way, sizes = _propagation(found), found.sizes
+    src, wei, dst = (found.tensor(name) for name in ("src", "wei", "dst"))
+    if not {"mb", "ic", "oc"} <= sizes.keys():
+        raise UserError(f"given {found.descriptor[:40]!r}, wanted mb, ic and oc, in oneDNN's log")
+    if any(key in sizes for key in ("id", "ih", "iw")):
+        said = _conv(found)[2]
+        spatial = "".join(f"{k}{sizes[k]}k{k[1]}{sizes[k]}o{k[1]}1p{k[1]}0" for k in ("id", "ih", "iw") if k in sizes)
+        letters = "abcde"[: 2 + sum(key in sizes for key in ("id", "ih", "iw"))]
+        if dst.kind == "blocked":
+            said["dtag"] = letters if dst.tag == "ab" and not dst.strides else _refuse_layout(dst)
+        said.pop("strides", None)
+        return Conv, f"mb{sizes['mb']}ic{sizes['ic']}oc{sizes['oc']}{spatial}", said
+    mb, ic, oc = (sizes[key] for key in ("mb", "ic", "oc"))
+    if way == "F":
+        said = _tensors(src, wei.swapped(0), dst) | _attributes(found, _ROLES, "wei")
+        bias = {"bia-dt": found.bias.dtype, "bia_mask": "2"} if found.bias else {}
+        return Matmul, f"{mb}x{ic}:{ic}x{oc}", said | bias
+    if way == "D":
+        return Matmul, f"{mb}x{oc}:{oc}x{ic}", _tensors(dst, wei, src) | _attributes(found, _ROLES)
+    if found.bias:
+        raise Unsupported("the gradient of the bias of an inner product", rule="inner-product-bias")
+    return Matmul, f"{oc}x{mb}:{mb}x{ic}", _tensors(dst.swapped(0), src, wei) | _attributes(found, _ROLES)
+
+
+def _refuse_layout(memory: _Memory) -> str:
+    given = f"given dst of the layout {memory.strides or memory.tag}"
+    raise Unsupported(f"{given}, wanted ab, of an inner product of images", rule="blocked-layout")
+
+
+def _matmul(found: _Execution) -> _Read:
+    said = _tensors(*(found.tensor(name) for name in ("src", "wei", "dst"))) | _attributes(found, _ROLES)
+    if found.bias is not None:
+        mask = _MASK.search(found.bias.flags)
+        said |= {"bia-dt": found.bias.dtype} | ({"bia_mask": mask[1]} if mask else {})
+    return Matmul, _former_product(found), said
+
+
+def _former_product(found: _Execution) -> str:
+    """The sizes of a product, which were `[bB]mMnNkK` before oneDNN 2.1."""
+    if not re.fullmatch(r"(b[0-9]+)?m[0-9]+n[0-9]+k[0-9]+", found.descriptor):
+        return found.descriptor
+    b, m, n, k = (found.sizes.get(key, 0) for key in "bmnk")
+    if b and len(found.tensor("dst").tag) > 3:
+        given = f"given {found.descriptor} of tensors of more than 3 dimensions"
+        raise Unsupported(f"{given}, wanted the sizes of each, in oneDNN's log", rule="verbose-version")
+    batch = f"{b}x" if b else ""
+    return f"{batch}{m}x{k}:{batch}{k}x{n}"
+
+
+_READERS: Mapping[str, Callable[[_Execution], _Read]] = {
+    "convolution": _conv,
+    "deconvolution": _deconv,
+    "inner_product": _inner_product,
+    "matmul": _matmul,
+}

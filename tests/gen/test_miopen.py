@@ -212,7 +212,9 @@ def test_what_is_a_line(line: str) -> None:
     assert miopen.problems(line) == miopen.problems("MIOpenDriver conv")
 
 
-@pytest.mark.parametrize("text", ["", "mb1ic4oc4ih4kh1", "conv -n 4", "MIOpenDrivers conv", "xMIOpenDriver conv"])
+@pytest.mark.parametrize(
+    "text", ["", "mb1ic4oc4ih4kh1", "conv", "--conv -n 4", "MIOpenDrivers conv", "xMIOpenDriver conv"]
+)
 def test_what_is_none(text: str) -> None:
     assert not miopen.is_line(text)
 
@@ -228,8 +230,9 @@ def test_knobs_win() -> None:
 WRONG = [
     ("", "given no base argument, wanted one of <bases>, at column 13: MIOpenDriver^"),
     (
-        "pool -n 4",
-        "given the base argument 'pool', wanted one of <bases>, at column 14: MIOpenDriver ^pool -n 4",
+        "convfp61 -n 4",
+        "given the base argument 'convfp61' (did you mean convfp16?), wanted one of <bases>, at column 14: "
+        "MIOpenDriver ^convfp61 -n 4",
     ),
     (
         "conv -N 4",
@@ -305,6 +308,10 @@ WRONG = [
     ),
 ]
 UNSUPPORTED = [
+    ("pool -n 4", "given pool of MIOpenDriver, wanted one of conv, "),
+    ("newopfp16 -Q 4", "given newopfp16 of MIOpenDriver, wanted one of conv, "),
+    ("CBAInfer -n 4", "given fusion_mode 0, with batch normalisation, wanted one of 4, 5, 6"),
+    ("CBAInfer -F 4 -m 6", "given activMode 6, wanted one of 0, 1, 3, 4, 5, 7, 8, 9"),
     ("convint8 -F 2", "given convint8 and -F 2, wanted a forward direction: MIOpenDriver has no other of 8-bit"),
     ("conv -n $batch", "given $batch, wanted its value: no shell's variables are expanded"),
     ("${base} -n 4", "given ${base}, wanted its value: no shell's variables are expanded"),
@@ -320,7 +327,7 @@ UNSUPPORTED = [
 def test_wrong_lines(flags: str, message: str) -> None:
     with pytest.raises(PointedError) as error:
         miopen.problems(f"MIOpenDriver {flags}".strip())
-    assert error.value.one_line == message.replace("<bases>", "conv, convfp16, convbfp16, convint8, convfp8, convbfp8")
+    assert error.value.one_line == message.replace("<bases>", ", ".join(miopen.BASES))
 
 
 @pytest.mark.parametrize(("flags", "message"), UNSUPPORTED)

@@ -1,0 +1,119 @@
+"""Lines of MIOpen's find-db and perf-db as text: a key of the problem, `=`, and what was measured.
+
+    576-4-4-1x1-192-4-4-8-1x1-2x2-3x3-0-NCHW-FP32-F=ConvAsm1x1U:...
+
+The key is the problem as kernels see it (MIOpen, conv/problem_description.cpp): channels and size of the tensor that
+is read, the window, channels and size of the one that is written, the minibatch, paddings, strides, dilations, the
+bias, one layout or three, types and the direction. Backward, the first tensor is the gradient of the destination.
+
+Keys of later perf-dbs have no size of the second tensor (MIOpen issue 3367):
+
+    2x896x59x91x1x3x3x1x896x4x1x1x0x1x1x0x1x1x0x0x16xNCHWxBF16xB
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from convgen.ir.error import Unsupported
+from convgen.problem import miopen
+from convgen.problem.conv import Conv
+
+_SIZES = r"[0-9]{1,9}(?:-[0-9]{1,9}){2,3}"
+_PAIR = r"[0-9]{1,9}(?:x[0-9]{1,9}){1,2}"
+_LAYOUT = "[A-Z]+[a-z]?"
+_KEY = re.compile(
+    rf"(?<![\w.-])(?P<source>{_SIZES})-(?P<window>{_PAIR})-(?P<result>{_SIZES})-(?P<images>[0-9]{{1,9}})"
+    rf"-(?P<pads>{_PAIR})-(?P<strides>{_PAIR})-(?P<dilations>{_PAIR})-(?P<bias>[01])"
+    rf"-(?P<layouts>{_LAYOUT}(?:-{_LAYOUT}-{_LAYOUT})?)-(?P<types>[A-Z]+[0-9][A-Z0-9x]*)"
+    r"-(?P<direction>[FBW])(?P<more>(?:_[a-z]+[A-Z0-9]*)*)(?=[=\s]|$)"
+)
+
+_PERF_KEY = re.compile(
+    rf"(?<![\w.-])(?P<dims>[23])x(?P<numbers>[0-9]{{1,9}}(?:x[0-9]{{1,9}}){{19}})"
+    rf"x(?P<layouts>{_LAYOUT})x(?P<types>[A-Z]+[0-9][A-Z0-9]*)x(?P<direction>[FBW])(?=[=:\s]|$)"
+)
+
+#: types of a key -> base argument of MIOpenDriver
+_BASES = {
+    "FP32": "conv",
+    "FP16": "convfp16",
+    "BF16": "convbfp16",
+    "INT8": "convint8",
+    "INT8INT8INT32": "convint8",
+    "FP8": "convfp8",
+    "BFP8": "convbfp8",
+}
+
+
+def find(text: str) -> str | None:
+    """The line within a text, from its key on."""
+    found = _KEY.search(text) or _PERF_KEY.search(text)
+    return None if found is None else text[found.start() :]
+
+
+def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
+    """The convolution of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    found = _KEY.match(line) or _PERF_KEY.match(line)
+    assert found is not None, line
+    if found["types"] not in _BASES:
+        given = f"given {found['types'][:40]} in a key of MIOpen"
+        raise Unsupported(f"{given}, wanted one of {', '.join(_BASES)}", rule="types")
+    if re.search("[a-z]", found["layouts"]):
+        raise Unsupported(f"given {found['layouts']} in a key of MIOpen, wanted NCHW or NHWC", rule="vectorised-layout")
+    flags = _perf_flags(found) if found.re is _PERF_KEY else _flags(found)
+    layouts = (found["layouts"].split("-") * 3)[:3]
+    if found["direction"] != "F":
+        layouts.reverse()
+    flags += [f"{flag} {layout}" for flag, layout in zip(("-I", "-f", "-O"), layouts)]
+    flags.append(f"-F {'FBW'.index(found['direction']) * 2 or 1}")
+    return miopen.problems(f"MIOpenDriver {_BASES[found['types']]} {' '.join(flags)}", knobs)
+
+
+def _flags(found: re.Match[str]) -> list[str]:
+    """MIOpenDriver's flags of sizes. Raises Unsupported for tensors that are cast, and sizes that do not match."""
+    more = dict(re.findall(r"_(ci|cw|co|g)([A-Z0-9]*)", found["more"]))
+    if more.keys() - {"g"}:
+        raise Unsupported(f"given {found['more']} in a key of MIOpen, wanted tensors that are not cast", rule="cast")
+    read, written = ([int(size) for size in found[name].split("-")] for name in ("source", "result"))
+    (ic, *inputs), (oc, *outputs) = (read, written) if found["direction"] == "F" else (written, read)
+    windows, pads, strides, dilations = (_numbers(found[name]) for name in ("window", "pads", "strides", "dilations"))
+    if {len(each) for each in (inputs, outputs, windows, pads, strides, dilations)} != {len(inputs)}:
+        raise Unsupported(f"given {found[0][:60]} of 2 and of 3 dimensions, wanted as many of each", rule="db-sizes")
+    flags = [f"-n {found['images']} -c {ic} -k {oc} -g {more.get('g') or 1} -b {found['bias']} -_ {len(inputs)}"]
+    for axis, *each in zip("dhw"[3 - len(inputs) :], inputs, outputs, windows, pads, strides, dilations):
+        flags.append(_axis(axis, *each))
+    return flags
+
+
+def _perf_flags(found: re.Match[str]) -> list[str]:
+    """The flags of a key without the size of the second tensor, which strides leave open backward."""
+    read, h, w, d, *rest = _numbers(found["numbers"])
+    windows, written, images, tails = rest[:3], rest[3], rest[4], rest[5:]
+    pads, strides, dilations, (bias, groups) = tails[:3], tails[3:6], tails[6:9], tails[9:]
+    is_forward, count = found["direction"] == "F", int(found["dims"])
+    ic, oc = (read, written) if is_forward else (written, read)
+    flags = [f"-n {images} -c {ic} -k {oc} -g {groups} -b {bias} -_ {count}"]
+    for axis, size, k, p, s, dilation in list(zip("hwd", (h, w, d), windows, pads, strides, dilations))[:count]:
+        extent = (k - 1) * dilation + 1
+        if not is_forward and s != 1:
+            given = f"given stride {s} of {axis} in a key of MIOpen"
+            raise Unsupported(f"{given}, wanted 1: it does not tell the size of the image", rule="db-sizes")
+        i = size if is_forward else size - 1 - 2 * p + extent
+        flags.append(_axis(axis, i, (i + 2 * p - extent) // s + 1 if s else 0, k, p, s, dilation))
+    return flags
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(size) for size in text.split("x")]
+
+
+def _axis(axis: str, i: int, o: int, k: int, p: int, s: int, d: int) -> str:
+    """The flags of an axis. Raises Unsupported where the output does not follow from the others."""
+    wanted = (i + 2 * p - (k - 1) * d - 1) // s + 1 if s else 0
+    if o != wanted:
+        given = f"given {axis} of {i} and of {o} with a window of {k}, padding {p}, stride {s} and dilation {d}"
+        raise Unsupported(f"{given}, wanted {wanted} behind it, in a key of MIOpen", rule="db-sizes")
+    names = ("in", "fil", "pad", "conv_stride", "dilation")
+    return " ".join(f"--{name}_{axis} {size}" for name, size in zip(names, (i, k, p, s, d)))

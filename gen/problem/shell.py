@@ -1,0 +1,63 @@
+"""Command lines as logs have them: their words without quotes, up to what a shell does with the output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+Word = tuple[int, str]  #: the column of a word, and its text
+
+_WORD = re.compile(r"\S+")
+_QUOTES = re.compile("[\"'`]")
+_QUOTED = ("'", '"', "`")
+_EDGES = "\\(),"  #: what may stand around a command that is itself a part of a text
+_GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
+_END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more the command's
+_LAST = re.compile(r"(.*[^;&|\\])[;&|]+")  #: a last word that ends in an operator
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
+_BETWEEN = re.compile(r"&&|\|\||(?<![>&])[;|&](?![>&])")  #: operators between commands
+
+
+def words(line: str, is_program: Callable[[str], bool]) -> list[Word]:
+    """The words behind the first that calls a program, up to an operator or a redirection; none without such a word."""
+    found = [(match.start(), match[0]) for match in _WORD.finditer(line)]
+    first = next((number for number, (_, word) in enumerate(found) if is_program(called(word))), None)
+    behind = list[Word]()
+    quote = "" if first is None else found[first][1].lstrip(_EDGES)[:1]  # of a command that is quoted as a whole
+    for column, word in found[len(found) if first is None else first + 1 :]:
+        text = bare(word)
+        if _END.fullmatch(text):
+            break
+        last = _LAST.fullmatch(text)
+        if text:
+            behind.append((column + word.find(text[0]), last[1] if last else text))
+        is_closed = quote in _QUOTED and quote in word and word.count(quote) % 2
+        if last or is_closed:
+            break
+    return behind
+
+
+def bare(word: str) -> str:
+    """A word without quotes, and without the brackets and commas of a text around a command."""
+    text = _QUOTES.sub("", word).rstrip(_EDGES).removeprefix("$(")
+    return text.lstrip("(\\")
+
+
+def called(word: str) -> str:
+    """A bare word without what a log has put before it: `[rank0]:convfp16`."""
+    return _GLUED.sub("", bare(word))
+
+
+def is_variable(word: str) -> bool:
+    """Whether a word is the value of a shell's variable, which nobody here knows."""
+    return _VARIABLE.fullmatch(word) is not None
+
+
+def commands(line: str) -> Sequence[str]:
+    """The commands of a line between a shell's operators."""
+    return [part.strip() for part in _BETWEEN.split(line) if part.strip()]
+
+
+def is_prose(word: str) -> bool:
+    """Whether a word that stands in the place of a flag is one of a sentence: letters, perhaps with a mark behind."""
+    return re.fullmatch(r"[A-Za-z]+[.,:;!?]*|[-–—]+|[!?.:]+", word) is not None
