@@ -130,7 +130,7 @@ def _scalars(text: str, where: str) -> Scalars:
         return {}
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     numbers = isinstance(values, dict) and all(
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values.values()

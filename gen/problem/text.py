@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.problem import miopen
 
@@ -20,20 +19,8 @@ _JOINED = re.compile(r"\s*\\\s+")
 def text_of(path: Path) -> str:
     """The text of a file that somebody names. Raises UserError."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if stat.S_ISDIR(status.st_mode):
-                raise UserError(f"cannot read {path}: Is a directory")
-            if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"given {str(path)!r} that is a device or a pipe, wanted a batch file")
-            content = file.read(_BYTES + 1)
-        if len(content) > _BYTES:
-            raise UserError(f"given {str(path)!r} of more than {_BYTES >> 20} MiB, wanted a batch file")
-        return content.decode()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # not UTF-8, or a name that no file has
+        return untrusted.read(path, "a batch file", _BYTES).decode()
+    except UnicodeDecodeError:
         raise UserError(f"given {str(path)!r} that is not text, wanted a batch file") from None
 
 

@@ -19,6 +19,7 @@ import convgen as cg
 from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.ir.error import UserError
+from convgen.run import files
 from convgen.tune import registry, trials
 from convgen.tune.registry import Entry, Registry
 from convgen.tune.work import Task
@@ -129,14 +130,14 @@ def test_files_merge(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_interrupted_write_leaves_the_file_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("r").write_text(LINE + "\n")
-    write = Path.write_bytes
+    create = files._create
 
-    def half(path: Path, content: bytes) -> int:
-        write(path, content[: len(content) // 2])
+    def half(path: Path, content: bytes, replaced: Path) -> None:
+        create(path, content[: len(content) // 2], replaced)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", half)
+        patched.setattr(files, "_create", half)
         with pytest.raises(KeyboardInterrupt):
             registry.add(Path("r"), [Entry.parse(PRODUCT, "")])
     assert Path("r").read_text() == LINE + "\n"
