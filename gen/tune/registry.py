@@ -150,10 +150,11 @@ def read_or_begin(path: Path) -> Registry:
 
 def add(path: Path, entries: Iterable[Entry]) -> None:
     """Write entries in the place of what the file has for their problems. It is whole at any time, and several
-    processes may write it by turns. Raises UserError.
+    processes may write it by turns. Raises UserError, also for an entry that nobody could read back.
     """
+    checked = [Entry.parse(str(entry), "an entry to be kept") for entry in entries]
     with _alone(path) as held:
-        _write(held, read_or_begin(path).replaced(entries))
+        _write(held, read_or_begin(path).replaced(checked))
 
 
 def merge(path: Path, others: Iterable[Path]) -> None:
