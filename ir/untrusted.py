@@ -33,23 +33,27 @@ def opened(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOS
     tail = f", at {at}" if at else ""
     name = shown(os.fspath(path), 200)
     try:
+        _check_kind(os.stat(path), name, wanted, most, tail)  # opening a device may do something
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror}{tail}") from None
     except ValueError as error:  # a NUL in the name
         raise UserError(f"cannot read {name}: {error}{tail}") from None
     try:
-        status = os.fstat(number)
-        if stat.S_ISDIR(status.st_mode):
-            raise UserError(f"cannot read {name}: Is a directory{tail}")
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"given {name} that is a device or a pipe, wanted {wanted}{tail}")
-        if status.st_size > most:
-            raise UserError(f"given {name} of more than {_size(most)}, wanted {wanted}{tail}")
+        _check_kind(os.fstat(number), name, wanted, most, tail)  # it may be another file by now
         return open(number, "rb", buffering=0)
     except BaseException:
         os.close(number)
         raise
+
+
+def _check_kind(status: os.stat_result, name: str, wanted: str, most: int, tail: str) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"cannot read {name}: Is a directory{tail}")
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"given {name} that is a device or a pipe, wanted {wanted}{tail}")
+    if status.st_size > most:
+        raise UserError(f"given {name} of more than {_size(most)}, wanted {wanted}{tail}")
 
 
 def read(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOST_BYTES, at: str = "") -> bytes:

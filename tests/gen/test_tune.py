@@ -315,7 +315,8 @@ class Older:
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
-    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "wanted convgen VERSION, CHIP, in a worker's result"),
+    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given 9 fields"),
+    "a remark more": (entry(model=f"{MODEL}\n# mine"), "wanted convgen VERSION, CHIP, in a worker's result"),
     "a line in the problem": (entry(problem=f"{PROBLEM}\n{PROBLEM}"), "in a worker's result"),
     "a line in the config": (entry(config=f"{SMALL}\n{SMALL}"), "in a worker's result"),
     "a line in the target": (entry(target="gfx942\ngfx942"), "given target 'gfx942\\ngfx942'"),

@@ -113,7 +113,7 @@ def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInf
         name = entry["name"]
         if f".text.{name}" not in sections:
             given = shown(name)
-            raise SimulatorError(f"kernel {given!r} has no section .text.{given}")
+            raise SimulatorError(f"kernel '{given}' has no section .text.{given}")
         kernels[name] = _kernel(entry, sections[f".text.{name}"])
     return kernels
 
