@@ -253,7 +253,10 @@ Case = tuple[str, list[str]]
 
 
 def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
-    """A name and a command line for each hostile file and each command that reads one of its kind."""
+    """A name and a command line for each hostile file and each command that reads one of its kind; of the commands only
+    the first for what a file holds if not all of `NO_FILES` are asked for, since one reader serves all of them.
+    """
+    most = None if len(no_files) == len(NO_FILES) else 1
     record = json.loads((place / "k.launch.json").read_text())
     launch = ["--grid", "1", "--block", "64"]
     page = ["explain", "-o", f"{place}/page.html"]
@@ -285,15 +288,15 @@ def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
         for no_file in no_files:
             yield from each(suffix, no_file.__name__, no_file, commands)
     for name, content in ZEBINS.items():
-        yield from each(".zebin", name, text(content), readers[".zebin"])
+        yield from each(".zebin", name, text(content), readers[".zebin"][:most])
     for name, content in HSACOS.items():
-        yield from each(".hsaco", name, text(content), readers[".hsaco"])
+        yield from each(".hsaco", name, text(content), readers[".hsaco"][:most])
     for name, content in JSON.items():
-        yield from each(".launch.json", name, text(content), readers[".launch.json"])
+        yield from each(".launch.json", name, text(content), readers[".launch.json"][:most])
     for no_file in no_files:
         no_file(place / f"object.{no_file.__name__}")
         named = json.dumps({**record, "object": f"object.{no_file.__name__}"})
-        yield from each(".launch.json", f"object {no_file.__name__}", text(named), readers[".launch.json"][:2])
+        yield from each(".launch.json", f"object {no_file.__name__}", text(named), readers[".launch.json"][:most])
     dumps = {"scalars in scalars": "# convgen dump\n# target: gfx942\n# scalars: " + "[" * 100_000, "none": "\0" * 1000}
     for name, written in dumps.items():
         yield from each(".dump", name, text(written), readers[".dump"])
@@ -329,7 +332,7 @@ def test_each_command_refuses_each_hostile_file_soon(place: Path, count: int) ->
     outcomes = dict(zip(table, limited.run(list(table.values())), strict=True))
     wrong = {name: outcome for name, outcome in outcomes.items() if _fault(outcome)}
     assert not wrong, "\n".join(f"{name}: {_fault(outcome)}: {outcome['err'][:300]}" for name, outcome in wrong.items())
-    assert len(outcomes) > 200
+    assert len(outcomes) > 100
 
 
 def _fault(outcome: dict[str, Any]) -> str:
