@@ -44,22 +44,29 @@ _PATIENCE = 10  #: times as long by the clock, for the machine may be busy
 
 ROOMS = ("ir", "passes", "gen", "backends")
 
-#: Folder or file of the product -> the folders of the tests that judge it; of several rows the longest path holds.
+#: Folder or file of the product -> folders and files of tests that judge it; of several rows the longest path holds.
 JUDGES: dict[str, tuple[str, ...]] = {
     "ir": ("tests/ir",),
+    "ir/layout/distribution.py": ("tests/ir", "tests/backends/test_nested_atoms.py"),
     "ir/narrow.py": ("tests/passes", "tests/ir"),
     "passes": ("tests/passes",),
     "gen": ("tests/gen",),
     "gen/kernels": ("tests/gen", "tests/product"),
+    "gen/plan/shapes.py": ("tests/gen", "tests/product/test_types.py"),
+    "gen/problem/post_ops.py": ("tests/gen", "tests/product/test_epilogues.py"),
+    "gen/run/prepared.py": ("tests/gen", "tests/backends/amdgpu/test_launch_timing.py"),
+    "gen/run/ranges.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/tile": ("tests/tile", "tests/gen"),
     "backends": ("tests/backends",),
+    "backends/amdgpu/targets.py": ("tests/backends", "tests/gen/test_dumps.py"),
+    "backends/intel/analyze.py": ("tests/backends", "tests/product/test_hot_loop_xe.py"),
 }
 #: Simulators are judged by the faults that they find elsewhere.
 _LEFT_OUT = re.compile(r"/sim/|__init__|__main__")
 
 
 def judges(file: str) -> tuple[str, ...]:
-    """Return the folders of the tests that judge a file of the product, by its path from the root."""
+    """Return the folders and files of the tests that judge a file of the product, by its path from the root."""
     rows = [row for row in JUDGES if file == row or file.startswith(f"{row}/")]
     return JUDGES[max(rows, key=len)]
 
@@ -163,12 +170,14 @@ def _digest(*files: Path) -> str:
 
 
 def _test_files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+    where = ROOT / folder
+    return [where] if where.is_file() else sorted(where.rglob("*.py"))
 
 
 def measure(folder: str, jobs: int = 2) -> dict[str, float]:
-    """Run the fast tests of new and changed files of a test folder, add their lines to the map, and return the seconds
-    of each test of the folder that passes.
+    """Run the fast tests of what is new or changed in a folder or file of tests, and add their lines to the map.
+
+    Return the seconds of each test that passes.
     """
     where = STATE / folder.replace("/", ".")
     where.mkdir(parents=True, exist_ok=True)

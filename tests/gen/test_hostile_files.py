@@ -128,6 +128,10 @@ def segments(count: int) -> bytes:
 
 ZEBINS: dict[str, bytes] = {
     "aliases": zebin(bomb()),
+    "aliases where a number is printed": zebin(
+        bomb().replace("kernels: ", "value: &v ") + "kernels: [{name: k, execution_env: {simd_size: *v}}]\n",
+        (".text.k", 1, 0, bytes(16)),
+    ),
     "an alias of itself": zebin("kernels: &a [*a]\n"),
     "lists in lists": zebin("kernels: " + "[" * 100_000),
     "maps in maps": zebin("{a: " * 100_000),
