@@ -103,11 +103,12 @@ def _loader() -> type[yaml.SafeLoader]:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise ValueError(f"an alias in line {self.peek_event().start_mark.line + 1}, wanted none")
+                event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+                raise ValueError(f"an alias in line {event.start_mark.line + 1}, wanted none")
             self.nodes += 1
             if self.nodes > _MOST_NODES:
                 raise ValueError(f"more than {_MOST_NODES} values")
-            node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+            node: Any = super().compose_node(parent, index)
             if node.tag in _NUMBERS and len(node.value) > _MOST_DIGITS:
                 raise ValueError(f"a number of {len(node.value)} characters, wanted at most {_MOST_DIGITS}")
             return node

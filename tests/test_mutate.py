@@ -62,9 +62,9 @@ def test_a_file_is_judged_by_tests_that_import_it() -> None:
     """If any test imports a module, the module's row names such a test or its folder: that was written for it."""
     importers: dict[str, set[str]] = {}
     for room in sorted((ROOT / "tests").iterdir()):
-        for file in room.rglob("test_*.py"):
-            for name in imported(file):
-                importers.setdefault(name, set()).update((f"tests/{room.name}", str(file.relative_to(ROOT))))
+        for test in room.rglob("test_*.py"):
+            for name in imported(test):
+                importers.setdefault(name, set()).update((f"tests/{room.name}", str(test.relative_to(ROOT))))
     wrong = {}
     for name, path in MODULES.items():
         file, by = str(path.relative_to(ROOT)), importers.get(name, set())

@@ -16,6 +16,7 @@ from convgen.backends.amdgpu import assemble as amd
 from convgen.backends.intel import assemble as intel
 from convgen.commands import cli, session
 from convgen.ir.error import UserError
+from convgen.run import files
 
 CONV = ["conv", "mb1ic16ih4oc16kh1ph0", "--dir", "FWD_D", "--dt", "f16"]
 

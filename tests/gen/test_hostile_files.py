@@ -295,8 +295,8 @@ def cases(place: Path, no_files: Sequence[Maker] = NO_FILES) -> Iterator[Case]:
         yield from each(".zebin", name, text(content), readers[".zebin"][:most])
     for name, content in HSACOS.items():
         yield from each(".hsaco", name, text(content), readers[".hsaco"][:most])
-    for name, content in JSON.items():
-        yield from each(".launch.json", name, text(content), readers[".launch.json"][:most])
+    for name, said in JSON.items():
+        yield from each(".launch.json", name, text(said), readers[".launch.json"][:most])
     for no_file in no_files:
         no_file(place / f"object.{no_file.__name__}")
         named = json.dumps({**record, "object": f"object.{no_file.__name__}"})

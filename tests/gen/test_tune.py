@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -335,7 +335,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a time that is none": (attrs.evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
     "a bound of two lines": (attrs.evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
     "a config that is none": (attrs.evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),
-    "times that are no tuple": (attrs.evolve(RIGHT, timed=3), "given a result from a worker that is damaged"),
+    "times that are no tuple": (
+        Result(RIGHT.entry, cast("Any", 3), 0.5),
+        "given a result from a worker that is damaged",
+    ),
     "seconds that are none": (attrs.evolve(RIGHT, seconds=NAN), "given nan seconds from a worker"),
     "another type": (Older(), "given a Older from a worker, wanted a result"),
     "nothing": (None, "given a NoneType from a worker, wanted a result"),
