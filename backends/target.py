@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
+from convgen.ir import untrusted
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
@@ -139,9 +140,6 @@ def timer(content: bytes, where: str) -> Any:
     return import_module(_TIMERS[_machine(content)])
 
 
-_MOST_READ = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
-
-
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
     _module(path, _READERS)  # the name is looked at first
@@ -180,15 +178,8 @@ def _module(path: Path, by_suffix: Mapping[str, str]) -> ModuleType:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file that somebody hands over. Raises UserError; also for one without end, as devices are."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_READ + 1)
-    except (OSError, ValueError) as error:  # the latter at a NUL
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > _MOST_READ:
-        raise UserError(f"given {path} of more than {_MOST_READ} bytes, wanted a shorter file")
-    return content
+    """The content of a file of code that somebody hands over. Raises UserError for what is no regular file."""
+    return untrusted.read(path, "a file of code")
 
 
 def names() -> tuple[str, ...]:

@@ -25,10 +25,12 @@ import attrs
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import Executed, LaunchProfile, Step
+from convgen.ir import untrusted
 from convgen.ir.record import define, frozen
 from convgen.run.files import write_all
 
 _VERSION = "3.0.0"  #: of the tool whose files these are
+_MOST_SOURCE = 1 << 24  #: bytes of a source file that is copied
 _GFXIP = 9  #: the major version of all CDNA
 _ENGINE = _UNIT = 0
 _CODE_OBJECT = 1  #: its number; 0 means that nobody knows the code
@@ -131,7 +133,7 @@ def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Itera
     for name, content in contents.items():
         yield name, json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     for source, name in sources.items():
-        yield name, (beside / source).read_bytes()
+        yield name, untrusted.read(beside / source, "a source file", _MOST_SOURCE)
 
 
 # ---------------------------------------------------------------- waves
@@ -330,7 +332,8 @@ def _table(launch: LaunchProfile, kernel: KernelAnalysis) -> str:
 def _sources(kernel: KernelAnalysis, beside: Path) -> dict[str, str]:
     """Files that debug information names and that are there -> the names of their copies."""
     named = sorted({source.rpartition(":")[0] for source in kernel.sources.values()})
-    there = [name for name in named if (beside / name).is_file()]
+    files = [name for name in named if (beside / name).is_file()]
+    there = [name for name in files if (beside / name).stat().st_size <= _MOST_SOURCE]
     return {name: f"source_{n}_{PurePath(name).name}" for n, name in enumerate(there)}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from convgen.commands.workers import Died
 from convgen.ir.error import UserError
+from convgen.ir.untrusted import shown
 
 _SECONDS = 10  #: for which a scheduler may be silent
 
@@ -29,6 +30,9 @@ def run(work: Callable[[Any], Any], items: Sequence[Any], address: str) -> Gener
         numbers = {client.submit(work, item, pure=False): number for number, item in enumerate(items)}
         for future in as_completed(numbers):
             failed = future.exception()
-            yield numbers[future], future.result() if failed is None else Died(f"failed: {failed}")
+            yield (
+                numbers[future],
+                future.result() if failed is None else Died(f"failed: {shown(' '.join(str(failed).split()), 500)}"),
+            )
     finally:
         client.close()

@@ -18,9 +18,9 @@ import json
 import math
 from pathlib import Path
 
-from convgen.backends import target as targets
 from convgen.commands.steps import check_names, steps
 from convgen.driver import Build, Options, build, wrap
+from convgen.ir import untrusted
 from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, visible
 from convgen.ir.mutate import postorder
@@ -34,6 +34,7 @@ from convgen.run.abi import Scalars
 
 _MAGIC = "# convgen dump"
 _DEEPEST = 120  #: nodes inside one another; passes recurse a few frames a node
+_MOST_BYTES = 1 << 26  #: of a file
 _MOST_NODES = 1 << 20  #: of a kernel, one that stands at several places counted so often
 _KEYS = ("target", "after", "problem", "config", "disable", "scalars")
 
@@ -55,7 +56,7 @@ def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
 def read(path: Path, options: Options | None = None) -> Build:
     """The program that a dump file goes on with; other kernels of its problem are built anew. Raises UserError."""
     try:
-        text = targets.read(path).decode()
+        text = untrusted.read(path, "a dump file", _MOST_BYTES).decode()
     except UnicodeDecodeError:
         raise UserError(f"given {path} that is not text, wanted a dump file") from None
     values = _header(text, path.name)
@@ -130,7 +131,7 @@ def _scalars(text: str, where: str) -> Scalars:
         return {}
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     numbers = isinstance(values, dict) and all(
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values.values()

@@ -164,6 +164,7 @@ def check(problem: Problem, target: str) -> None:
 def make(options: argparse.Namespace, problem: Problem) -> Code:
     """The code of a problem."""
     from convgen.backends import target as targets
+    from convgen.commands import session
 
     targets.get(options.target)
     if problem.is_empty:
@@ -175,8 +176,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
     tool = targets.get(options.target).assembled_by()
     key = key_of(problem, options.target, config, options.disable, options.debug, tool)
-    cache = Cache()
-    code = cache.get(key, problem)
+    cache = Cache(session.complain)
+    code = cache.get(key, problem, options.target)
     if code is None:
         code = _built(options, problem)
         cache.add(key, code)

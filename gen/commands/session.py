@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
+_LONGEST = 2000  #: characters of a message; what a file made longer is cut in the middle
 _MUCH = 1 << 30  #: bytes of memory that one wants to know of before
 
 
@@ -77,7 +78,9 @@ def complain(text: str) -> None:
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.split())
+    """One line of a message, of which both ends are kept if a hostile name or number has made it long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
 
 
 def on_terminal() -> bool:

@@ -26,6 +26,7 @@ TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
 
 _DRIVERS = ("conv", "matmul")
 _CONFIGS = 8
+_MOST_LINES = 100  #: of what a worker tells of an internal error
 _PRELOAD = ("convgen.tune.work", "convgen.profile.launches")
 
 Row = dict[str, Any]
@@ -165,10 +166,25 @@ def _coming(
             elif isinstance(answer, workers.Died):
                 text = f"internal error: the worker process {answer.how}"
                 yield at, _refused(options, requests[at], session.INTERNAL, text)
-            elif isinstance(answer, tuple):
-                yield at, _refused(options, requests[at], *answer)
             else:
-                yield at, answer
+                yield at, _answered(options, requests[at], tasks[turn], answer)
+
+
+def _answered(options: argparse.Namespace, request: Request, task: Task, answer: object) -> Row | Result:
+    """A worker's answer, which may have come from another machine, as a result for the registry or a row that says why
+    there is none.
+    """
+    from convgen.ir.untrusted import shown
+    from convgen.tune.work import checked
+
+    match answer:
+        case (session.WRONG | session.REFUSED | session.INTERNAL as code, str(text)):
+            lines = [shown(line, 2000) for line in text.split("\n")[:_MOST_LINES]]
+            return _refused(options, request, code, "\n".join(lines))
+    try:
+        return checked(task, answer)
+    except Exception as error:
+        return _refused(options, request, *session.failure(error))
 
 
 def _answers(options: argparse.Namespace, tasks: Sequence[Task]) -> Generator[tuple[int, Any], None, None]:

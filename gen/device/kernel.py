@@ -44,7 +44,7 @@ class Program:
             name, record, content, problem = str(code.problem or code.name), code.record, code.object, code.problem
         else:
             path = Path(code)
-            name, record = path.name, LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+            name, record = path.name, LaunchRecord.read(path)
             content = None if record.object is None else targets.read(path.parent / record.object)
             problem = None if record.problem is None else parse_problem(record.problem)
             if problem is not None:

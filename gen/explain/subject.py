@@ -187,7 +187,7 @@ def of_record(path: Path, scalars: Mapping[str, int], chip: str | None = None, g
 
     Raises UserError.
     """
-    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
+    record = LaunchRecord.read(path).with_scalars(scalars)
     if record.object is None or not record.launches:
         raise UserError(f"given {path.name} without {'a code object' if record.launches else 'launches'}, wanted some")
     file = path.parent / record.object

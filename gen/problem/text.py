@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import os
 import re
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.problem import driver_lines, lines
 
@@ -24,32 +23,33 @@ _JOINED = re.compile(r"\s*\\\s+")
 
 def text_of(path: Path) -> str:
     """The text of a file that somebody names, or of the standard input, `-`. Raises UserError."""
-    name = "the standard input" if path == STDIN else repr(str(path))
+    content = _content(path)
+    is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and len(content) > 2
     try:
-        content = _content(path, name)
-        if len(content) > _BYTES:
-            raise UserError(f"given {name} of more than {_BYTES >> 20} MiB, wanted a batch file")
-        is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and len(content) > 2
         return content.decode("utf-16" if is_wide else "utf-8-sig")
+    except ValueError:
+        raise UserError(f"given {_name(path)} that is not text, wanted a batch file") from None
+
+
+def _content(path: Path) -> bytes:
+    """At most `_BYTES` of a regular file or of a stream that a shell connects."""
+    if not (path == STDIN or _STREAMS.fullmatch(str(path))):
+        return untrusted.read(path, "a batch file", _BYTES)
+    try:
+        if path in (STDIN, Path("/dev/stdin")):
+            content = sys.stdin.buffer.read(_BYTES + 1)
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(_BYTES + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:  # not UTF-8, or a name that no file has
-        raise UserError(f"given {name} that is not text, wanted a batch file") from None
+    if len(content) > _BYTES:
+        raise UserError(f"given {_name(path)} of more than {_BYTES >> 20} MiB, wanted a batch file")
+    return content
 
 
-def _content(path: Path, name: str) -> bytes:
-    """As much of a file as is read, and a byte more if there is one."""
-    if path == STDIN or str(path) == "/dev/stdin":
-        return sys.stdin.buffer.read(_BYTES + 1)
-    is_stream = _STREAMS.fullmatch(str(path)) is not None
-    opened = os.open(path, os.O_RDONLY | (0 if is_stream else os.O_NONBLOCK))
-    with open(opened, "rb") as file:
-        mode = os.fstat(opened).st_mode
-        if stat.S_ISDIR(mode):
-            raise UserError(f"cannot read {path}: Is a directory")
-        if not (stat.S_ISREG(mode) or (is_stream and stat.S_ISFIFO(mode))):
-            raise UserError(f"given {name} that is a device or a pipe, wanted a batch file")
-        return file.read(_BYTES + 1)
+def _name(path: Path) -> str:
+    return "the standard input" if path == STDIN else repr(str(path))
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:

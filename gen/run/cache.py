@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.run.code import Code, KernelCost
 from convgen.run.record import LaunchRecord
+from convgen.run.schema import Entry
 from convgen.run.store import Store
 
 if TYPE_CHECKING:
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 VARIABLE, OFF = "CONVGEN_CACHE", "off"
 _KIND, _KNOB = "code", VARIABLE
+_FILE = "code.sqlite"
+_MOST_COUNT = 1 << 24  #: of registers, and of bytes of shared memory
 _MOST_BYTES = 1 << 29  #: a file that has grown beyond begins anew
+_told: set[str] = set()  #: notes of this process
 _PACKAGES = ("gen", "ir", "passes", "backends")
 
 
@@ -37,33 +43,74 @@ def folder() -> Path:
 
 
 class Cache:
-    """The code that was compiled before. Where no file can be kept, it is empty and stays so."""
+    """The code that was compiled before, in a folder and a file that only we can write: what they hold is executed.
 
-    def __init__(self) -> None:
+    No fault of the folder or the file makes a command fail. `tell` is told once a process why the cache is not used.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda note: None) -> None:
         self._store: Store | None = None
+        self._tell = tell
         if os.environ.get(VARIABLE) == OFF:
             return
         try:
-            folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._store = Store(folder() / "code.sqlite", _KNOB)
+            place = folder()
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except (OSError, RuntimeError, ValueError) as error:  # no home; a NUL in the name
+            if os.environ.get(VARIABLE):
+                self._give_up(getattr(error, "strerror", None) or str(error))
+            return
+        try:
+            if (why := _distrusted(place)) is not None:
+                self._give_up(why)
+                return
+            self._store = Store(place / _FILE, _KNOB)
             if self._store.size > _MOST_BYTES:
                 self._store.clear()
-        except (OSError, RuntimeError, UserError):
-            if os.environ.get(VARIABLE):
-                raise UserError(f"cannot keep a cache in {folder()}, at {VARIABLE}") from None
+        except (OSError, UserError) as error:
+            self._give_up(str(error))
 
-    def get(self, key: str, problem: Problem) -> Code | None:
-        """The code of a key, but for its tiles; None if there is none that can be read."""
+    def _give_up(self, why: str) -> None:
+        """Go on without the cache, and say so once."""
+        self._store = None
+        given = os.environ.get(VARIABLE) or folder()
+        note = f"note: the cache in {given} is not used: {why}; {VARIABLE} names another folder, or is {OFF}"
+        if note not in _told:
+            _told.add(note)
+            self._tell(note)
+
+    def get(self, key: str, problem: Problem, target: str) -> Code | None:
+        """The code of a key for a target, but for its tiles; None if there is none that can be read."""
         try:
             found = None if self._store is None else self._store.get(_KIND, key)
-            return None if found is None else _thawed(found, problem)
-        except (UserError, ValueError, KeyError, TypeError, AttributeError):
+            code = None if found is None else _thawed(found, problem)
+        except (UserError, ValueError, RecursionError):
             return None
+        return code if code is not None and code.target == target else None
 
     def add(self, key: str, code: Code) -> None:
         """Keep code."""
-        if self._store is not None:
-            self._store.add(_KIND, key, _frozen(code))
+        try:
+            if self._store is not None:
+                self._store.add(_KIND, key, _frozen(code))
+        except UserError as error:
+            self._give_up(str(error))
+
+
+def _distrusted(place: Path) -> str | None:
+    """Return why a folder, or a file of sqlite's in it, may hold what others wrote; None if only we can write them."""
+    for path in (place, *(place / f"{_FILE}{suffix}" for suffix in ("", "-journal", "-wal", "-shm"))):
+        try:
+            status = path.stat() if path == place else path.lstat()
+        except FileNotFoundError:
+            continue
+        if not (stat.S_ISDIR if path == place else stat.S_ISREG)(status.st_mode):
+            return f"{path} is no {'folder' if path == place else 'regular file'}"
+        if status.st_uid != os.geteuid():
+            return f"{path} belongs to another user (uid {status.st_uid})"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write {path} (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
 
 
 def key_of(problem: Problem, target: str, config: str | None, disable: Sequence[str], debug: bool, tool: str) -> str:
@@ -104,16 +151,38 @@ def _frozen(code: Code) -> bytes:
 
 
 def _thawed(content: bytes, problem: Problem) -> Code:
+    """The code of an entry. Raises UserError for one that is not as `_frozen` makes them."""
     line, _, rest = content.partition(b"\n")
-    head = json.loads(line)
+    head = Entry.parse(line.decode(errors="replace"), "the cache")
+    record = LaunchRecord.from_json(head["record"].text(), "the cache")
+    kernels = {name: _cost(cost) for name, cost in _named(head["kernels"], "kernel").items()}
+    if set(kernels) != {launch.kernel for launch in record.launches}:
+        raise head["kernels"].error("the kernels that the record launches")
     return Code(
         problem,
-        head["target"],
-        head["config"],
-        head["asm"],
-        rest if head["object"] else None,
-        LaunchRecord.from_json(head["record"], "the cache"),
-        {name: KernelCost(registers, shared_bytes) for name, (registers, shared_bytes) in head["kernels"].items()},
+        head["target"].text(),
+        head["config"].text(empty=True),
+        head["asm"].text(empty=True),
+        rest if head["object"].flag() else None,
+        record,
+        kernels,
         {},
-        listings=head["listings"],
+        listings={name: listing.text(empty=True) for name, listing in _named(head["listings"], "listing").items()},
     )
+
+
+def _named(entry: Entry, what: str) -> dict[str, Entry]:
+    """The entries of an object whose keys name files that a command writes."""
+    if not isinstance(entry.value, dict):
+        raise entry.error("an object")
+    for name in entry.value:
+        check_name(name, what)
+    return {name: entry[name] for name in entry.value}
+
+
+def _cost(entry: Entry) -> KernelCost:
+    registers, shared_bytes = entry.items(2)
+    if not isinstance(registers.value, dict):
+        raise registers.error("an object")
+    counts = {name: registers[name].integer(0, _MOST_COUNT) for name in registers.value}
+    return KernelCost(counts, shared_bytes.integer(0, _MOST_COUNT))

@@ -7,6 +7,7 @@ gives, which hidden ones are not. A pointer that is not given is null: compilers
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -21,7 +22,7 @@ from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parame
 from convgen.ir import types
 from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
-from convgen.run import reference
+from convgen.run import npy, reference
 from convgen.run.files import write_all
 from convgen.run.verify import Executor, Outcome
 
@@ -208,10 +209,9 @@ def _array(text: str, name: str) -> Array:
 def _loaded(path: Path, name: str) -> Array:
     if path.suffix != ".npy":
         raise UserError(f"given {name}={path}, wanted FILE.npy, TYPE:DIMS (such as f32:64x64) or zeros:TYPE:DIMS")
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError) as error:
-        raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    return np.ascontiguousarray(array)
+
+    def check(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+        if math.prod(shape) * dtype.itemsize > _MOST_BYTES:
+            raise UserError(f"given {name}={path}, wanted at most {_MOST_BYTES} bytes")
+
+    return np.ascontiguousarray(npy.load(path, check))

@@ -47,7 +47,8 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
 def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
     """Write every file, each complete, with the folders they need, or nothing. Raises UserError, naming the knob.
 
-    A link stays one, to what is written; what is there and no file, a device or a pipe, stays as it is.
+    A link of ours stays one, to what is written; one of somebody else is refused. A device or a pipe stays as it is. A
+    file that is replaced keeps its permissions.
     """
     ready: dict[Path, tuple[Path, Path]] = {}  #: where each is to be, and where it is made
     placed: list[Path] = []
@@ -55,14 +56,14 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
     at = Path()
     try:
         for at, content in contents.items():
-            place = Path(os.path.realpath(at)) if at.is_symlink() else at
+            place = _target(at)
             folders[:0] = [folder for folder in (place.parent, *place.parent.parents) if not folder.exists()]
             place.parent.mkdir(parents=True, exist_ok=True)
             if at.exists() and not at.is_file():
                 raise OSError(0, "is a directory" if at.is_dir() else "is a device or a pipe")
-            made = place.with_name(f".{place.name}.{os.getpid()}")
+            made = place.with_name(f".convgen-{os.urandom(12).hex()}")  # a name that nobody can plant a link at
             ready[at] = place, made
-            made.write_bytes(content)
+            _create(made, content, place)
         for at in ready:
             place, made = ready[at]
             made.replace(place)
@@ -79,3 +80,27 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
         named = getattr(error, "filename", None)
         where = at if named is None or named in map(str, ready.get(at, ())) else named
         raise UserError(f"cannot write {where}: {getattr(error, 'strerror', None) or error}, at {knob}") from None
+
+
+def _target(at: Path) -> Path:
+    """Return the file that is to be written at a path, behind a link if one is there.
+
+    Raises OSError for a link that neither we nor the owner of its folder made, which Linux does not follow in folders
+    that anybody may write, such as /tmp (protected_symlinks in proc_sys_fs(5)).
+    """
+    if not at.is_symlink():
+        return at
+    if at.lstat().st_uid not in (os.geteuid(), at.parent.stat().st_uid):
+        raise OSError(0, "is a link that another user made")
+    return Path(os.path.realpath(at))
+
+
+def _create(path: Path, content: bytes, replaced: Path) -> None:
+    """Write a file that is not there yet, with the permissions of the file that it will replace, if there is one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    kept = replaced.stat().st_mode & 0o777 if replaced.exists() else None
+    number = os.open(path, flags, 0o666 if kept is None else 0o600)
+    with open(number, "wb") as file:
+        if kept is not None:
+            os.fchmod(number, kept)
+        file.write(content)

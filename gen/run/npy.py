@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
 from convgen.ir.error import UserError
+from convgen.ir.untrusted import opened, shown
 from convgen.run import reference
 from convgen.run.files import write_all
 from convgen.run.record import Buffer, LaunchRecord
 from convgen.run.reference import Array
+
+Check: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], None]
+
+_MOST_FILE = 1 << 36  #: bytes; what a run takes of memory is bounded by the record's tensors
+_MOST_HEADER = 10_000  #: bytes, as numpy limits what it parses
 
 
 def inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
@@ -30,26 +38,52 @@ def inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
 def _load(path: Path, buffer: Buffer) -> Array:
     """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
     wanted = reference.numpy_type(buffer.tensor.dtype)
+
+    def check(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+        if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+            given = f"{shown(dtype)}{list(shape)[:12]} in {path}"
+            raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+
+    array = load(path, check)
+    return array.view(wanted) if array.dtype == _stored(wanted) else array
+
+
+def load(path: Path, check: Check) -> Array:
+    """Return the array of an `.npy` file. `check` sees shape and type before anything of that size is allocated.
+
+    Raises UserError for what is no regular file, an archive, pickled objects, a header that is longer than any array
+    needs, and fewer bytes than the header promises.
+    """
     try:
-        with path.open("rb") as file:
+        with opened(path, "an .npy file", _MOST_FILE) as file:
             shape, dtype = _npy_header(file)
-            if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
-                given = f"{dtype}{list(shape)[:12]} in {path}"
-                raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
+            check(shape, dtype)
+            size, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            if size > there:
+                raise ValueError(f"its header promises {shown(size, 30)} bytes and {there} follow")
             file.seek(0)
             array: Array = np.load(file, allow_pickle=False)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
-        raise UserError(f"given {path} that is not an .npy file: {error}") from None
-    return array.view(wanted) if array.dtype == _stored(wanted) else array
+    except (ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError, OverflowError) as error:
+        reason = shown(" ".join(str(error).split()), 200)
+        raise UserError(f"given {path} that is not an .npy file: {reason}") from None
+    return array
 
 
 def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
     """Shape and type of the array in a file, which is read no further."""
     version = np.lib.format.read_magic(file)
+    start, width = file.tell(), 2 if version == (1, 0) else 4
+    if int.from_bytes(file.read(width), "little") > _MOST_HEADER:
+        raise ValueError(f"a header of more than {_MOST_HEADER} bytes")
+    file.seek(start)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
+    if any(size < 0 for size in shape):
+        raise ValueError("a negative size")
+    if dtype.hasobject:
+        raise ValueError("it holds objects of Python, not numbers")
     return shape, dtype
 
 

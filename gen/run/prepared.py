@@ -30,7 +30,7 @@ def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
     """What a launch record says, with other values of scalars that a host may choose; inputs are filled where it
     carries a problem. Raises UserError.
     """
-    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name).with_scalars(scalars)
+    record = LaunchRecord.read(path).with_scalars(scalars)
     content = None if record.object is None else targets.read(path.parent / record.object)
     return of_launches(record, content, path.name)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import attrs
 import numpy as np
 
 from convgen.backends.simulation import KernelArg, LaunchRequest
-from convgen.ir import types
+from convgen.ir import types, untrusted
 from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
@@ -209,6 +210,12 @@ class LaunchRecord:
         problem = {} if self.problem is None else {"problem": self.problem}
         launches = [_launch_json(launch) for launch in self.launches]
         return json.dumps({**problem, "target": self.target, "object": self.object, "launches": launches}, indent=2)
+
+    @classmethod
+    def read(cls, path: Path) -> LaunchRecord:
+        """The record in a file. Raises UserError."""
+        content = untrusted.read(path, "a launch record", untrusted.MOST_RECORD)
+        return cls.from_json(content.decode(errors="replace"), path.name)
 
     @classmethod
     def from_json(cls, text: str, where: str = "launch record") -> LaunchRecord:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
+from convgen.ir.untrusted import shown
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -28,16 +29,15 @@ class Entry:
         try:
             return cls(json.loads(text), where)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"given {where} that is not JSON: {error}") from None
+            raise UserError(f"given {where} that is not JSON: {shown(error, 200)}") from None
 
     @property
     def place(self) -> str:
         return f"{self.path} of {self.file}" if self.path else self.file
 
     def error(self, wanted: str) -> UserError:
-        given = json.dumps(self.value)
-        shown = given if len(given) <= 40 else f"{given[:37]}..."
-        return UserError(f"given {shown}, wanted {wanted}, at {self.place}")
+        given = shown(json.dumps(self.value), 40)
+        return UserError(f"given {given}, wanted {wanted}, at {self.place}")
 
     def __getitem__(self, key: str) -> Entry:
         if not isinstance(self.value, dict):

@@ -17,6 +17,7 @@ from convgen.ir.error import UserError
 _APPLICATION = 0x63766E67  #: by which sqlite files of convgen are known (PRAGMA application_id)
 SEAL = 16  #: bytes before a value
 _SECONDS = 30.0  #: for which one process waits until another has written
+_MOST_VALUE = 1 << 28  #: bytes of a value
 _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
 
 
@@ -36,14 +37,16 @@ class Store:
             raise
 
     def _prepare(self) -> None:
+        self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
+        self._db.execute("PRAGMA trusted_schema = OFF")
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        if not application:
-            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if tables:
-                raise self._foreign()
-            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        elif application != _APPLICATION:
+        schema = self._db.execute("SELECT type, sql FROM sqlite_master LIMIT 2").fetchall()
+        if application not in (0, _APPLICATION) or (schema and not application):
             raise self._foreign()
+        if schema not in ([], [(b"table", _TABLE.replace(" IF NOT EXISTS", "").encode())]):
+            raise self._foreign()  # a view or a trigger of somebody else's may run without end
+        if not application:
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute(_TABLE)
 

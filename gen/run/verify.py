@@ -230,7 +230,7 @@ def run_record(
     values of arguments that a host may choose. The device `on`, if given, executes in place of the simulator. Raises
     UserError.
     """
-    record = LaunchRecord.from_json(targets.read(path).decode(errors="replace"), path.name)
+    record = LaunchRecord.read(path)
     record = record.with_scalars(scalars) if scalars else record
     code_object = None if record.object is None else targets.read(path.parent / record.object)
     if not record.launches:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,6 +20,7 @@ import attrs
 
 from convgen import __version__
 from convgen.backends import target as targets
+from convgen.ir import untrusted
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
 from convgen.plan.config import Config
@@ -32,7 +32,7 @@ _BETWEEN = " | "
 _HEADER = "# convgen registry: target | problem | config | time by the model | of which convgen and chip"
 _TIME = re.compile(r"([0-9]{1,9}\.[0-9]{3}) us")
 _MODEL = re.compile(r"convgen [\w.+-]+, [\w.+-]+")
-_MOST_BYTES = 1 << 26  #: of a file
+_MOST_BYTES = 1 << 23  #: of a file
 
 Key = tuple[str, str]
 
@@ -133,22 +133,14 @@ def _time(entry: Entry) -> float:
 def read(path: Path) -> Registry:
     """The registry in a file. Raises UserError."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-            raise UserError(f"given {path} that is a device or a pipe, wanted a registry, at {KNOB}")
-        if status.st_size > _MOST_BYTES:
-            raise UserError(f"given {path} of more than {_MOST_BYTES >> 20} MiB, wanted a registry, at {KNOB}")
-        return _parsed(path, status.st_mtime_ns, status.st_size)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}, at {KNOB}") from None
-    except ValueError:  # not UTF-8, or a name that no file has
+        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, KNOB), str(path))
+    except UnicodeDecodeError:
         raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {KNOB}") from None
 
 
 @lru_cache(maxsize=8)
-def _parsed(path: Path, time: int, size: int) -> Registry:
-    """Of a file as it was at a time."""
-    return Registry.parse(path.read_text("utf-8"), str(path))
+def _parsed(content: bytes, name: str) -> Registry:
+    return Registry.parse(content.decode(), name)
 
 
 def read_or_begin(path: Path) -> Registry:
@@ -158,10 +150,11 @@ def read_or_begin(path: Path) -> Registry:
 
 def add(path: Path, entries: Iterable[Entry]) -> None:
     """Write entries in the place of what the file has for their problems. It is whole at any time, and several
-    processes may write it by turns. Raises UserError.
+    processes may write it by turns. Raises UserError, also for an entry that nobody could read back.
     """
+    checked = [Entry.parse(str(entry), "an entry to be kept") for entry in entries]
     with _alone(path) as held:
-        _write(held, read_or_begin(path).replaced(entries))
+        _write(held, read_or_begin(path).replaced(checked))
 
 
 def merge(path: Path, others: Iterable[Path]) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from time import perf_counter
 from typing import Any
 
 import attrs
 
+from convgen import __version__
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.record import frozen
+from convgen.ir.untrusted import shown
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
+from convgen.profile.chips import CHIPS
 from convgen.tune import trials
 from convgen.tune.registry import Entry
 
+_BOUND = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")  #: a pipe, a level of memory or `latency`
+_MOST_TIME = 1e9  #: microseconds or seconds
 _ONE_AT_A_TIME = threading.Lock()  #: kernels are built from nodes that a process shares; Dask has threads
 
 
@@ -48,6 +54,43 @@ class Result:
     @property
     def chosen(self) -> Timed:
         return self.timed[0]
+
+
+def checked(task: Task, answer: object) -> Result:
+    """Return what a worker has answered to a task, if this convgen could have answered so.
+
+    Workers of a cluster may be of another version, or anybody's. Raises UserError for an answer of another type, for
+    another task, by another convgen, of a chip that the target does not have, or whose times are none.
+    """
+    try:
+        if type(answer) is not Result:
+            raise UserError(f"given a {shown(type(answer).__name__)} from a worker, wanted a result")
+        timed = tuple(_checked_time(each) for each in answer.timed)
+        entry = Entry.parse(str(answer.entry), "a worker's result")
+        if entry.key != (task.target, task.problem):
+            given = f"the problem {shown(entry.problem)} on {entry.target}"
+            raise UserError(f"given {given} from a worker, wanted {task.problem} on {task.target}")
+        models = [f"convgen {__version__}, {chip.name}" for chip in CHIPS.values() if chip.target == task.target]
+        if entry.model not in models:
+            raise UserError(f"given a time by {entry.model!r} from a worker, wanted {' or '.join(models)}")
+        best = min(timed, key=lambda each: each.us, default=None)
+        if best is None or (entry.config, entry.us) != (best.config, round(best.us, 3)):
+            raise UserError("given an entry from a worker that is not the quickest of its configs, wanted that one")
+        if not _is_time(answer.seconds):
+            raise UserError(f"given {shown(answer.seconds)} seconds from a worker, wanted a number from 0")
+        return Result(entry, timed, answer.seconds)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:  # objects of another version
+        raise UserError(f"given a result from a worker that is damaged: {shown(error, 200)}") from None
+
+
+def _checked_time(timed: Timed) -> Timed:
+    if type(timed) is not Timed or not _BOUND.fullmatch(timed.bound) or not _is_time(timed.us):
+        raise UserError(f"given {shown(timed, 200)} from a worker, wanted a config, its time and its bound")
+    return Timed(str(Config.parse(timed.config)), timed.us, timed.bound)
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < _MOST_TIME  # type: ignore[operator]  # also False for NaN
 
 
 def perform(task: Task) -> Result:

@@ -151,7 +151,7 @@ REFUSED = [
         "given --resume /dev/full that is a device or a pipe, wanted a file",
     ),
     (["file", "--timeout", "0"], "given '0', wanted an integer from 1, at --timeout"),
-    (["/dev/zero"], "given '/dev/zero' that is a device or a pipe, wanted a batch file"),
+    (["/dev/zero"], "given /dev/zero that is a device or a pipe, wanted a batch file"),
     (
         ["file", "--match", "(([a-z0-9_]+)+)+!"],
         "given --match=(([a-z0-9_]+)+)+! that takes more than 0.1 s, wanted one that does not go back so often",

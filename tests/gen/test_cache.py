@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from convgen.commands import cli
 from convgen.commands.journal import Journal
 from convgen.ir.error import UserError
 from convgen.run import cache
-from convgen.run.store import Store
+from convgen.run.store import SEAL, Store, _seal
 
 CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 
@@ -25,6 +27,7 @@ CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache's own."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_told", set())
     return tmp_path
 
 
@@ -143,18 +146,174 @@ def test_a_bit_that_a_disk_has_changed_costs_no_more_than_time(folder: Path, bui
     assert (folder / "k.hsaco").read_bytes() == right
 
 
-def test_a_cache_that_cannot_be_kept(
+def made(folder: Path) -> dict[str, bytes]:
+    """The files of a command that must not fail, whatever its cache is."""
+    assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
+    return files(folder / "k")
+
+
+def the_note(capsys: pytest.CaptureFixture[str]) -> str:
+    """The reason on stderr, where nothing else may stand, why the cache is not used."""
+    first = capsys.readouterr().err
+    assert first.count("\n") == 1
+    assert first.startswith("convgen: note: the cache in ")
+    assert first.endswith("; CONVGEN_CACHE names another folder, or is off\n")
+    return first.partition(" is not used: ")[2]
+
+
+def test_a_cache_that_cannot_be_kept_is_done_without(
     folder: Path, built: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was asked for is missed; the default is done without."""
+    """A folder that was asked for is missed in one note a process; the default is missed silently."""
     (folder / "cache").write_text("no folder")
-    assert cli.main([*CONV, "-o", f"{folder}/k"]) == 2
-    assert capsys.readouterr().err == f"convgen: cannot keep a cache in {folder / 'cache'}, at CONVGEN_CACHE\n"
+    made(folder)
+    assert the_note(capsys).startswith("File exists; ")
+    made(folder)
+    assert capsys.readouterr().err == ""
     monkeypatch.delenv(cache.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    for _ in range(2):
-        assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
+    made(folder)
+    assert capsys.readouterr().err == ""
+    assert len(built) == 3
+
+
+def _plant(folder: Path) -> None:
+    """Another object in the entry that there is, sealed as convgen seals it: what an attacker would leave."""
+    with closing(sqlite3.connect(folder / "cache" / "code.sqlite")) as db, db:
+        kind, key, value = db.execute("SELECT kind, key, value FROM entries").fetchone()
+        content = bytes(value[SEAL:-4]) + b"evil"
+        db.execute("UPDATE entries SET value = ?", (_seal(kind, key, content) + content,))
+
+
+def _link(folder: Path) -> None:
+    file = folder / "cache" / "code.sqlite"
+    file.rename(folder / "elsewhere")
+    file.symlink_to(folder / "elsewhere")
+
+
+DISTRUSTED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a folder that others may write": (lambda f: (f / "cache").chmod(0o777), "others may write {}/cache (mode 777)"),
+    "a folder that the group may write": (lambda f: (f / "cache").chmod(0o770), "others may write {}/cache (mode 770)"),
+    "a file that others may write": (
+        lambda f: (f / "cache/code.sqlite").chmod(0o666),
+        "others may write {}/cache/code.sqlite (mode 666)",
+    ),
+    "a file that is a link": (_link, "{}/cache/code.sqlite is no regular file"),
+    "a folder of another user": (lambda f: os.chown(f / "cache", 4242, -1), "{}/cache belongs to another user"),
+    "a file of another user": (
+        lambda f: os.chown(f / "cache/code.sqlite", 4242, -1),
+        "{}/cache/code.sqlite belongs to another user (uid 4242)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISTRUSTED)
+def test_code_that_others_may_have_planted_is_not_used(
+    folder: Path, built: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, why = DISTRUSTED[name]
+    if "another user" in name and os.geteuid():
+        pytest.skip("only root gives files away")
+    right = made(folder)
+    _plant(folder)
+    change(folder)
+    assert made(folder) == right
     assert len(built) == 2
+    assert the_note(capsys).startswith(why.format(folder))
+
+
+def test_a_planted_entry_is_used_where_only_we_can_have_planted_it(folder: Path, built: list[str]) -> None:
+    """So `_plant` does what the test above guards against."""
+    made(folder)
+    _plant(folder)
+    assert made(folder)["k.hsaco"].endswith(b"evil")
+    assert len(built) == 1
+
+
+def _rewrite(folder: Path, content: bytes) -> None:
+    (folder / "cache" / "code.sqlite").write_bytes(content)
+
+
+def _shorten(folder: Path) -> None:
+    file = folder / "cache" / "code.sqlite"
+    _rewrite(folder, file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _folder(folder: Path) -> None:
+    (folder / "cache" / "code.sqlite").unlink()
+    (folder / "cache" / "code.sqlite").mkdir()
+
+
+def _view(folder: Path) -> None:
+    """A table that never ends to whoever reads it."""
+    with closing(sqlite3.connect(folder / "cache" / "code.sqlite")) as db, db:
+        db.execute("DROP TABLE entries")
+        db.execute(
+            "CREATE VIEW entries AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+            " SELECT 'code' AS kind, i AS key, x'00' AS value FROM n"
+        )
+
+
+DAMAGED: dict[str, Callable[[Path], None]] = {
+    "cut off": _shorten,
+    "empty": lambda f: _rewrite(f, b""),
+    "nonsense": lambda f: _rewrite(f, b"nonsense" * 1000),
+    "a folder": _folder,
+    "a view without end": _view,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_costs_no_more_than_time(
+    folder: Path, built: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = made(folder)
+    DAMAGED[name](folder)
+    assert made(folder) == right
+    assert len(built) == 2
+    if name != "empty":
+        the_note(capsys)
+
+
+def test_a_full_disk_costs_no_more_than_time(
+    folder: Path, built: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit on the size of files stands for the end of the disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, limits[1]))
+    try:
+        assert cli.main(CONV) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    out, err = capsys.readouterr()
+    assert "v_mfma" in out
+    assert err.count("\n") == 1
+    assert "is not used: cannot use " in err
+
+
+NAMES = ["../../escaped", "/tmp/escaped", "..", "a/b", "", "x" * 300]
+
+
+@pytest.mark.parametrize("place", ["kernels", "listings"])
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_entries_lead_nowhere(folder: Path, built: list[str], place: str, name: str) -> None:
+    """Not even those of a sealed entry: the code is made again."""
+    assert cli.main([*CONV, "-g", "-o", f"{folder}/k/"]) == 0
+    right = {path.name for path in (folder / "k").iterdir()}
+    with closing(sqlite3.connect(folder / "cache" / "code.sqlite")) as db, db:
+        kind, key, value = db.execute("SELECT kind, key, value FROM entries").fetchone()
+        line, _, rest = value[SEAL:].partition(b"\n")
+        head = json.loads(line)
+        head[place] = {name: next(iter(head[place].values()))}
+        if place == "kernels":
+            record = json.loads(head["record"])
+            record["launches"] = [{**record["launches"][0], "kernel": name}]
+            head["record"] = json.dumps(record)
+        content = json.dumps(head).encode() + b"\n" + rest
+        db.execute("UPDATE entries SET value = ?", (_seal(kind, key, content) + content,))
+    assert cli.main([*CONV, "-g", "-o", f"{folder}/k/"]) == 0
+    assert len(built) == 2
+    assert {path.name for path in (folder / "k").iterdir()} == right
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:

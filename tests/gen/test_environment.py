@@ -16,6 +16,7 @@ from convgen.backends.amdgpu import assemble as amd
 from convgen.backends.intel import assemble as intel
 from convgen.commands import cli, session
 from convgen.ir.error import UserError
+from convgen.run import files
 
 CONV = ["conv", "mb1ic16ih4oc16kh1ph0", "--dir", "FWD_D", "--dt", "f16"]
 
@@ -94,13 +95,13 @@ def test_a_full_disk_names_the_file_and_leaves_none(
     monkeypatch.chdir(tmp_path)
     assert cli.main([*CONV, "-o", "k"]) == 0
     before = sorted(tmp_path.iterdir())
-    really = Path.write_bytes
+    create = files._create
 
-    def write(path: Path, content: bytes) -> int:
-        really(path, content[:1])
+    def half(path: Path, content: bytes, replaced: Path) -> None:
+        create(path, content[:1], replaced)
         raise FULL
 
-    with patch.object(Path, "write_bytes", write):
+    with patch.object(files, "_create", half):
         assert cli.main([*CONV, "-o", "new/folder/other"]) == 2
         assert cli.main(["run", "k.launch.json", "--out", "."]) == 2
         assert cli.main(["layout", "--mma", "16x16x16", "-o", "new/a.png"]) == 2

@@ -314,7 +314,7 @@ def test_what_a_shell_connects() -> None:
     finally:
         os.close(own)
     os.mkfifo("pipe")
-    with pytest.raises(UserError, match=r"^given 'pipe' that is a device or a pipe, wanted a batch file$"):
+    with pytest.raises(UserError, match=r"^given pipe that is a device or a pipe, wanted a batch file$"):
         told_of("pipe")
 
 

@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import attrs
 import pytest
 
 import convgen as cg
 from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.ir.error import UserError
+from convgen.run import files
 from convgen.tune import registry, trials
 from convgen.tune.registry import Entry, Registry
-from convgen.tune.work import Task
+from convgen.tune.work import Result, Task, Timed
 
 LAYER = "mb1ic16ih6oc16kh3ph1"
 KNOBS = ("--dir", "FWD_D", "--dt", "f16")
@@ -129,14 +131,14 @@ def test_files_merge(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_interrupted_write_leaves_the_file_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("r").write_text(LINE + "\n")
-    write = Path.write_bytes
+    create = files._create
 
-    def half(path: Path, content: bytes) -> int:
-        write(path, content[: len(content) // 2])
+    def half(path: Path, content: bytes, replaced: Path) -> None:
+        create(path, content[: len(content) // 2], replaced)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", half)
+        patched.setattr(files, "_create", half)
         with pytest.raises(KeyboardInterrupt):
             registry.add(Path("r"), [Entry.parse(PRODUCT, "")])
     assert Path("r").read_text() == LINE + "\n"
@@ -297,6 +299,86 @@ def test_a_cluster_is_given_the_same_work(capsys: pytest.CaptureFixture[str], mo
     assert tune(capsys, LAYER + "mb4", *KNOBS, "--dask", "nowhere")[2] == [
         "convgen: given --dask nowhere, wanted a scheduler that answers: timed out after 10 s"
     ]
+
+
+RIGHT = Result(Entry.parse(LINE, ""), (Timed(SMALL, 2.5, "memory"),), 0.5)
+NAN = float("nan")
+
+
+def entry(**changed: Any) -> Result:
+    """A right result but for its entry."""
+    return attrs.evolve(RIGHT, entry=attrs.evolve(RIGHT.entry, **changed))
+
+
+class Older:
+    """A result of a convgen that had other fields."""
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "a line more": (entry(model=f"{MODEL}\n{QUICKER}"), "given 9 fields"),
+    "a remark more": (entry(model=f"{MODEL}\n# mine"), "wanted convgen VERSION, CHIP, in a worker's result"),
+    "a line in the problem": (entry(problem=f"{PROBLEM}\n{PROBLEM}"), "in a worker's result"),
+    "a line in the config": (entry(config=f"{SMALL}\n{SMALL}"), "in a worker's result"),
+    "a line in the target": (entry(target="gfx942\ngfx942"), "given target 'gfx942\\ngfx942'"),
+    "more fields": (entry(config=f"{SMALL} | {SMALL}"), "given 6 fields"),
+    "no number": (entry(us=NAN), "given 'nan us', wanted TIME us"),
+    "an endless time": (entry(us=float("inf")), "given 'inf us', wanted TIME us"),
+    "a negative time": (entry(us=-1.0), "given '-1.000 us', wanted TIME us"),
+    "a text as time": (entry(us="2.5"), "given a result from a worker that is damaged"),
+    "another problem": (entry(problem=PROBLEM.replace("ic16", "ic32")), f"wanted {PROBLEM} on gfx942"),
+    "another target": (entry(target="gfx90a"), f"wanted {PROBLEM} on gfx942"),
+    "another version": (entry(model="convgen 9.9, mi300x"), "given a time by 'convgen 9.9, mi300x' from a worker"),
+    "another chip": (entry(model="convgen 0.1.0, mi250x"), "given a time by 'convgen 0.1.0, mi250x' from a worker"),
+    "a quicker time than any": (entry(us=1.0), "that is not the quickest of its configs"),
+    "another config": (entry(config=OTHER), "that is not the quickest of its configs"),
+    "nothing timed": (attrs.evolve(RIGHT, timed=()), "that is not the quickest of its configs"),
+    "a time that is none": (attrs.evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
+    "a bound of two lines": (attrs.evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
+    "a config that is none": (attrs.evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),
+    "times that are no tuple": (
+        Result(RIGHT.entry, cast("Any", 3), 0.5),
+        "given a result from a worker that is damaged",
+    ),
+    "seconds that are none": (attrs.evolve(RIGHT, seconds=NAN), "given nan seconds from a worker"),
+    "another type": (Older(), "given a Older from a worker, wanted a result"),
+    "nothing": (None, "given a NoneType from a worker, wanted a result"),
+    "an exit code that is none": ((0, "fine"), "given a tuple from a worker, wanted a result"),
+    "a text of escapes": ((2, "\x1b[31mred"), "\\x1b[31mred"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_worker_is_not_believed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The registry stays as it was, and one line says what came."""
+    answer, told = HOSTILE[name]
+    monkeypatch.setattr(workers, "run", lambda *_: (pair for pair in [(0, answer)]))
+    Path("r").write_text(f"{PRODUCT}\n")
+    code, (row,), err = tune(capsys, LAYER, *KNOBS)
+    assert code == 2
+    assert told in err[0]
+    assert err[1:] == ["1 refused"]
+    assert row["status"] == "refused"
+    assert lines() == [PRODUCT]
+
+
+def test_a_right_answer_is_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "run", lambda *_: (pair for pair in [(0, RIGHT)]))
+    code, (row,), _ = tune(capsys, LAYER, *KNOBS)
+    assert (code, row["status"]) == (0, "tuned")
+    assert lines() == [LINE]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"model": f"{MODEL}\n{QUICKER}"}, {"us": NAN}, {"us": -1.0}, {"target": "gfx000"}, {"config": "x"}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_no_writer_adds_a_line_that_no_reader_takes(changed: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r", in an entry to be kept$"):
+        registry.add(Path("r"), [attrs.evolve(RIGHT.entry, **changed)])
+    assert not Path("r").exists()
 
 
 def test_an_interrupted_command_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

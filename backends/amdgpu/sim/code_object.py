@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import tempfile
 from bisect import bisect_right
@@ -18,12 +17,14 @@ from elftools.elf.sections import SymbolTableSection
 
 from convgen.backends.amdgpu.sim.archs import Arch, arch_of_flags
 from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
+from convgen.backends.sim import elf as elf_files
 from convgen.backends.sim.errors import SimulatorError, Unsupported, reading, within
 from convgen.backends.simulation import Parameter, Signature
 from convgen.backends.toolchain import LLVM_OBJDUMP, run
 from convgen.ir.record import frozen
 
-MOST_IMAGE = 1 << 28  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
+MOST_IMAGE = 1 << 26  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
+_MOST_METADATA = 1 << 23  #: bytes; a kernel has about two thousand
 _ALLOCATED, _WRITABLE = 2, 2  #: SHF_ALLOC and PF_W
 MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
 #: Relocations that the loader does: from which bit of the address on, how many bytes (AMDGPUUsage, "Relocations").
@@ -189,7 +190,7 @@ def _load(raw: bytes) -> CodeObject:
     if raw[:4] != b"\x7fELF":
         raise SimulatorError("not an ELF code object")
     with reading("the code object"):
-        elf = ELFFile(io.BytesIO(raw))
+        elf = elf_files.opened(raw)
         arch = arch_of_flags(int(elf["e_flags"]))
         image, patches, variables = _image(elf), tuple(_patches(elf)), _variables(elf)
         metadata = {str(kernel[".symbol"]): _checked(kernel) for kernel in _notes(elf).get("amdhsa.kernels", ())}
@@ -213,7 +214,7 @@ def _load(raw: bytes) -> CodeObject:
 def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
     """Where the code of each source line begins, in order of address, and the lines; "" where a stretch ends."""
     with reading("the debug information"):
-        elf = ELFFile(io.BytesIO(raw))
+        elf = elf_files.opened(raw)
         if not elf.has_dwarf_info():
             return [], []
         info = elf.get_dwarf_info()
@@ -301,6 +302,7 @@ def _notes(elf: ELFFile) -> Mapping[str, Any]:
             name_size, size, kind = struct.unpack_from("<III", data, at)
             at += 12 + (name_size + 3) // 4 * 4
             if kind == 32:
+                within(size, 0, _MOST_METADATA, "bytes of metadata")
                 unpacked: Mapping[str, Any] = msgpack.unpackb(data[at : at + size])
                 return unpacked
             at += (size + 3) // 4 * 4

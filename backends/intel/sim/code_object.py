@@ -8,16 +8,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from io import BytesIO
 from typing import Any
-
-import yaml
-from elftools.elf.elffile import ELFFile
 
 from convgen.backends.intel.sim.decode import Instruction, disassemble
 from convgen.backends.intel.sim.platforms import Platform, platform_of
+from convgen.backends.sim import elf as elf_files
 from convgen.backends.sim.errors import SimulatorError, reading, within
+from convgen.ir.error import UserError
 from convgen.ir.record import frozen
+from convgen.ir.untrusted import shown, yaml_of
 
 MACHINE = 205  # EM_INTELGT
 MOST_PAYLOAD = 1 << 16  #: bytes of arguments; runtimes allow fewer
@@ -71,22 +70,21 @@ class CodeObject:
         if data[:4] != b"\x7fELF":
             raise SimulatorError("not a code object: not an ELF file")
         with reading("the code object"):
-            elf = ELFFile(BytesIO(data))
+            elf = elf_files.opened(data)
             machine = elf.header["e_machine"]
             if machine not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
                 raise SimulatorError(f"not an Intel code object: machine {machine}, {MACHINE} wanted")
-            sections = {section.name: section.data() for section in elf.iter_sections()}
+            sections = {
+                section.name: section.data() for section in elf.iter_sections() if section["sh_type"] != "SHT_NOBITS"
+            }
             platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
         if ".ze_info" not in sections:
             raise SimulatorError("the code object has no .ze_info")
-        try:
-            info = _parsed(sections[".ze_info"].rstrip(b"\0"))
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # no YAML; a month 13; lists a thousand deep
-            raise SimulatorError(f".ze_info is not YAML: {' '.join(str(error).split())}") from None
+        info = _parsed(sections[".ze_info"].rstrip(b"\0"))
         try:
             return cls(platform, _kernels(info, sections))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            raise SimulatorError(f".ze_info is not as the zebin specification wants it: {error}") from None
+            raise SimulatorError(f".ze_info is not as the zebin specification wants it: {shown(error, 200)}") from None
 
     def kernel(self, name: str) -> KernelInfo:
         """The kernel of a name."""
@@ -103,7 +101,10 @@ class CodeObject:
 @lru_cache(maxsize=64)
 def _parsed(info: bytes) -> Any:
     """What a .ze_info says, which nobody is to change: that of kernels that differ in their code only is the same."""
-    return yaml.safe_load(info)
+    try:
+        return yaml_of(info, ".ze_info")
+    except UserError as error:
+        raise SimulatorError(str(error)) from None
 
 
 def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInfo]:
@@ -111,7 +112,8 @@ def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInf
     for entry in info["kernels"]:
         name = entry["name"]
         if f".text.{name}" not in sections:
-            raise SimulatorError(f"kernel {name!r} has no section .text.{name}")
+            given = shown(name)
+            raise SimulatorError(f"kernel '{given}' has no section .text.{given}")
         kernels[name] = _kernel(entry, sections[f".text.{name}"])
     return kernels
 
