@@ -81,5 +81,5 @@ def test_no_path_of_this_machine_reaches_the_object(code: Code) -> None:
 
 
 def test_without_an_assembler_there_is_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "available", lambda: ())
+    monkeypatch.setattr(module, "available", lambda target: ())
     assert get("gfx942").assemble("") is None
