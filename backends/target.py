@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +14,7 @@ from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.ir import untrusted
-from convgen.ir.error import UserError, named
+from convgen.ir.error import UserError, imported, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 
@@ -75,7 +74,7 @@ class Target(Protocol):
         scrutiny: Scrutiny = STRICT,
     ) -> SimReport:
         """Run launches on the strict simulator; buffers change in place. Raises SimulatorError, Unsupported."""
-        report: SimReport = import_module(self.simulator).simulate(
+        report: SimReport = imported(self.simulator).simulate(
             code_object, launches, buffers, progress=progress, scrutiny=scrutiny
         )
         return report
@@ -121,7 +120,7 @@ def executor(content: bytes, where: str) -> Any:
     """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
     if _machine(content) not in _EXECUTORS:
         raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
-    return import_module(_EXECUTORS[_machine(content)])
+    return imported(_EXECUTORS[_machine(content)])
 
 
 #: Likewise, that times launches of such objects on a model of a unit.
@@ -137,7 +136,7 @@ def timer(content: bytes, where: str) -> Any:
     """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
     if not has_timer(content):
         raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
-    return import_module(_TIMERS[_machine(content)])
+    return imported(_TIMERS[_machine(content)])
 
 
 def analyze(path: Path) -> Analysis:
@@ -174,7 +173,7 @@ def _module(path: Path, by_suffix: Mapping[str, str]) -> ModuleType:
     if path.suffix not in by_suffix:
         *most, last = by_suffix
         raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
-    return import_module(by_suffix[path.suffix])
+    return imported(by_suffix[path.suffix])
 
 
 def read(path: Path) -> bytes:
@@ -191,5 +190,5 @@ def get(name: str) -> Target:
     """The target of that name; UserError if there is none."""
     if name not in _FAMILIES:
         raise UserError(f"given target {named(name, _FAMILIES)}, wanted one of {', '.join(_FAMILIES)}")
-    target: Target = import_module(_FAMILIES[name]).TARGETS[name]()
+    target: Target = imported(_FAMILIES[name]).TARGETS[name]()
     return target

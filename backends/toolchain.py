@@ -19,7 +19,9 @@ from convgen.ir.record import frozen
 if TYPE_CHECKING:
     import subprocess
 
-VERSIONS = range(40, 16, -1)  #: of LLVM; 17 is the first that knows gfx942
+VERSIONS = range(40, 16, -1)  #: of LLVM, newest first; 17 is the first that knows gfx942
+#: The first LLVM that assembles and decodes for a processor (release notes of LLVM, "Changes to the AMDGPU Backend").
+FIRST_LLVM = {"gfx90a": 17, "gfx942": 17, "gfx950": 20}
 ROCM = "/opt/rocm/llvm/bin"
 
 
@@ -50,9 +52,12 @@ class Tool:
             if path is not None:
                 yield path
 
-    def find(self) -> str | None:
-        """The best path, None where nothing is installed. Raises UserError as `all` does."""
-        return next(self.all(), None)
+    def find(self, processor: str = "") -> str | None:
+        """The best path of a program that knows an AMD processor; None where none is installed.
+
+        Raises UserError as `all` does.
+        """
+        return next((path for path in self.all() if knows(path, processor)), None)
 
     @property
     def is_given(self) -> bool:
@@ -69,6 +74,17 @@ class Tool:
         if path is None:
             raise UserError(f"given {self.variable}={given}, wanted a program that can be run")
         return str(Path(path).absolute())
+
+
+def knows(path: str, processor: str) -> bool:
+    """Whether a program of LLVM may know an AMD processor: one whose name has no version is asked when it runs."""
+    version = Path(path).name.rpartition("-")[2]
+    return not version.isdigit() or int(version) >= FIRST_LLVM.get(processor, 0)
+
+
+def llvm_for(processor: str) -> str:
+    """The releases of LLVM that know an AMD processor, for messages."""
+    return f"LLVM {FIRST_LLVM[processor]} or newer" if processor in FIRST_LLVM else "a newer LLVM"
 
 
 def identity(path: str | None) -> str:

@@ -15,7 +15,6 @@ not generated, SimulationError for what the simulator finds.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if __name__ != "convgen":  # a second copy of a module would mean a second intern table
@@ -70,8 +69,10 @@ def __getattr__(name: str) -> object:
     """The public names, imported when first asked for: `import convgen` stays quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'convgen' has no attribute {name!r}")
+    from convgen.ir.error import imported
+
     module, there = _HOMES[name]
-    value = getattr(import_module(f"convgen.{module}"), there)
+    value = getattr(imported(f"convgen.{module}"), there)
     globals()[name] = value
     return value
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
+from types import ModuleType
 
 
 def visible(text: str) -> str:
@@ -39,6 +41,26 @@ class VerifyError(ConvgenError):
 
 class AssemblerError(ConvgenError):
     """The assembler refused our text: a defect of convgen (exit code 3)."""
+
+
+#: Packages of the extra `cli`, without which the library builds, compiles and simulates for AMD: by the module in them.
+_EXTRA = {"PIL": "pillow", "jinja2": "jinja2", "rich": "rich", "yaml": "pyyaml"}
+
+
+def imported(module: str) -> ModuleType:
+    """The module, which may import packages of the extra `cli`. Raises UserError where one is not installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing(error) or error from None
+
+
+def missing(error: ModuleNotFoundError) -> UserError | None:
+    """The error that names the package of the extra `cli` that was not found; None for any other module."""
+    package = _EXTRA.get((error.name or "").partition(".")[0])
+    if package is None:
+        return None
+    return UserError(f"{package} is not installed, which this needs: pip install 'convgen[cli]'")
 
 
 def named(given: str, names: Iterable[str]) -> str:

@@ -100,3 +100,26 @@ def link_dependencies(installed: Path, site: Path) -> None:
             target = site / entry.name
             if not target.exists():
                 target.symlink_to(entry)
+
+
+_WITHOUT_EXTRAS = """
+import sys
+sys.modules.update(dict.fromkeys(("PIL", "jinja2", "rich", "yaml")))
+import numpy as np
+import convgen as cg
+from convgen.commands.cli import main
+
+problem = cg.Matmul.parse("32x32:32x32", dt="f16")
+ones = np.ones((32, 32), np.float16)
+result = cg.simulate(cg.compile(cg.build(problem, target="gfx942")), src=ones, wei=ones)
+assert (result == 32).all()
+code = cg.compile(cg.build(problem, target="gfx942"))
+sys.exit(main(["explain", "32x32:32x32", "-o", "k.html"]))
+"""
+
+
+def test_the_library_needs_no_extra_and_commands_name_theirs(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_EXTRAS], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    (said,) = done.stderr.strip().splitlines()
+    assert said.endswith("is not installed, which this needs: pip install 'convgen[cli]'")

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from convgen.backends import reading
-from convgen.backends.amdgpu.assemble import WANTED, assemble
+from convgen.backends.amdgpu.assemble import assemble, wanted
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.decode import Instruction
@@ -53,7 +53,7 @@ def _assembled(text: str, where: str) -> bytes:
         reason = re.sub(r"^.*?\.s:(\d+):(\d+): error: ", r"line \1, column \2: ", str(error))
         raise UserError(f"given {where} that does not assemble: {reason}") from None
     if code is None:
-        raise Unsupported(f"analysis of assembly text: no assembler found ({WANTED})")
+        raise Unsupported(f"analysis of assembly text: no assembler found ({wanted(target[1])})")
     return code
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import TRIPLE, Llvm, library
-from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, identity, produced, run
+from convgen.backends.toolchain import CLANG, FIRST_LLVM, LLD, LLVM_MC, identity, knows, llvm_for, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
 _PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
@@ -35,8 +35,13 @@ def _mc_and_lld(mc: str, lld: str) -> Steps:
     ]
 
 
-#: Where one gets the first of them.
-WANTED = CLANG.wanted
+#: Words of llvm-mc, which goes on without the processor, and of clang.
+_UNKNOWN = ("is not a recognized processor", "unknown target CPU")
+
+
+def wanted(target: str) -> str:
+    """Which assembler a target needs, and where one gets it, for messages."""
+    return f"{llvm_for(target)}; {CLANG.wanted}"
 
 
 def _linker(tool: str) -> str | None:
@@ -63,24 +68,28 @@ def _installed() -> Iterator[tuple[str, Steps]]:
         yield "ziglang", _clang([sys.executable, "-m", "ziglang", "clang"])
 
 
-def available() -> Mapping[str, Steps]:
-    """The assemblers on this machine and their command lines, best first. Raises UserError as `toolchain` does."""
+def available(target: str) -> Mapping[str, Steps]:
+    """The assemblers on this machine that may know a target, and their command lines, best first.
+
+    Raises UserError as `toolchain` does.
+    """
     found: dict[str, Steps] = {}
     for name, steps in _installed():
-        found.setdefault(name, steps)
+        if knows(name, target):
+            found.setdefault(name, steps)
     return found
 
 
-def assembled_by() -> str:
+def assembled_by(target: str) -> str:
     """Tells the assembler that `assemble_module` takes, and its version, from others; empty if there is none."""
-    if (llvm := _in_process()) is not None:
+    if (llvm := _in_process(target)) is not None:
         return llvm.version
-    steps = next(iter(available().values()), None)
+    steps = next(iter(available(target).values()), None)
     return "" if steps is None else identity(steps("", "", "", "")[0][0])
 
 
-def _in_process() -> Llvm | None:
-    return None if CLANG.is_given else library()
+def _in_process(target: str) -> Llvm | None:
+    return None if CLANG.is_given else library(FIRST_LLVM[target])
 
 
 #: What our printer writes of directives, and how it says where a kernel ends.
@@ -101,18 +110,18 @@ def _is_harmless(text: str) -> bool:
 
 def assemble_module(text: str, target: str) -> bytes | None:
     """The code object of a module as our printer writes it; else as `assemble`."""
-    llvm = _in_process() if _is_harmless(text) else None
+    llvm = _in_process(target) if _is_harmless(text) else None
     relocatable = None if llvm is None else llvm.relocatable(text, target)
     made = None if relocatable is None else linked(relocatable)
     return assemble(text, target) if made is None else made
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:
-    """The linked code object; None if no assembler is installed.
+    """The linked code object; None if no assembler that knows the target is installed.
 
     Raises AssemblerError with the first complaint of the text, UserError where the assembler itself fails.
     """
-    assemblers = available()
+    assemblers = available(target)
     name = assembler or next(iter(assemblers), None)
     if name is None:
         return None
@@ -124,6 +133,8 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
         for command in assemblers[name](target, str(source), str(middle), str(out)):
             # Run inside the folder, so that no path of ours reaches the object.
             done = run(command, Path(folder))
+            if any(words in done.stderr for words in _UNKNOWN):
+                raise UserError(f"given {target} with {name}, which does not know it; wanted {wanted(target)}")
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["it says nothing"]
                 if _PLACE.search(done.stderr):

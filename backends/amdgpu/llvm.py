@@ -36,14 +36,16 @@ def _without_columns(text: str) -> str:
 
 
 @cache
-def library() -> Llvm | None:
-    """The newest installed library with the AMD target; None if there is none."""
+def library(first: int) -> Llvm | None:
+    """The newest installed library with the AMD target, of LLVM `first` or newer; None if there is none."""
     for version in VERSIONS:
+        if version < max(first, _FIRST_VERSION):
+            return None
         try:
-            found = ctypes.CDLL(f"libLLVM.so.{version}.1") if version >= _FIRST_VERSION else None
+            found = ctypes.CDLL(f"libLLVM.so.{version}.1")
         except OSError:
             continue
-        if found is not None and hasattr(found, "LLVMInitializeAMDGPUAsmParser"):
+        if hasattr(found, "LLVMInitializeAMDGPUAsmParser"):
             return Llvm(f"libLLVM.so.{version}.1", found)
     return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.amdgpu import printer
-from convgen.backends.amdgpu.assemble import WANTED, assemble_module, assembled_by
+from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, wanted
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.stages import Emitted
@@ -19,13 +19,13 @@ class AmdTarget(Target):
     text_suffix = ".s"
     simulator = "convgen.backends.amdgpu.sim"
     object_suffix = ".hsaco"
-    assembler = WANTED
     stages = STAGES
     banks = BANKS
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts = FACTS[name]
+        self.assembler = wanted(name)
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""
@@ -37,7 +37,7 @@ class AmdTarget(Target):
 
     def assembled_by(self) -> str:
         """Name, size and time of the assembler."""
-        return assembled_by()
+        return assembled_by(self.name)
 
 
 TARGETS: dict[str, Callable[[], AmdTarget]] = {name: partial(AmdTarget, name) for name in FACTS}

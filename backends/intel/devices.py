@@ -34,15 +34,17 @@ class Device:
         return GENERATIONS[self.name].lanes
 
 
-_ANY, _NEWER = "Debian: libigc-tools", "Debian newer than 12: libigc-tools"
+_HOMES = "libigc-tools of Debian 12 or Ubuntu 24.04; or CONVGEN_IGA64 names one"
+#: Version 1.0.17791, of Debian's unstable release, is the first of Debian's packages that lists the platform xe2.
+_HOMES_XE2 = "an iga64 that lists the platform xe2: libigc-tools of Debian sid; or CONVGEN_IGA64 names one"
 
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         # Meteor Lake has the core of DG2 but no matrix engine, hence the family as well.
-        Device("xehpg", platform="12p71", assembler=_ANY, product="dg2", product_family=0x4F6, gfx_core=0xC07),
-        Device("xehpc", platform="12p72", assembler=_ANY, product="pvc", product_family=0x4F7, gfx_core=0xC08),
+        Device("xehpg", platform="12p71", assembler=_HOMES, product="dg2", product_family=0x4F6, gfx_core=0xC07),
+        Device("xehpc", platform="12p72", assembler=_HOMES, product="pvc", product_family=0x4F7, gfx_core=0xC08),
         # Battlemage (0x4fa) and Lunar Lake (0x4fb).
-        Device("xe2", platform="xe2", assembler=_NEWER, product="bmg", product_family=None, gfx_core=0xC09),
+        Device("xe2", platform="xe2", assembler=_HOMES_XE2, product="bmg", product_family=None, gfx_core=0xC09),
     )
 }

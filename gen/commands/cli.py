@@ -12,12 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from convgen import __version__
 from convgen.commands.session import FINE, guarded
-from convgen.ir.error import UserError, named
+from convgen.ir.error import UserError, imported, named
 
 #: name -> its module in `commands`, the functions there that make its parser and run it, what the usage says
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
@@ -164,7 +163,7 @@ def make_parser(command: str) -> Any:
 
 
 def _function(module: str, name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(import_module(f"convgen.commands.{module}"), name)
+    function: Callable[..., Any] = getattr(imported(f"convgen.commands.{module}"), name)
     return function
 
 

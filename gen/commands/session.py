@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from convgen.ir.caret import PointedError
-from convgen.ir.error import Unsupported, UserError, visible
+from convgen.ir.error import Unsupported, UserError, missing, visible
 
 if TYPE_CHECKING:
     from convgen.commands.watch import Watch
@@ -56,6 +56,8 @@ def failure(error: Exception, verbose: bool = False) -> tuple[int, str]:
         return REFUSED, _flat(str(error))
     if isinstance(error, Unsupported):
         return REFUSED, f"unsupported: {_flat(str(error))}"
+    if isinstance(error, ModuleNotFoundError) and (lacking := missing(error)):
+        return REFUSED, str(lacking)
     if isinstance(error, OSError):
         what = error.strerror or str(error) or type(error).__name__
         return REFUSED, _flat(what if error.filename is None else f"cannot use {error.filename}: {what}")

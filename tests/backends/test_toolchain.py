@@ -9,6 +9,7 @@ import pytest
 
 from convgen.backends import toolchain
 from convgen.backends.amdgpu import assemble as amdgpu
+from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.toolchain import CLANG, IGA64, LLVM_OBJDUMP, Tool
 from convgen.commands import cli
 
@@ -52,12 +53,12 @@ def test_clang_wants_the_linker_of_its_installation(bare: Path, monkeypatch: pyt
     monkeypatch.setattr(amdgpu, "find_spec", lambda name: None)
     program(bare / "clang-23")
     program(bare / "clang-19")
-    assert list(amdgpu.available()) == []
+    assert list(amdgpu.available("gfx942")) == []
     program(bare / "ld.lld-19")
     program(bare / "llvm-mc-19")
-    assert list(amdgpu.available()) == ["llvm-mc-19", "clang-19"]
+    assert list(amdgpu.available("gfx942")) == ["llvm-mc-19", "clang-19"]
     monkeypatch.setenv("CONVGEN_CLANG", "clang-23")
-    assert next(iter(amdgpu.available())) == "clang-23"
+    assert next(iter(amdgpu.available("gfx942"))) == "clang-23"
 
 
 MISSING = {
@@ -107,3 +108,33 @@ def test_an_iga64_that_does_not_work(
 def test_what_is_wanted_names_the_variable() -> None:
     assert IGA64.wanted == "Debian: libigc-tools; or CONVGEN_IGA64 names one"
     assert Tool("x", "y").wanted == "Debian: y"
+
+
+def test_an_old_llvm_is_not_taken_for_a_newer_processor(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """LLVM 18 assembles for gfx942, not for gfx950; convgen writes text then, and refuses to run."""
+    monkeypatch.setattr(amdgpu, "find_spec", lambda name: None)
+    monkeypatch.setattr(amdgpu, "library", lambda first: None)
+    for name in ("llvm-mc-18", "ld.lld-18", "llvm-objdump-18"):
+        program(bare / name)
+    assert list(amdgpu.available("gfx942")) == ["llvm-mc-18"]
+    assert list(amdgpu.available("gfx950")) == []
+    assert LLVM_OBJDUMP.find("gfx950") is None
+    assert cli.main([*GEMM, "--target", "gfx950", "--run", "-o", str(tmp_path / "k")]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "LLVM 20 or newer" in said
+
+
+def test_a_program_without_a_version_says_which_llvm_is_wanted(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program(bare / "clang", "echo \"error: unknown target CPU 'gfx950'\" >&2; exit 1")
+    monkeypatch.setenv("CONVGEN_CLANG", "clang")
+    assert cli.main([*GEMM, "--target", "gfx950", "-o", str(tmp_path / "k")]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "given gfx950 with clang, which does not know it; wanted LLVM 20 or newer" in said
+
+
+def test_processors_that_convgen_targets_have_a_first_llvm() -> None:
+    assert toolchain.FIRST_LLVM.keys() == FACTS.keys()

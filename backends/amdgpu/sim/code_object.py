@@ -20,7 +20,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction, parse_disassembly
 from convgen.backends.sim import elf as elf_files
 from convgen.backends.sim.errors import SimulatorError, Unsupported, reading, within
 from convgen.backends.simulation import Parameter, Signature
-from convgen.backends.toolchain import LLVM_OBJDUMP, run
+from convgen.backends.toolchain import LLVM_OBJDUMP, llvm_for, run
 from convgen.ir.record import frozen
 
 MOST_IMAGE = 1 << 26  #: bytes of loadable segments; shipped libraries of many kernels have some ten million
@@ -199,7 +199,7 @@ def _load(raw: bytes) -> CodeObject:
         places = {s.name: int(s["st_value"]) for s in everything}
         symbols = [symbol for symbol in everything if symbol.name.endswith(".kd")]
         descriptors = {s.name.removesuffix(".kd"): _descriptor(image, int(s["st_value"])) for s in symbols}
-    instructions = parse_disassembly(_disassemble(raw))
+    instructions = parse_disassembly(_disassemble(raw, arch.name))
     by_address = {instruction.address: index for index, instruction in enumerate(instructions)}
     kernels: dict[str, KernelInfo] = {}
     for name, descriptor in descriptors.items():
@@ -309,10 +309,11 @@ def _notes(elf: ELFFile) -> Mapping[str, Any]:
     return {}
 
 
-def _disassemble(raw: bytes) -> str:
-    tool = LLVM_OBJDUMP.find()
+def _disassemble(raw: bytes, processor: str) -> str:
+    tool = LLVM_OBJDUMP.find(processor)
     if tool is None:
-        raise SimulatorError(f"no llvm-objdump found ({LLVM_OBJDUMP.wanted}), which decodes code objects")
+        wanted = f"{llvm_for(processor)}; {LLVM_OBJDUMP.wanted}"
+        raise SimulatorError(f"no llvm-objdump found that decodes code objects for {processor} ({wanted})")
     with tempfile.TemporaryDirectory(prefix="convgen-") as folder:
         with open(Path(folder) / "kernels.hsaco", "wb") as file:
             file.write(raw)

@@ -15,6 +15,7 @@ from convgen.backends.amdgpu.assemble import _is_harmless, assemble, assemble_mo
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import library
 from convgen.backends.target import get
+from convgen.backends.toolchain import FIRST_LLVM
 from convgen.ir.error import AssemblerError, ConvgenError
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -67,7 +68,7 @@ def _symbols(elf: Any) -> Iterator[Any]:
 
 
 def in_process(text: str, target: str) -> bytes | None:
-    llvm = library()
+    llvm = library(FIRST_LLVM[target])
     assert llvm is not None
     relocatable = llvm.relocatable(text, target)
     return None if relocatable is None else linked(relocatable)
@@ -105,7 +106,7 @@ def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
 def test_what_the_printer_does_not_write_is_left_to_the_linker(more: str, is_linked: bool) -> None:
     problem, target = MODULES["one kernel"]
     text = driver.compile(driver.build(problem, target)).asm
-    llvm = library()
+    llvm = library(FIRST_LLVM[target])
     assert llvm is not None
     relocatable = llvm.relocatable(text + "\n" + more, target)
     assert relocatable is not None
