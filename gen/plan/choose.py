@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import overload
 
 import attrs
@@ -34,6 +35,7 @@ class Candidate:
     score: float
     config: Config
     clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
+    registers: int | None = attrs.field(default=None, eq=False)  #: vector registers of a lane, if they are estimated
 
     @property
     def together(self) -> int:
@@ -72,7 +74,8 @@ class Ranking(Sequence[Candidate]):
         number = row = int(self.order[place])
         for table in self.tables:
             if row < len(table.rows):
-                return Candidate(self.scores[number].item(), table.config(row), table.clocks(row))
+                score = self.scores[number].item()
+                return Candidate(score, table.config(row), table.clocks(row), table.registers(row))
             row -= len(table.rows)
         return self.others[row]
 
@@ -98,30 +101,11 @@ def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     return facts.core.meetings if facts.tickets and not adds else ()
 
 
-def first_fitting(
-    problem: Problem,
-    rest: Iterable[Candidate],
-    facts: TargetFacts,
-    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
-) -> tuple[Candidate, Plan] | None:
-    """The first candidate that fits, with its plan; `refused` is told of those before. None if none does."""
-    return next(fitting(problem, rest, facts, refused), None)
-
-
-def fitting(
-    problem: Problem,
-    rest: Iterable[Candidate],
-    facts: TargetFacts,
-    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
-) -> Iterator[tuple[Candidate, Plan]]:
-    """The candidates that fit, in their order, with their plans; `refused` is told of the others."""
+def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
+    """The candidates that fit by their plans, in their order, with these."""
     for candidate in rest:
-        try:
-            plan = make_plan(problem, candidate.config, facts)
-        except DoesNotFit as error:
-            refused(candidate, error)
-        else:
-            yield candidate, plan
+        with suppress(DoesNotFit):
+            yield candidate, make_plan(problem, candidate.config, facts)
 
 
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:

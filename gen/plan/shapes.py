@@ -38,7 +38,7 @@ from convgen.plan.directions import have_columns
 from convgen.plan.images import are_worth
 from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
-from convgen.plan.padding import windows
+from convgen.plan.padding import has_whole_pairs, windows
 from convgen.plan.registers import Pipeline
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
@@ -275,7 +275,7 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         yield from _in_rows(largest, problem, facts)
     if have_columns(problem):
         (joined,) = products(problem, 1, moved, COLUMNS)
-        if joined.n <= _MOST_COLUMNS:
+        if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
             yield evolve(_shape(joined, 1), phases=COLUMNS)
             yield from (evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
