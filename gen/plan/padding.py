@@ -71,8 +71,8 @@ class Padding:
 
 
 def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
-    """The part of a tile of which sums are made again at a time: the rows and columns of one matrix instruction, as deep
-    as a message brings them, by one subgroup.
+    """The part of a tile of which sums are made again at a time: rows and columns of one matrix instruction, as deep as
+    a message brings them, by one subgroup.
 
     Where rows are dealt to all instructions of a workgroup, it is the first of these.
     """

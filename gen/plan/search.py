@@ -93,11 +93,11 @@ class Search:
 
     def _next(self) -> Candidate | None:
         """The next candidate; the last one when the count has run out."""
-        if self.seen >= len(self.ranking):
-            return None
         ends = self.seen >= MOST_SEEN or self.plans >= MOST_PLANS or self.kernels >= MOST_KERNELS
         if self.first and not ends:
             return self.first.pop()
+        if self.seen >= len(self.ranking):
+            return None
         self.seen = len(self.ranking) if ends else self.seen + 1
         return self.ranking[self.seen - 1]
 
