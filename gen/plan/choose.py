@@ -35,7 +35,6 @@ class Candidate:
     score: float
     config: Config
     clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
-    registers: int | None = attrs.field(default=None, eq=False)  #: vector registers of a lane, if they are estimated
 
     @property
     def together(self) -> int:
@@ -51,13 +50,21 @@ class Ranking(Sequence[Candidate]):
     others: Sequence[Candidate]  #: those that no table has
     order: Numbers  #: numbers, in which rows of all tables come before the others
     scores: Numbers  #: clocks; by number
+    registers: Numbers  #: vector registers of a lane, by number; 0 where no table has an estimate
 
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
         """Tables with clocks that come on top of theirs; of equal scores the least deep comes first, then the first."""
         scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
-        depths = np.concatenate([*(table.depths for table, _ in tables), np.zeros(len(others))])
-        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores)
+        rest = np.zeros(len(others))
+        depths = np.concatenate([*(table.depths for table, _ in tables), rest])
+        registers = np.concatenate([*(table.registers for table, _ in tables), rest])
+        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores, registers)
+
+    def place_from(self, place: int, registers: float) -> int:
+        """The first place from that on of a candidate with so many vector registers at most, by the estimate."""
+        suits = self.registers[self.order[place:]] <= registers
+        return place + int(suits.argmax()) if suits.any() else len(self)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -74,8 +81,7 @@ class Ranking(Sequence[Candidate]):
         number = row = int(self.order[place])
         for table in self.tables:
             if row < len(table.rows):
-                score = self.scores[number].item()
-                return Candidate(score, table.config(row), table.clocks(row), table.registers(row))
+                return Candidate(self.scores[number].item(), table.config(row), table.clocks(row))
             row -= len(table.rows)
         return self.others[row]
 

@@ -89,10 +89,10 @@ class Table:
     slices: Numbers
     at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
     in_vectors: Numbers  #: whether accumulators live among the vector registers
-    vectors: Numbers  #: vector registers of a lane, without accumulators that live elsewhere
     rows: Numbers  #: numbers of the combinations
     scores: Numbers  #: clocks; of each row, of all products
     depths: Numbers  #: of each row, by which the least of equal scores comes first
+    registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
 
     def config(self, row: int) -> Config:
         at, given, shape = self._place(row), self.configs, self.shape
@@ -123,10 +123,6 @@ class Table:
         at = self._place(row)
         return Clocks(**{name: self._at(column, at) for name, column in self.columns.items()})
 
-    def registers(self, row: int) -> int:
-        """Vector registers of a lane, estimate."""
-        return int(self._at(self.vectors, self._place(row)))
-
     def _place(self, row: int) -> tuple[int, ...]:
         return tuple(map(int, np.unravel_index(self.rows[row], self.configs.dims)))
 
@@ -153,8 +149,8 @@ def ranked(
     clocks = shape.parts * (counted.columns["launch"] + counted.columns["besides"])
     scores, depths = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, counted.depths))
     ways = counted.columns, counted.slices, counted.at_a_time
-    vectors = counted.registers - np.where(in_vectors, 0, offer.work.held.sums)
-    return Table(shape, atom, moved, configs, *ways, in_vectors, vectors, rows, scores, depths)
+    vectors = np.broadcast_to(counted.registers - np.where(in_vectors, 0, offer.work.held.sums), configs.dims)
+    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores, depths, vectors.ravel()[rows])
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:

@@ -6,27 +6,27 @@ ends with the last resort, which fits every problem.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
-from convgen.plan.choose import Candidate
-from convgen.plan.config import Config
-from convgen.plan.plan import Plan, make_plan, vector_registers
+from convgen.plan.choose import Candidate, Ranking
+from convgen.plan.config import Config, Own
+from convgen.plan.plan import Plan, accumulator_registers, make_plan, vector_registers
 from convgen.problem.matmul import Problem
 
-MOST_SEEN = 1024  #: candidates that are looked at, ruled out ones included
+MOST_SEEN = 1024  #: candidates that are looked at, those of kinds that are ruled out included
 MOST_PLANS = 128  #: plans that do not fit; each takes 10 ms or so
 MOST_KERNELS = 6  #: kernels that the back end refuses; each takes as long as one that it accepts
 AT_ANY_COST = 3  #: such kernels behind which it shall accept the next one by any means, in the order as written, say
 
-#: Of the registers of a config that was refused for want of them, the part that the next one may take by the estimate:
-#: behind the first such refusal, the second and all others. The estimate was wrong once, and may be for its neighbours.
+#: Of the registers of a config that was refused for want of them, beside those that every kernel has, the part that the
+#: next one may take by the estimate: behind the first such refusal, the second and all others. The estimate was wrong
+#: once, and may be for its neighbours.
 _PARTS = (7 / 8, 3 / 4, 1 / 2)
-_MOST_OF_A_CUT = 2  #: kernels with one cut of K that lack scalars, say, behind which none with that cut is tried
+_APART = 1 / 4  #: of those registers, which accumulators have at least that go to a file of their own in a next try
 _VECTORS = ("v", "a")  #: banks whose words the plan estimates
 
 Told = Callable[[Candidate, DoesNotFit], object]
@@ -38,17 +38,18 @@ class Search:
     def __init__(
         self,
         problem: Problem,
-        ranking: Sequence[Candidate],
+        ranking: Ranking,
         facts: TargetFacts,
         refused: Told = lambda candidate, error: None,
     ) -> None:
         self.problem, self.ranking, self.facts, self.refused = problem, ranking, facts, refused
+        self.place = 0  #: of the next candidate
         self.seen = self.plans = self.kernels = 0
         self.registers = inf  #: vector registers; from which on configs are ruled out
         self.shared_bytes = inf  #: bytes of shared memory; likewise
         self.short_of_registers = 0  #: kernels that were
         self.kinds: set[tuple[object, ...]] = set()  #: kinds of configs that are ruled out
-        self.cuts: Counter[tuple[str, str]] = Counter()  #: kernels of other want, by how their K is cut
+        self.sums: dict[tuple[str, str], int] = {}  #: of an instruction, from which on they are, by how K is cut
         self.first: list[Candidate] = []  #: that come before the next one of the ranking
 
     @property
@@ -59,7 +60,7 @@ class Search:
     def next(self) -> tuple[Candidate, Plan] | None:
         """The next candidate that fits by its plan and is not ruled out, with the plan; None behind the last one."""
         while (candidate := self._next()) is not None:
-            if candidate.score < inf and self._is_ruled_out(candidate.config, candidate.registers):
+            if candidate.score < inf and self._is_ruled_out(candidate.config):
                 continue
             try:
                 plan = make_plan(self.problem, candidate.config, self.facts)
@@ -82,29 +83,29 @@ class Search:
         if why.short_of in _VECTORS:
             part = _PARTS[min(self.short_of_registers, len(_PARTS) - 1)]
             self.short_of_registers += 1
-            self.registers = min(self.registers, part * vector_registers(plan))
-            if plan.config.acc == "v" and self.facts.accumulators:
-                self.first.append(evolve(candidate, config=evolve(plan.config, acc="a"), registers=None))
+            others = self.facts.core.other_registers
+            self.registers = min(self.registers, others + part * (vector_registers(plan) - others))
+            apart = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
+            if apart >= _APART * (vector_registers(plan) - others):
+                self.first.append(evolve(candidate, config=evolve(plan.config, acc="a")))
         elif why.short_of == "shared":
             self.shared_bytes = min(self.shared_bytes, plan.shared_bytes)
         else:
-            self.kinds.add(_kind(plan.config))
-            self.cuts[_cut(plan.config)] += 1
+            cut = _cut(plan.config)
+            self.sums[cut] = 0 if cut in self.sums else _sums(plan.config)
 
     def _next(self) -> Candidate | None:
-        """The next candidate; the last one when the count has run out."""
+        """The next candidate that has few enough registers; the last one when the count has run out."""
         ends = self.seen >= MOST_SEEN or self.plans >= MOST_PLANS or self.kernels >= MOST_KERNELS
         if self.first and not ends:
             return self.first.pop()
-        if self.seen >= len(self.ranking):
-            return None
-        self.seen = len(self.ranking) if ends else self.seen + 1
-        return self.ranking[self.seen - 1]
+        last = len(self.ranking) - 1
+        at = last if ends and self.place <= last else self.ranking.place_from(self.place, self.registers)
+        self.place, self.seen = at + 1, self.seen + 1
+        return self.ranking[at] if at <= last else None
 
-    def _is_ruled_out(self, config: Config, registers: int | None) -> bool:
-        if _kind(config) in self.kinds or self.cuts[_cut(config)] >= _MOST_OF_A_CUT:
-            return True
-        return registers is not None and registers > self.registers
+    def _is_ruled_out(self, config: Config) -> bool:
+        return _kind(config) in self.kinds or _sums(config) >= self.sums.get(_cut(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
         """Why a kernel would be refused as another was; empty if it may fit."""
@@ -116,19 +117,24 @@ class Search:
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """What decides how many scalars and flags a kernel needs, whatever its tile: how K is cut, what is packed or moved
-    before, and the matrix instruction, by whose fragments sums are made again without padding.
-    """
+    """What decides which elements lanes load, whatever the tile."""
     return config.mma, config.taps, config.packed, config.reorder, config.phases, config.grids, config.types
 
 
 def _cut(config: Config) -> tuple[str, str]:
-    """How K is cut, which of a kind decides most."""
+    """How K is cut: what decides, with the sums of an instruction, how many scalars and flags a kernel takes, whatever
+    its tile. Most of them are for sums made again without padding, one instruction's rows and columns at a time.
+    """
     return config.taps, config.phases
 
 
+def _sums(config: Config) -> int:
+    """Sums of one matrix instruction, or of a lane that multiplies by itself."""
+    return config.mma.size if isinstance(config.mma, Own) else config.mma[0] * config.mma[1]
+
+
 def first_fitting(
-    problem: Problem, ranking: Sequence[Candidate], facts: TargetFacts, refused: Told = lambda candidate, error: None
+    problem: Problem, ranking: Ranking, facts: TargetFacts, refused: Told = lambda candidate, error: None
 ) -> tuple[Candidate, Plan] | None:
     """The first candidate that fits by its plan, with the plan, or None; `refused` is told of those before."""
     return Search(problem, ranking, facts, refused).next()

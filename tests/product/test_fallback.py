@@ -6,7 +6,7 @@ import pytest
 
 from convgen import driver
 from convgen.ir.facts import TargetFacts
-from convgen.plan.choose import Candidate
+from convgen.plan.choose import Candidate, Ranking
 from convgen.plan.config import Config
 from convgen.plan.search import AT_ANY_COST, Search
 from convgen.problem.conv import Conv
@@ -24,8 +24,8 @@ AS_WRITTEN = "order:   as written"
 def choose(monkeypatch: pytest.MonkeyPatch, *configs: Config) -> list[driver.Attempt]:
     """What is tried, where the chooser has these."""
 
-    def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
-        return [Candidate(float(n), config) for n, config in enumerate(configs)]
+    def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
+        return Ranking.of([], [Candidate(float(n), config) for n, config in enumerate(configs)])
 
     monkeypatch.setattr(driver, "candidates", candidates)
     return []
