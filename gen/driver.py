@@ -120,6 +120,11 @@ class Build:
             return True
         return self._candidate.score == inf or self._search.at_any_cost
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the search, not the user, took the config."""
+        return self._search is not None
+
     def next_config(self, why: DoesNotFit) -> bool:
         """Replace the plan, or the kernel, by the next one that may fit; False if none is left.
 
@@ -290,6 +295,9 @@ def compile(
         except DoesNotFit as error:
             if program.next_config(error):
                 continue
+            if program.is_chosen:
+                given = f"given {program.problem}, wanted a problem of which a config fits {program.target.facts.name}"
+                raise Unsupported(f"{given}: not even {program.config} does: {error}", rule="search") from error
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
             given += _of(program.origin)
             raise UserError(f"given {given}, wanted {wanted}: {error}") from error

@@ -162,8 +162,11 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
             check_halves(side.view, side.copy.loaded if side.copy else whole)
         if part.padding:
             one = piece(mma, facts)
-            check_halves(part.padding.of_n, one.a)
-            check_halves(part.padding.of_m, one.b)
+            try:
+                check_halves(part.padding.of_n, one.a)
+                check_halves(part.padding.of_m, one.b)
+            except DoesNotFit as error:  # whatever the tile
+                raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
 
 
 def _with_teams(plan: Plan) -> Plan:

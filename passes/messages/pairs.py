@@ -60,7 +60,7 @@ def check_halves(view: View, layout: Fragment) -> None:
         return
     found = pairs_of(view)
     if found is None:
-        raise DoesNotFit(f"{view.memory.name} of {view.memory.elem} has no pairs along any axis", short_of="pairs")
+        raise DoesNotFit(f"{view.memory.name} of {view.memory.elem} has no pairs along any axis")
     whole = layout.over(len(view.axes))
     halved_fragment(whole, whole.dims[found[1]])
 
@@ -69,8 +69,7 @@ def halved_fragment(layout: Fragment, dim: str) -> Fragment:
     """A fragment whose registers hold pairs along a dim. Raises DoesNotFit where they do not stand in pairs."""
     first = next((d for d in layout.digits if d.dim == dim and d.size > 1), None)
     if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
-        given = f"no pairs of neighbours along {dim} in the registers of a fragment {layout}"
-        raise DoesNotFit(given, short_of="pairs")
+        raise DoesNotFit(f"no pairs of neighbours along {dim} in the registers of a fragment {layout}")
     digits = [evolve(d, size=d.size // 2) if d is first else _further(d) for d in layout.digits]
     return evolve(layout, digits=tuple(d for d in digits if d.size > 1))
 
