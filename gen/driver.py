@@ -103,7 +103,7 @@ class Build:
     origin: str = ""
     _search: Search | None = None
     _candidate: Candidate | None = None  #: of the search, from which the plan is
-    _begun: float = attrs.Factory(perf_counter)  #: seconds
+    _begun: float = 0.0  #: seconds, by `perf_counter`
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ir.kernels))

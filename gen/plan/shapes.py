@@ -237,10 +237,11 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     """
     if shape.parts > 1 or shape.merged:
         return
-    given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in {t.name for t in problem.factors}]
+    whole = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
+    given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in whole]
     in_image = facts.flat and (shape.runs or shape.lines)
     runs = tuple(view for view in given if in_image and windows(view))
-    weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
+    weights = tuple(view for view in given[:1] if view is shape.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, runs, (*weights, *runs)))):
         with suppress(DoesNotFit):
             yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
@@ -295,9 +296,11 @@ def _shape(part: Product, parts: int) -> Shape:
 def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Shape]:
     """The same with taps and channels as runs, if messages are wider then; along K with blocks of whole runs.
 
-    These are padded to chunks or, as blocks are, to a power of two.
+    These are padded to chunks or, as blocks are, to a power of two. Elements have whole bytes.
     """
     views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+    if any(view.memory.elem.bits < 8 for view in views):
+        return
     widest = [_load(view, facts).widest for view in views]
     longest = TILE_K[-1] * max(1, chunk // 8)
     for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():

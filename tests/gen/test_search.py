@@ -12,7 +12,7 @@ from convgen.ir.error import DoesNotFit, Unsupported, UserError
 from convgen.ir.record import evolve
 from convgen.plan import search
 from convgen.plan.choose import Candidate, Ranking, candidates
-from convgen.plan.config import COLUMNS, MERGED, Config
+from convgen.plan.config import COLUMNS, MERGED, RUNS, Config
 from convgen.plan.plan import Plan, make_plan, vector_registers
 from convgen.plan.search import Search
 from convgen.problem.conv import Conv
@@ -163,6 +163,24 @@ def test_the_plan_knows_where_lanes_would_have_one_element_of_a_pair(target: str
         make_plan(problem, config, facts)
     with pytest.raises(UserError, match="no pairs of neighbours"):
         driver.build(problem, target, config)
+
+
+@pytest.mark.parametrize(
+    ("line", "dt", "target"),
+    [
+        ("mb1ic4oc16_ih6oh12kh5ph5", "s8:s4:f32", "xehpg"),
+        ("mb2ic2oc8_ih14oh4kh5sh4ph2", "u4:s8:f32", "gfx90a"),
+        ("mb1ic4oc8_ih6oh2kh3sh4ph1", "s4:f8_e4m3:f16", "gfx950"),
+    ],
+)
+def test_elements_of_four_bits_are_offered_neither_runs_nor_packed(line: str, dt: str, target: str) -> None:
+    """On XeHPG the first 128 plans were refused for that."""
+    facts = get(target).facts
+    problem = Conv.parse(line, dir="FWD_D", dt=dt)
+    narrow = {t.name for t in problem.factors if t.dtype[1:2] == "4"}
+    configs = [candidate.config for candidate in candidates(problem, facts)[:200]]
+    assert not any(config.taps == RUNS or narrow & set(config.packed) for config in configs)
+    assert make_plan(problem, configs[0], facts)
 
 
 def test_products_of_one_grid_take_one_tile_wherever_gaps_suit_each() -> None:
