@@ -141,8 +141,18 @@ class Build:
             given = f"given {self.problem} for {self.target.facts.name}, for which no config was found in {_PATIENCE} s"
             raise Unsupported(f"{given}; --config names one", rule="search")
         self._search.learn(self._candidate, self.plan, why)
-        found = _next_plan(self._search, self.options)
-        if found is None:
+        return self._take_next(self._search)
+
+    def last_config(self, why: Unsupported) -> bool:
+        """Replace the plan by the last resort's, whose kernels ask least of a target; False if it was that."""
+        if self._search is None or self._candidate is None or self._candidate.score == inf or self.attempt is None:
+            return False
+        _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
+        self._search.end()
+        return self._take_next(self._search)
+
+    def _take_next(self, search: Search) -> bool:
+        if (found := _next_plan(search, self.options)) is None:
             return False
         self._candidate, self.plan, self.attempt = found
         self.ir, self.tiles = build_launches(self.plan)
@@ -292,6 +302,9 @@ def compile(
     while True:
         try:
             return _compile(program)
+        except Unsupported as error:
+            if not program.last_config(error):
+                raise
         except DoesNotFit as error:
             if program.next_config(error):
                 continue

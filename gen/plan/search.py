@@ -94,6 +94,10 @@ class Search:
             cut = _cut(plan.config)
             self.sums[cut] = 0 if cut in self.sums else _sums(plan.config)
 
+    def end(self) -> None:
+        """Leave only the last resort."""
+        self.kernels = max(self.kernels, MOST_KERNELS)
+
     def _next(self) -> Candidate | None:
         """The next candidate that has few enough registers; the last one when the count has run out."""
         ends = self.seen >= MOST_SEEN or self.plans >= MOST_PLANS or self.kernels >= MOST_KERNELS

@@ -151,6 +151,12 @@ def test_many_scalars_have_room_where_registers_are_short() -> None:
     assert not tried(Conv.parse(MANY_SCALARS, dir="FWD_D", dt="f16"), "xehpg")
 
 
+def test_what_the_back_end_lacks_for_one_config_it_may_not_lack_for_the_last() -> None:
+    """Lanes of large workgroups convert less than a dword each, which selection on Xe refuses."""
+    (refused,) = tried(Conv.parse("mb2ic32oc4_ih14oh4kh1sh4ph0", dir="BWD_W", dt="u8:f32:u4"), "xehpc")
+    assert "an operation on u8x2" in refused
+
+
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])
 def test_the_plan_knows_where_lanes_would_have_one_element_of_a_pair(target: str) -> None:
     """The chooser does not offer what the lowering would refuse, and a config that is given is refused before it."""
