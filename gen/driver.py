@@ -206,8 +206,10 @@ def build(
         planned = perf_counter()
         program, tiles = build_launches(plan)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    way = {"search": search, "candidate": candidate, "begun": start}
-    return Build(chosen, program, options, stages, problem, plan, attempt, tiles=tiles, origin=origin, **way)
+    return Build(
+        chosen, program, options, stages, problem, plan, attempt,
+        tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
+    )  # fmt: skip
 
 
 def wrap(
@@ -363,8 +365,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     facts = program.target.facts
     lowered = pipeline.run(kernel, facts, options.disable, observe, passed)
     if lowered.shared_bytes > facts.shared_bytes:
-        given = f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}"
-        raise DoesNotFit(given, short_of="shared")
+        too_much = f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}"
+        raise DoesNotFit(too_much, short_of="shared")
     header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0

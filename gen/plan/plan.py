@@ -256,15 +256,17 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
     """The same, their tiles in blocks with gaps at the same places: those of the product with the least conflicts of
     banks in all, since products of one grid take one tile in turn and lanes may write each otherwise.
     """
-    for name in ("of_n", "of_m"):
-        sides: list[Operand] = [getattr(part, name) for part in parts]
-        tiles = dict.fromkeys(side.tile for side in sides)
-        if not facts.block_bytes or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
-            continue
-        orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
-        best = min(orders, key=lambda found: sum(side.conflicts for side in found))
-        parts = tuple(evolve(part, **{name: side}) for part, side in zip(parts, best))
-    return parts
+    sides = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
+    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
+
+
+def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
+    """Inputs of several products through one tile, if they may be."""
+    tiles = dict.fromkeys(side.tile for side in sides)
+    if not facts.block_bytes or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
+        return sides
+    orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
+    return min(orders, key=lambda found: sum(side.conflicts for side in found))
 
 
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
