@@ -17,8 +17,9 @@ from convgen.backends.target import get
 from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
-from convgen.plan.choose import candidates, first_fitting
+from convgen.plan.choose import candidates
 from convgen.plan.mapping import Launch, best_order
+from convgen.plan.search import first_fitting
 from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 

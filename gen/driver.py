@@ -1,6 +1,7 @@
 """From problem to code: build a program, compile it, simulate it. The loop over configs lives here.
 
 `build` takes the first config whose plan fits; if registers do not suffice after all, `compile` takes the next.
+`plan.search` counts how far the search goes. A search that takes too long refuses the problem, never another config.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from convgen.backends.stages import Emitted, MachineKernel
 from convgen.backends.target import Target
 from convgen.commands.steps import Observer, Step, check_names, steps
 from convgen.ir.build import KernelBuilder
-from convgen.ir.error import ConvgenError, DoesNotFit, UserError, visible
+from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
@@ -33,10 +34,11 @@ from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.choose import Candidate, candidates, first_fitting
+from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.plan.mapping import ordered
 from convgen.plan.plan import Plan, make_plan
+from convgen.plan.search import Search
 from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # what few commands need
     from convgen.tile.kernel import TileProgram
 
 
-_MOST_REFUSED = 32  #: configs that the back end may refuse before it takes one at any cost
+_PATIENCE = 600  #: seconds; of a search for a config, behind which the problem is refused
 
 
 @frozen
@@ -83,7 +85,7 @@ class Build:
 
     `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
     kernel in work: what it was, and the pass behind which it was that. `origin` is the line of a registry that the
-    config stands in, if any. `refused` counts the configs for which registers did not suffice.
+    config stands in, if any.
     """
 
     target: Target
@@ -99,8 +101,9 @@ class Build:
     tiles: Tiles | None = None
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
-    refused: int = 0
-    _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
+    _search: Search | None = None
+    _candidate: Candidate | None = None  #: of the search, from which the plan is
+    _begun: float = 0.0  #: seconds, by `perf_counter`
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ir.kernels))
@@ -113,33 +116,47 @@ class Build:
     @property
     def is_given(self) -> bool:
         """Whether no other config shall take the place of this one, if it can be compiled by any means."""
-        return self.attempt is None or self.attempt.score in (None, inf) or self.refused >= _MOST_REFUSED
+        if self._search is None or self._candidate is None:
+            return True
+        return self._candidate.score == inf or self._search.at_any_cost
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the search, not the user, took the config."""
+        return self._search is not None
 
     def next_config(self, why: DoesNotFit) -> bool:
-        """Replace the plan, or the kernel, by the next one that may fit; False if none is left."""
+        """Replace the plan, or the kernel, by the next one that may fit; False if none is left.
+
+        Raises Unsupported when the search has taken too long.
+        """
         if self.problem is None or self.attempt is None:
             other = next(self.others, None)
             self.ir = self.ir if other is None else _alone(other)
             return other is not None
         _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
-        self.refused += 1
-        found = self._sums_apart(self.problem, self.attempt)
-        found = found or _first_plan(self.problem, self.target, self._rest, self.options)
-        if found is None:
+        if self._search is None or self._candidate is None or self.plan is None:
             return False
-        self.plan, self.attempt = found
+        if perf_counter() - self._begun > _PATIENCE:
+            given = f"given {self.problem} for {self.target.facts.name}, for which no config was found in {_PATIENCE} s"
+            raise Unsupported(f"{given}; --config names one", rule="search")
+        self._search.learn(self._candidate, self.plan, why)
+        return self._take_next(self._search)
+
+    def last_config(self, why: Unsupported) -> bool:
+        """Replace the plan by the last resort's, whose kernels ask least of a target; False if it was that."""
+        if self._search is None or self._candidate is None or self._candidate.score == inf or self.attempt is None:
+            return False
+        _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
+        self._search.end()
+        return self._take_next(self._search)
+
+    def _take_next(self, search: Search) -> bool:
+        if (found := _next_plan(search, self.options)) is None:
+            return False
+        self._candidate, self.plan, self.attempt = found
         self.ir, self.tiles = build_launches(self.plan)
         return True
-
-    def _sums_apart(self, problem: Problem, tried: Attempt) -> tuple[Plan, Attempt] | None:
-        """The same config with its sums in a register file of their own; None if they are, or nobody chose it."""
-        if tried.score is None or tried.config.acc != "v" or not self.target.facts.accumulators:
-            return None
-        try:
-            plan = make_plan(problem, evolve(tried.config, acc="a"), self.target.facts)
-        except DoesNotFit:
-            return None
-        return plan, _tell(self.options, _planned(plan, tried.score))
 
 
 def facts(target: str) -> TargetFacts:
@@ -177,18 +194,22 @@ def build(
     kept = find(problem, target, registry) if config is None else None
     origin, config = ("", config) if kept is None else (kept.where, kept.config)
     with compiling():
-        rest: Iterator[Candidate] = iter(())
+        search, candidate = None, None
         if config is not None:
-            found: tuple[Plan, Attempt] | None = _given_plan(problem, chosen, config, options, origin)
+            plan, attempt = _given_plan(problem, chosen, config, options, origin)
         else:
-            rest = iter(candidates(problem, chosen.facts))
-            found = _first_plan(problem, chosen, rest, options)
-        if found is None:
-            raise DoesNotFit("no config fits, not even the last one")
+            search = _search(problem, chosen, options)
+            found = _next_plan(search, options)
+            if found is None:
+                raise DoesNotFit("no config fits, not even the last one")
+            candidate, plan, attempt = found
         planned = perf_counter()
-        program, tiles = build_launches(found[0])
+        program, tiles = build_launches(plan)
     stages = {"plan": planned - start, "build": perf_counter() - planned}
-    return Build(chosen, program, options, stages, problem, *found, tiles=tiles, rest=rest, origin=origin)
+    return Build(
+        chosen, program, options, stages, problem, plan, attempt,
+        tiles=tiles, origin=origin, search=search, candidate=candidate, begun=start,
+    )  # fmt: skip
 
 
 def wrap(
@@ -241,17 +262,18 @@ def _of(origin: str) -> str:
     return f" of {origin}" if origin else ""
 
 
-def _first_plan(
-    problem: Problem, target: Target, rest: Iterator[Candidate], options: Options
-) -> tuple[Plan, Attempt] | None:
+def _search(problem: Problem, target: Target, options: Options) -> Search:
     def refused(candidate: Candidate, error: DoesNotFit) -> None:
         _tell(options, Attempt(candidate.config, candidate.score, refused=str(error)))
 
-    found = first_fitting(problem, rest, target.facts, refused)
-    if found is None:
+    return Search(problem, candidates(problem, target.facts), target.facts, refused)
+
+
+def _next_plan(search: Search, options: Options) -> tuple[Candidate, Plan, Attempt] | None:
+    if (found := search.next()) is None:
         return None
     candidate, plan = found[0], ordered(found[1], found[0].together)
-    return plan, _tell(options, _planned(plan, candidate.score))
+    return candidate, plan, _tell(options, _planned(plan, candidate.score))
 
 
 def _planned(plan: Plan, score: float | None) -> Attempt:
@@ -282,9 +304,15 @@ def compile(
     while True:
         try:
             return _compile(program)
+        except Unsupported as error:
+            if not program.last_config(error):
+                raise
         except DoesNotFit as error:
             if program.next_config(error):
                 continue
+            if program.is_chosen:
+                given = f"given {program.problem}, wanted a problem of which a config fits {program.target.facts.name}"
+                raise Unsupported(f"{given}: not even {program.config} does: {error}", rule="search") from error
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
             given += _of(program.origin)
             raise UserError(f"given {given}, wanted {wanted}: {error}") from error
@@ -337,7 +365,8 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
     facts = program.target.facts
     lowered = pipeline.run(kernel, facts, options.disable, observe, passed)
     if lowered.shared_bytes > facts.shared_bytes:
-        raise DoesNotFit(f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
+        too_much = f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}"
+        raise DoesNotFit(too_much, short_of="shared")
     header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0

@@ -32,7 +32,15 @@ class Unsupported(ConvgenError):
 
 
 class DoesNotFit(ConvgenError):
-    """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one."""
+    """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one.
+
+    `short_of` names what there is too little of: a register file, "shared" memory or "pairs" of neighbours; it is empty
+    for other budgets.
+    """
+
+    def __init__(self, message: str, *details: object, short_of: str = "") -> None:
+        super().__init__(message, *details)
+        self.short_of = short_of
 
 
 class VerifyError(ConvgenError):

@@ -116,7 +116,8 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
     waves = -(-made.kernel.subgroups // core.simds)
     each = -(-r.total_vgpr // core.register_granule) * core.register_granule
     if waves * each > core.simd_registers:
-        raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, at most {core.simd_registers} in all")
+        most = f"at most {core.simd_registers} in all"
+        raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, {most}", short_of="v")
 
 
 #: The scheduler hides latency, not registers, unless beside loops only what there is room for is issued ahead of its

@@ -28,7 +28,7 @@ from convgen.ir.record import evolve
 _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
 _HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
 _ROOM = 67  #: percent; of the addresses that a loop does not change: the others share what is left
-_SCALAR_REGISTERS = 12  #: the most GRFs that hold scalars
+_SCALARS = 192  #: the most scalars, a dword each: 12 GRFs of 16 lanes, 24 of 8
 _SCALARS_AT = 1  #: the first of them: the payload stands before
 
 
@@ -36,7 +36,7 @@ def banks(g: Generation) -> Mapping[str, Bank]:
     """The register files: tuples of GRFs, scalars of a dword each, flags."""
     return {
         "v": Bank(limit=_GRF_COUNTS[-1], alignment={1: 1}),
-        "s": Bank(limit=_SCALAR_REGISTERS * g.lanes, alignment={1: 1, 2: 2}),
+        "s": Bank(limit=_SCALARS, alignment={1: 1, 2: 2}),
         "f": Bank(limit=g.flags, alignment={1: 1, 2: 2}),
     }
 

@@ -81,7 +81,8 @@ def allocate(
             continue
         at = _place(v, live[v], bank, occupied[v.bank])
         if at is None:
-            raise DoesNotFit(f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}")
+            free = f"bank {v.bank} has no {v.size} free words of {bank.limit} for {v.name or v}"
+            raise DoesNotFit(free, short_of=v.bank)
         put(v, at)
     return Allocation(base, used)
 

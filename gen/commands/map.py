@@ -219,9 +219,10 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
     from convgen.ir.error import DoesNotFit
-    from convgen.plan.choose import candidates, first_fitting
+    from convgen.plan.choose import candidates
     from convgen.plan.config import Config
     from convgen.plan.plan import make_plan
+    from convgen.plan.search import first_fitting
     from convgen.plan.supported import check_supported
 
     facts = target.get(options.target).facts

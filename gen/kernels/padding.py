@@ -26,7 +26,7 @@ from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
 from convgen.kernels.epilogue import along
 from convgen.plan.operands import Operand
-from convgen.plan.padding import Padding
+from convgen.plan.padding import Padding, piece
 from convgen.plan.plan import Part, Plan
 
 Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
@@ -92,13 +92,8 @@ class Anew:
 
     @property
     def unit(self) -> MmaTile:
-        """One matrix instruction's rows and columns, as deep as a message brings them, by one subgroup.
-
-        Where rows are dealt to all instructions of a workgroup, it is the first of these.
-        """
-        mma = self.plan.mma
-        one, all_of_them = mma.atom.of_one(self.plan.facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
-        return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
+        """The piece of which sums are made at a time."""
+        return piece(self.plan.mma, self.plan.facts)
 
     @property
     def _parts(self) -> int:

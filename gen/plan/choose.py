@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import overload
 
 import attrs
@@ -49,13 +50,21 @@ class Ranking(Sequence[Candidate]):
     others: Sequence[Candidate]  #: those that no table has
     order: Numbers  #: numbers, in which rows of all tables come before the others
     scores: Numbers  #: clocks; by number
+    registers: Numbers  #: vector registers of a lane, by number; 0 where no table has an estimate
 
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
         """Tables with clocks that come on top of theirs; of equal scores the least deep comes first, then the first."""
         scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
-        depths = np.concatenate([*(table.depths for table, _ in tables), np.zeros(len(others))])
-        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores)
+        rest = np.zeros(len(others))
+        depths = np.concatenate([*(table.depths for table, _ in tables), rest])
+        registers = np.concatenate([*(table.registers for table, _ in tables), rest])
+        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores, registers)
+
+    def place_from(self, place: int, registers: float) -> int:
+        """The first place from that on of a candidate with so many vector registers at most, by the estimate."""
+        suits = self.registers[self.order[place:]] <= registers
+        return place + int(suits.argmax()) if suits.any() else len(self)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -98,30 +107,11 @@ def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     return facts.core.meetings if facts.tickets and not adds else ()
 
 
-def first_fitting(
-    problem: Problem,
-    rest: Iterable[Candidate],
-    facts: TargetFacts,
-    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
-) -> tuple[Candidate, Plan] | None:
-    """The first candidate that fits, with its plan; `refused` is told of those before. None if none does."""
-    return next(fitting(problem, rest, facts, refused), None)
-
-
-def fitting(
-    problem: Problem,
-    rest: Iterable[Candidate],
-    facts: TargetFacts,
-    refused: Callable[[Candidate, DoesNotFit], object] = lambda candidate, error: None,
-) -> Iterator[tuple[Candidate, Plan]]:
-    """The candidates that fit, in their order, with their plans; `refused` is told of the others."""
+def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
+    """The candidates that fit by their plans, in their order, with these."""
     for candidate in rest:
-        try:
-            plan = make_plan(problem, candidate.config, facts)
-        except DoesNotFit as error:
-            refused(candidate, error)
-        else:
-            yield candidate, plan
+        with suppress(DoesNotFit):
+            yield candidate, make_plan(problem, candidate.config, facts)
 
 
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:

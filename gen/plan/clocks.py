@@ -92,6 +92,7 @@ class Table:
     rows: Numbers  #: numbers of the combinations
     scores: Numbers  #: clocks; of each row, of all products
     depths: Numbers  #: of each row, by which the least of equal scores comes first
+    registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
 
     def config(self, row: int) -> Config:
         at, given, shape = self._place(row), self.configs, self.shape
@@ -140,7 +141,7 @@ def ranked(
     offered = choices(shape, atom, facts)
     configs = _even_configs(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts, meetings)
     if not all(configs.dims):
-        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 6)
+        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 7)
     offer = _offer(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
     counted = _clocks(configs, offer.work, shape, atom, facts)
     in_vectors, fits = _place_of_sums(offer.work.held.sums, counted.registers, facts)
@@ -148,7 +149,8 @@ def ranked(
     clocks = shape.parts * (counted.columns["launch"] + counted.columns["besides"])
     scores, depths = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, counted.depths))
     ways = counted.columns, counted.slices, counted.at_a_time
-    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores, depths)
+    vectors = np.broadcast_to(counted.registers - np.where(in_vectors, 0, offer.work.held.sums), configs.dims)
+    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores, depths, vectors.ravel()[rows])
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:

@@ -52,11 +52,12 @@ class Product:
     role: str = ""  #: name of the product among those of one problem
     cuts: Cuts = WHOLE  #: of the dims of the problem into those of the views
     joined: Joined | None = attrs.field(default=None, kw_only=True)  #: dims of the result that are one
+    gap: int = attrs.field(default=0, kw_only=True)  #: rows; behind the last one of the result that is a position
 
     @property
     def m(self) -> int:
-        """Rows of the result."""
-        return self.of_m.extent(0)
+        """Rows up to the last one that is a position of the result."""
+        return self.of_m.extent(0) - self.gap
 
     @property
     def n(self) -> int:

@@ -38,6 +38,11 @@ class Operand:
     conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
     packing: Packing | None = None  #: how a launch packs it, if one does
 
+    def through(self, tile: Shared, facts: TargetFacts) -> Operand:
+        """The same through a tile in blocks that has gaps elsewhere."""
+        assert self.copy is not None
+        return evolve(self, tile=tile, conflicts=write_conflicts(tile.digits, self.elem, self.copy.stored, facts))
+
     @property
     def less(self) -> int:
         """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.

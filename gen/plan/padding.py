@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
@@ -20,6 +21,7 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, f4_e2m1
+from convgen.passes.messages.pairs import pairs_of
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
@@ -68,6 +70,16 @@ class Padding:
         return {**_decoded(rows, row), **_decoded(self.taps, tap)}
 
 
+def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
+    """The part of a tile of which sums are made again at a time: rows and columns of one matrix instruction, as deep as
+    a message brings them, by one subgroup.
+
+    Where rows are dealt to all instructions of a workgroup, it is the first of these.
+    """
+    one, all_of_them = mma.atom.of_one(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
+    return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
+
+
 def windows(view: View) -> dict[int, TensorDim]:
     """Coordinates, by tensor dimension, that depend on rows and on K."""
     rows, summed = ({d.name for d in dims} for dims in view.axes[:2])
@@ -89,6 +101,19 @@ def kept_out(product: Product) -> tuple[TensorDim, ...]:
     factors = product.of_n, product.of_m
     spoiled = (view for view, other in zip(factors, factors[::-1]) if _has_more(other.memory.elem))
     return tuple(t for view in spoiled for t in halo(view))
+
+
+def has_whole_pairs(product: Product) -> bool:
+    """Whether two elements of 4 bits that share a byte are neighbours along K, outside windows, wherever sums without
+    padding are made again: of these each lane loads neighbours along K only.
+    """
+    around = names_in(kept_out(product))
+    for view in (product.of_n, product.of_m) if around else ():
+        if view.memory.elem.bits == 4:
+            found = pairs_of(view)
+            if found is None or found[1] != _K or view.axes[_K][-1].name in around:
+                return False
+    return True
 
 
 def _has_more(elem: Type) -> bool:

@@ -25,6 +25,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
 from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.teams import TeamsMeet
+from convgen.passes.messages.pairs import check_halves
 from convgen.plan import dequantise, steps, views
 from convgen.plan.atoms import chosen_atom, mma_tile
 from convgen.plan.checks import check_words
@@ -36,7 +37,7 @@ from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
 from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
-from convgen.plan.padding import Padding, padding
+from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
@@ -140,8 +141,10 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
         # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
         unit, parts = _laid_out(problem, evolve(unit, run=1), config, facts)
+    if isinstance(unit, MmaTile):
+        _check_halves(parts, unit, facts)
     if config.grids == MERGED:
-        parts = _in_one_grid(parts, config, unit, reduction)
+        parts = _in_one_grid(parts, config, unit, reduction, facts)
     plan = Plan(problem, config, facts, unit, parts, reduction, 0)
     if plan.shared_bytes > facts.shared_bytes:
         raise DoesNotFit(f"{plan.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
@@ -150,6 +153,20 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     plan = evolve(plan, registers=max((_estimate_registers(plan, p) for p in parts), default=0))
     _check_registers(plan)
     return plan
+
+
+def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> None:
+    """Raise DoesNotFit where lanes would load one of two elements of 4 bits that share a byte."""
+    for part in parts:
+        for side, whole in ((part.of_n, mma.a), (part.of_m, mma.b)):
+            check_halves(side.view, side.copy.loaded if side.copy else whole)
+        if part.padding:
+            one = piece(mma, facts)
+            try:
+                check_halves(part.padding.of_n, one.a)
+                check_halves(part.padding.of_m, one.b)
+            except DoesNotFit as error:  # whatever the tile
+                raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
 
 
 def _with_teams(plan: Plan) -> Plan:
@@ -213,7 +230,7 @@ def _resident(products: Sequence[Product], config: Config, facts: TargetFacts) -
 
 
 def _in_one_grid(
-    parts: tuple[Part, ...], config: Config, unit: MmaTile | LaneTile, reduction: Reduction
+    parts: tuple[Part, ...], config: Config, unit: MmaTile | LaneTile, reduction: Reduction, facts: TargetFacts
 ) -> tuple[Part, ...]:
     """Products whose workgroups stand behind one another in one grid, those of most work first; DoesNotFit if they
     cannot.
@@ -225,6 +242,7 @@ def _in_one_grid(
         raise DoesNotFit(f"{given}: wanted workgroups of one tile each, one slice and sizes that are known")
     if any(part.mapping.arguments for part in parts):
         raise DoesNotFit(f"{given}: map={config.map} takes an argument for each product")
+    parts = _in_one_order(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
     first, found = 0, []
@@ -232,6 +250,23 @@ def _in_one_grid(
         found.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
     return tuple(found)
+
+
+def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
+    """The same, their tiles in blocks with gaps at the same places: those of the product with the least conflicts of
+    banks in all, since products of one grid take one tile in turn and lanes may write each otherwise.
+    """
+    sides = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
+    return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
+
+
+def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
+    """Inputs of several products through one tile, if they may be."""
+    tiles = dict.fromkeys(side.tile for side in sides)
+    if not facts.block_bytes or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
+        return sides
+    orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
+    return min(orders, key=lambda found: sum(side.conflicts for side in found))
 
 
 def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
@@ -437,9 +472,14 @@ _MARGIN = 16  #: registers; of a lane that multiplies by itself
 _BEYOND = 1.15
 
 
+def vector_registers(plan: Plan) -> int:
+    """Registers of a lane that are no accumulators in a file of their own, estimate."""
+    return plan.registers - (accumulator_registers(plan) if plan.config.separate_accumulators else 0)
+
+
 def _check_registers(plan: Plan) -> None:
     acc = accumulator_registers(plan)
     separate = plan.config.separate_accumulators
-    alu = plan.registers - (acc if separate else 0)
+    alu = vector_registers(plan)
     if alu > _BEYOND * plan.facts.registers or (separate and acc > plan.facts.accumulators):
         raise DoesNotFit(f"about {alu} registers and {acc} accumulators, at most {plan.facts.registers}")

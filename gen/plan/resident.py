@@ -4,7 +4,8 @@ A block of K is some channels with all their taps. Rows of M are counted over po
 that a step of a tap is the same number of rows everywhere: P = (n * H + h) * W + w, where W is so much longer than a
 line of the result that what lies beyond either end of a line of the source is in a gap. A gap serves the end of one
 line and the beginning of the next one. Then row P + kh * growth * W + kw * growth of the source is what row P of the
-result sees at tap (kh, kw), zero where that is padding. Rows in gaps are summed in vain, and not stored.
+result sees at tap (kh, kw), zero where that is padding. Rows in gaps between lines are summed in vain, and not stored;
+M ends with the last position.
 """
 
 from __future__ import annotations
@@ -91,8 +92,17 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
         of_n=replace(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
         of_m=replace(of_m, axes=(rows, cut, *of_m.axes[2:])),
         result=replace(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
+        gap=_gap(rows),
     )
     return Resident(found, _source(of_m, lines, (blocks, few)), _taps(lines))
+
+
+def _gap(rows: tuple[Dim, ...]) -> int:
+    """Rows behind the last line of the last image that are no positions: no workgroup sums these in vain."""
+    last = 0
+    for d in rows:
+        last = last * d.padded + d.size - 1
+    return prod(d.padded for d in rows) - (last + 1)
 
 
 def _lines(product: Product) -> list[_Line]:

@@ -38,7 +38,7 @@ from convgen.plan.directions import have_columns
 from convgen.plan.images import are_worth
 from convgen.plan.lines import in_lines
 from convgen.plan.packing import packed
-from convgen.plan.padding import windows
+from convgen.plan.padding import has_whole_pairs, windows
 from convgen.plan.registers import Pipeline
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
@@ -237,10 +237,11 @@ def _packed(shape: Shape, problem: Problem, facts: TargetFacts) -> Iterator[Shap
     """
     if shape.parts > 1 or shape.merged:
         return
-    given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in {t.name for t in problem.factors}]
+    whole = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
+    given = [view for view in (shape.of_n, shape.of_m) if view.memory.name in whole]
     in_image = facts.flat and (shape.runs or shape.lines)
     runs = tuple(view for view in given if in_image and windows(view))
-    weights = (shape.of_n,) if _is_narrow(shape.of_n, facts) else ()
+    weights = tuple(view for view in given[:1] if view is shape.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, runs, (*weights, *runs)))):
         with suppress(DoesNotFit):
             yield _with_packed(shape, {view.memory.name: view for view in views}, problem, facts)
@@ -275,7 +276,7 @@ def _shapes(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
         yield from _in_rows(largest, problem, facts)
     if have_columns(problem):
         (joined,) = products(problem, 1, moved, COLUMNS)
-        if joined.n <= _MOST_COLUMNS:
+        if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
             yield evolve(_shape(joined, 1), phases=COLUMNS)
             yield from (evolve(each, phases=COLUMNS) for each in _in_rows(joined, problem, facts))
     if 1 < len(parts) <= _MOST_MERGED and not problem.runtime:
@@ -295,9 +296,11 @@ def _shape(part: Product, parts: int) -> Shape:
 def _as_runs(shape: Shape, product: Product, facts: TargetFacts) -> Iterator[Shape]:
     """The same with taps and channels as runs, if messages are wider then; along K with blocks of whole runs.
 
-    These are padded to chunks or, as blocks are, to a power of two.
+    These are padded to chunks or, as blocks are, to a power of two. Elements have whole bytes.
     """
     views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+    if any(view.memory.elem.bits < 8 for view in views):
+        return
     widest = [_load(view, facts).widest for view in views]
     longest = TILE_K[-1] * max(1, chunk // 8)
     for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():

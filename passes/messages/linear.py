@@ -214,16 +214,21 @@ def linearize(view: View) -> LinearView:
 
 def brings_runs(view: LinearView, layout: Fragment) -> bool:
     """Whether messages bring runs of a tile, not only what exists."""
-    axis = view.unit_axis
-    return view.runs and axis is not None and view.run(layout.contiguous(layout.dims[axis])) > 1
+    return view.runs and view.run(_neighbours(view, layout)) > 1
 
 
 def brought(view: RunView, layout: Fragment) -> int:
     """Elements that messages bring a lane of a tile of a view with runs."""
     linear = linearize(view)
-    if linear.unit_axis is None:
-        return layout.registers
-    return linear.held(layout.registers, layout.contiguous(layout.dims[linear.unit_axis]))
+    return linear.held(layout.registers, _neighbours(linear, layout))
+
+
+def _neighbours(view: LinearView, layout: Fragment) -> int:
+    """Neighbours along the view's unit axis in a lane's registers: one along an axis of which a tile is one position,
+    that of groups, for which a fragment has no dim.
+    """
+    axis = view.unit_axis
+    return 1 if axis is None or axis >= len(layout.dims) else layout.contiguous(layout.dims[axis])
 
 
 def _check_blocks(view: View) -> None:

@@ -54,6 +54,17 @@ def check_pairs(view: View) -> None:
         raise Unsupported(f"{given}, {wanted}", rule="nibbles")
 
 
+def check_halves(view: View, layout: Fragment) -> None:
+    """Raise DoesNotFit where lanes that load a view with that layout would take one element of a pair."""
+    if view.memory.elem.bits != 4:
+        return
+    found = pairs_of(view)
+    if found is None:
+        raise DoesNotFit(f"{view.memory.name} of {view.memory.elem} has no pairs along any axis")
+    whole = layout.over(len(view.axes))
+    halved_fragment(whole, whole.dims[found[1]])
+
+
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:
     """A fragment whose registers hold pairs along a dim. Raises DoesNotFit where they do not stand in pairs."""
     first = next((d for d in layout.digits if d.dim == dim and d.size > 1), None)

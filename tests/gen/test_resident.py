@@ -10,11 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from convgen.backends.target import get
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import View
 from convgen.plan import views
-from convgen.plan.config import APART, COLUMNS
+from convgen.plan.config import APART, COLUMNS, Config
 from convgen.plan.directions import have_columns
+from convgen.plan.plan import make_plan
 from convgen.plan.resident import Resident, resident
 from convgen.problem.conv import Conv
 from tests.strategies import problems
@@ -48,6 +50,7 @@ def check(found: Resident, depth: int) -> None:
     for d in product.of_m.axes[0]:
         exists &= dims[d.name] < d.size
     assert exists.sum() == prod(d.size for d in product.of_m.axes[0])
+    assert exists[-1, 0], "rows behind the last position"
     for block in range(product.k // depth):
         for n, row in enumerate(taps):
             seen = elements(product.of_m, rows, np.arange(each)[None] + block * depth + n * each)
@@ -85,6 +88,16 @@ def test_lines_have_the_least_gaps(line: str, pitch: int) -> None:
     assert found.source.axes[0][-1].padded == pitch
     assert found.taps[1] - found.taps[0] == (2 if "dw1" in line else 1)
     check(found, part.k)
+
+
+@pytest.mark.parametrize(("images", "tiles"), [(1, 7), (3, 21)])
+def test_no_workgroup_has_rows_of_gaps_only(images: int, tiles: int) -> None:
+    """An image of 14 x 14 is 13 lines of 15 rows and one of 14; the one gap behind all lines serves the next image."""
+    problem = Conv.parse(f"mb{images}ic64ih14oc64oh14kh3ph1", dir="FWD_D", dt="f16", **CHANNELS_LAST)
+    config = Config.parse("tile=32x32x144 waves=2x1 mma=16x16x16 slots=1 taps=resident")
+    (part,) = make_plan(problem, config, get("gfx942").facts).parts
+    assert part.product.m == (images - 1) * 15 * 15 + 13 * 15 + 14
+    assert part.mapping.grid == (2 * tiles, 1, 1)
 
 
 @pytest.mark.parametrize(

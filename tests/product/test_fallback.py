@@ -6,8 +6,9 @@ import pytest
 
 from convgen import driver
 from convgen.ir.facts import TargetFacts
-from convgen.plan.choose import Candidate
+from convgen.plan.choose import Candidate, Ranking
 from convgen.plan.config import Config
+from convgen.plan.search import AT_ANY_COST, Search
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
@@ -23,8 +24,8 @@ AS_WRITTEN = "order:   as written"
 def choose(monkeypatch: pytest.MonkeyPatch, *configs: Config) -> list[driver.Attempt]:
     """What is tried, where the chooser has these."""
 
-    def candidates(problem: Problem, facts: TargetFacts) -> list[Candidate]:
-        return [Candidate(float(n), config) for n, config in enumerate(configs)]
+    def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
+        return Ranking.of([], [Candidate(float(n), config) for n, config in enumerate(configs)])
 
     monkeypatch.setattr(driver, "candidates", candidates)
     return []
@@ -51,9 +52,12 @@ def test_what_was_given_stays_near_what_is_written(config: Config, order: str) -
 
 def test_after_many_that_did_not_fit_one_stays_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a pass that keeps values few, say, thousands may not fit, each of which takes a while."""
+
+    def forgets(search: Search, *_: object) -> None:
+        search.kernels += 1
+
     tried = choose(monkeypatch, *[LOOP] * 9)
-    monkeypatch.setattr(driver, "_MOST_REFUSED", 3)
-    monkeypatch.setattr(driver.Build, "_sums_apart", lambda *_: None)
+    monkeypatch.setattr(Search, "learn", forgets)
     code = driver.compile(driver.build(PROBLEM, "gfx950", tried=tried.append))
     assert AS_WRITTEN in code.asm
-    assert sum(attempt.refused is not None for attempt in tried) == 3
+    assert sum(attempt.refused is not None for attempt in tried) == AT_ANY_COST
