@@ -216,6 +216,17 @@ class Coverage:
         """Instructions that a subgroup executed."""
         return self.places - len(self.missed)
 
+    @property
+    def stretches(self) -> tuple[tuple[Place, ...], ...]:
+        """The missed instructions, those that lie side by side together."""
+        found: list[list[Place]] = []
+        for place in self.missed:
+            if found and found[-1][-1].end == place.pc:
+                found[-1].append(place)
+            else:
+                found.append([place])
+        return tuple(map(tuple, found))
+
     def joined(self, other: Coverage) -> Coverage:
         """The coverage of two runs of one kernel together."""
         both = {place.pc for place in self.missed} & {place.pc for place in other.missed}

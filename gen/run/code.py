@@ -74,7 +74,7 @@ class Code:
 
     @property
     def keeps_padding_out(self) -> bool:
-        """Whether padding contributes nothing, whatever it is multiplied with; with `padding=zeros` it is multiplied."""
+        """Whether padding contributes nothing, whatever it meets; with `padding=zeros` it is multiplied as a zero."""
         return "padding=zeros" not in self.config.split()
 
     @property

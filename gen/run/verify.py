@@ -88,8 +88,8 @@ class Few:
 class Outcome:
     """What a run showed. `checked` counts elements of outputs; `first` holds the first few of the wrong ones.
 
-    `seconds`, `instructions`, `mismatches` and `findings` are those of both runs where a second one had infinities and
-    NaNs (`specials`). `coverage` is that of the kernels over all runs, where a simulator executed them.
+    Figures are those of both runs where a second one had infinities and NaNs (`specials`), but a device's `seconds`,
+    which are those of the first. `coverage` is that of the kernels over all runs, where a simulator executed them.
     `compared` says whether anybody knew what is right.
     `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
     `on` names the device that ran it; empty for a simulator.
@@ -110,6 +110,11 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return not self.mismatches and not any(self.advice or finding.source.required for finding in self.findings)
+
+    @property
+    def compared_outputs(self) -> int:
+        """Elements of outputs that were compared in all runs."""
+        return self.checked + (0 if self.specials is None else self.specials.checked)
 
     @property
     def status(self) -> str:
@@ -146,7 +151,7 @@ def run(
         return _run(code, problem, arrays, groups, seed, progress, taking, on)
     inputs = reference.fills(problem, seed)
     outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
-    if not outcome.passed or not _wants_specials(code, problem, outcome):
+    if not outcome.passed or not _wants_specials(code, problem, outcome, on):
         return outcome
     return _with_specials(code, problem, inputs, outcome, seed, progress, on)
 
@@ -171,10 +176,10 @@ def _run(
     return _outcome(report, _compare(problem, inputs, code.record, memory, regions), on)
 
 
-def _wants_specials(code: Code, problem: Problem, outcome: Outcome) -> bool:
-    """Whether infinities and NaNs may reach code that ordinary data has not; a device does not say what it reached."""
-    is_all_reached = bool(outcome.coverage) and not any(one.missed for one in outcome.coverage)
-    return code.tiles is not None and code.keeps_padding_out and specials.pads(problem) and not is_all_reached
+def _wants_specials(code: Code, problem: Problem, outcome: Outcome, on: Executor | None) -> bool:
+    """Whether infinities and NaNs may reach code that ordinary data has not; a device does not say what it executed."""
+    may_be_missed = on is not None or any(one.missed for one in outcome.coverage)
+    return may_be_missed and code.tiles is not None and code.keeps_padding_out and specials.pads(problem)
 
 
 def _with_specials(
@@ -197,7 +202,7 @@ def _with_specials(
         mismatches=mismatches,
         first=first,
         findings=report.findings,
-        seconds=before.seconds + report.seconds,
+        seconds=before.seconds + (report.seconds if on is None else 0),
         instructions={kind: counts[kind] for kind in dict.fromkeys((*before.instructions, *report.instructions))},
         coverage=joined((*before.coverage, *report.coverage)),
         specials=Few(specials.count(inputs), checked),
