@@ -145,7 +145,9 @@ def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[s
     for number, never in enumerate(told["never"][:_MOST_STRETCHES]):
         place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
         behind = f", behind {never['label']}" if never["label"] else ""
-        rows.append(("" if number else "never", f"{place}: {never['count']} from `{never['instruction']}`{behind}"))
+        rows.append(
+            ("" if number else "never", f"{place}: {never['count']} instructions from `{never['instruction']}`{behind}")
+        )
     more = len(told["never"]) - _MOST_STRETCHES
     return [*rows, ("", f"and {more} more stretches: see --json")] if more > 0 else rows
 
