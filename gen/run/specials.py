@@ -3,8 +3,8 @@
 Padding contributes nothing to a sum. A kernel whose windows reach outside their tensor therefore recomputes sums that
 are not finite (docs/architecture.md, "Padding contributes nothing"). In forward and backward data the weights meet
 padding, in gradients of weights the gradient of the result does. One or two columns of a sampled output tile get such a
-value there: one subgroup recomputes its sums, and those beside it must keep theirs. The last tile has one in the tensor
-that windows move over, too.
+value there: the subgroups with these columns recompute their sums, and those beside them must keep theirs. Of several
+tiles the last has one in the tensor that windows move over, too.
 """
 
 from __future__ import annotations
@@ -87,15 +87,16 @@ def _beside_padding(problem: Conv) -> str:
 
 
 def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
+    last = regions[-1] if len(regions) > 1 else None
     for number, region in enumerate(regions):
         if isinstance(problem, Matmul):
             yield from _of_product(problem, region, number)
             continue
         match region.output:
             case "dst" | "diff_src":
-                yield from _of_taps(problem, region, 2 * number, with_source=region is regions[-1])
+                yield from _of_taps(problem, region, 2 * number, with_source=region is last)
             case "diff_wei":
-                yield from _of_positions(problem, region, 2 * number, with_source=region is regions[-1])
+                yield from _of_positions(problem, region, 2 * number, with_source=region is last)
 
 
 def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Special]:

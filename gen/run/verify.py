@@ -56,7 +56,9 @@ FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: 
 MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
 
 _SHOWN = 8
-_FEW_TILES = 2  #: sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs
+#: Tiles sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs. They are simulated
+#: together; recomputing the sums of some takes up to seven times as long as a tile.
+_FEW_TILES = 2
 _BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
 _ROWS = 4096  #: rows compared at a time
 

@@ -40,7 +40,7 @@ def with_specials(problem: Problem, place: int) -> dict[str, npt.NDArray[Any]] |
             np.arange(size)[random.integers(size) :][: random.integers(1, 24)]
             for size in reference.output_shape(problem, spec.name)
         )
-        fills = specials.placed(problem, fills, [OutputRegion(spec.name, rows, columns)])
+        fills = specials.placed(problem, fills, [OutputRegion(spec.name, rows, columns)] * 2)
     return {name: np.asarray(fill) for name, fill in fills.items()} if specials.count(fills) else None
 
 
