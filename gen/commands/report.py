@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from convgen.driver import Attempt
     from convgen.plan.choose import Candidate
     from convgen.run.schema import Entry
-    from convgen.run.verify import Outcome
+    from convgen.run.verify import Few, Outcome
 
 _MOST_STRETCHES = 8  #: of instructions that did not run, that a report lists
 
@@ -154,7 +154,7 @@ def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[s
 
 def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, Any]:
     """The `run` entry of `--json`."""
-    few = outcome.specials
+    few, digits = outcome.specials, 9 if outcome.on else 6
     return {
         "status": outcome.status,
         "checked": outcome.checked,
@@ -162,11 +162,16 @@ def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, An
         "first_mismatches": [str(mismatch) for mismatch in outcome.first],
         "findings": [str(finding) for finding in outcome.findings],
         **({"on": outcome.on} if outcome.on else {}),
-        "seconds": round(outcome.seconds, 9 if outcome.on else 6),
+        "seconds": round(outcome.seconds, digits),
         "instructions": dict(outcome.instructions),
         **({"places": _coverage_json(outcome.coverage, labels or {})} if outcome.coverage else {}),
-        **({"specials": {"values": few.values, "checked": few.checked}} if few else {}),
+        **({"specials": _specials_json(few, digits)} if few else {}),
     }
+
+
+def _specials_json(few: Few, digits: int) -> dict[str, Any]:
+    """The run with infinities and NaNs."""
+    return {"values": few.values, "checked": few.checked, "seconds": round(few.seconds, digits)}
 
 
 def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -80,18 +79,20 @@ class Mismatch:
 
 @frozen
 class Few:
-    """The run with infinities and NaNs: how many inputs had one, and how many outputs were compared."""
+    """The run with infinities and NaNs: how many elements of inputs had one, how many outputs were compared."""
 
     values: int
     checked: int
+    seconds: float
 
 
 @frozen
 class Outcome:
     """What a run showed. `checked` counts elements of outputs; `first` holds the first few of the wrong ones.
 
-    Figures are those of both runs where a second one had infinities and NaNs (`specials`), but a device's `seconds`,
-    which are those of the first. `coverage` is that of the kernels over all runs, where a simulator executed them.
+    `checked`, `seconds` and `instructions` are those of the run on ordinary data; where a second one had infinities and
+    NaNs (`specials`), `mismatches` and `findings` are those of both. `coverage` is that of the kernels over all runs,
+    where a simulator executed them.
     `compared` says whether anybody knew what is right.
     `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
     `on` names the device that ran it; empty for a simulator.
@@ -198,16 +199,13 @@ def _with_specials(
     inputs = specials.placed(problem, fills, regions)
     memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
     checked, mismatches, first = _compare(problem, inputs, code.record, memory, regions)
-    counts = Counter(before.instructions) + Counter(report.instructions)
     return evolve(
         before,
         mismatches=mismatches,
         first=first,
         findings=report.findings,
-        seconds=before.seconds + (report.seconds if on is None else 0),
-        instructions={kind: counts[kind] for kind in dict.fromkeys((*before.instructions, *report.instructions))},
         coverage=joined((*before.coverage, *report.coverage)),
-        specials=Few(specials.count(inputs), checked),
+        specials=Few(specials.count(inputs), checked, report.seconds),
     )
 
 
