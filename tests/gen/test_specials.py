@@ -10,6 +10,7 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.backends.simulation import Coverage, Place, SimReport
+from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, specials, verify
 from convgen.run.code import OutputRegion
@@ -24,6 +25,12 @@ def changed(problem: Problem, region: OutputRegion) -> dict[str, np.ndarray[Any,
     found = specials.placed(problem, reference.fills(problem), [region])
     arrays = {name: np.asarray(fill) for name, fill in found.items()}
     return {name: a[~np.isfinite(a)] for name, a in arrays.items() if not np.isfinite(a).all()}
+
+
+def convolution(line: str) -> Conv:
+    problem = parse_problem(line)
+    assert isinstance(problem, Conv)
+    return problem
 
 
 def region_of(problem: Problem, rows: range, columns: range) -> OutputRegion:
@@ -147,7 +154,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Covering:
 
 @pytest.mark.parametrize("groups", [None, 5])
 def test_a_second_run_reaches_what_integers_have_not(machine: Covering, groups: int | None) -> None:
-    problem = parse_problem(FORWARD)
+    problem = convolution(FORWARD)
     outcome = verify.run(code_of(problem), groups=groups)
     assert outcome.passed
     assert [len(launch.groups or ()) for launch in machine.executed] == [groups or 0, 2]
@@ -169,7 +176,7 @@ def test_a_second_run_reaches_what_integers_have_not(machine: Covering, groups: 
 def test_no_second_run_where_padding_may_count_or_there_is_none(
     machine: Covering, line: str, changes: dict[str, Any]
 ) -> None:
-    outcome = verify.run(code_of(parse_problem(line), **changes))
+    outcome = verify.run(code_of(convolution(line), **changes))
     assert outcome.passed
     assert outcome.specials is None
     assert len(machine.executed) == 1
@@ -177,7 +184,7 @@ def test_no_second_run_where_padding_may_count_or_there_is_none(
 
 
 def test_no_second_run_on_data_that_was_given_or_where_all_was_executed(machine: Covering) -> None:
-    problem = parse_problem(FORWARD)
+    problem = convolution(FORWARD)
     assert verify.run(code_of(problem), arrays=reference.fill(problem)).specials is None
     machine.missed = ()
     assert verify.run(code_of(problem)).specials is None
@@ -185,7 +192,7 @@ def test_no_second_run_on_data_that_was_given_or_where_all_was_executed(machine:
 
 def test_what_the_second_run_finds_fails(machine: Covering) -> None:
     """A kernel that multiplies padding: the wrong result is there with infinities and NaNs only."""
-    problem = parse_problem(FORWARD)
+    problem = convolution(FORWARD)
 
     def spoil(memory: Any) -> None:
         if len(machine.executed) == 2:
@@ -198,7 +205,7 @@ def test_what_the_second_run_finds_fails(machine: Covering) -> None:
 
 
 def test_tiles_of_a_sample_are_those_with_infinities() -> None:
-    problem = parse_problem(FORWARD)
+    problem = convolution(FORWARD)
     code = code_of(problem)
     regions, _ = verify._sampled(code, 2, 0)
     inputs = specials.placed(problem, reference.fills(problem), regions)
