@@ -141,9 +141,9 @@ def run(
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
 
-    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where that leaves
-    instructions unexecuted a few tiles run again with infinities and NaNs. The device `on`, if given, runs all
-    workgroups. Raises Unsupported if there is no object to run, UserError if there is not memory enough.
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where windows meet padding
+    a few tiles run again with infinities and NaNs. The device `on`, if given, runs all workgroups. Raises Unsupported
+    if there is no object to run, UserError if there is not memory enough.
     """
     problem = code.problem
     if problem is None:
@@ -154,7 +154,7 @@ def run(
         return _run(code, problem, arrays, groups, seed, progress, taking, on)
     inputs = reference.fills(problem, seed)
     outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
-    if not outcome.passed or not _wants_specials(code, problem, outcome, on):
+    if not outcome.passed or code.tiles is None or not code.keeps_padding_out or not specials.pads(problem):
         return outcome
     return _with_specials(code, problem, inputs, outcome, seed, progress, on)
 
@@ -177,12 +177,6 @@ def _run(
     _tell(taking, all_of_it if on else min(all_of_it, _predicted_sample(problem, regions)))
     memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
     return _outcome(report, _compare(problem, inputs, code.record, memory, regions), on)
-
-
-def _wants_specials(code: Code, problem: Problem, outcome: Outcome, on: Executor | None) -> bool:
-    """Whether infinities and NaNs may reach code that ordinary data has not; a device does not say what it executed."""
-    may_be_missed = on is not None or any(one.missed for one in outcome.coverage)
-    return may_be_missed and code.tiles is not None and code.keeps_padding_out and specials.pads(problem)
 
 
 def _with_specials(

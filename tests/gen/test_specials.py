@@ -138,8 +138,7 @@ class Covering(Target):
     missed: tuple[Place, ...] = (Place(8, 12, "s_nop 0"),)
 
     def simulate(self, code_object: bytes, launches: Any, pages: Any, **options: Any) -> SimReport:
-        with np.errstate(invalid="ignore"):
-            report = super().simulate(code_object, launches, pages, **options)
+        report = super().simulate(code_object, launches, pages, **options)
         wei = pages["wei"].whole().view(np.float16)
         missed = self.missed if np.isfinite(wei.astype(np.float32)).all() else ()
         return attrs.evolve(report, coverage=(Coverage("conv_main", 10, missed),))
@@ -183,11 +182,10 @@ def test_no_second_run_where_padding_may_count_or_there_is_none(
     assert outcome.coverage[0].missed == machine.missed
 
 
-def test_no_second_run_on_data_that_was_given_or_where_all_was_executed(machine: Covering) -> None:
+def test_no_second_run_on_data_that_was_given(machine: Covering) -> None:
     problem = convolution(FORWARD)
     assert verify.run(code_of(problem), arrays=reference.fill(problem)).specials is None
-    machine.missed = ()
-    assert verify.run(code_of(problem)).specials is None
+    assert len(machine.executed) == 1
 
 
 def test_what_the_second_run_finds_fails(machine: Covering) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from convgen import driver
@@ -79,3 +80,14 @@ def test_a_report_names_what_was_never_executed() -> None:
     assert f".{never['label']}:" in code.asm
     assert (told["of"], told["executed"], never["count"]) == (one.places, one.executed, len(one.missed))
     assert (never["begin"], never["end"]) == (first.pc, last.end)
+
+
+def test_a_kernel_that_multiplies_padding_fails() -> None:
+    """It has no code that recomputes sums, so integers execute all of it and find nothing wrong."""
+    target, line, config = CASES["plain"]
+    code = driver.compile(driver.build(parse_problem(line), target, f"{config} padding=zeros"))
+    assert verify.run(code).passed
+    outcome = verify.run(attrs.evolve(code, config=code.config.replace(" padding=zeros", "")))
+    assert not outcome.passed
+    assert outcome.mismatches
+    assert not outcome.findings
