@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from convgen.ir.error import UserError
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, evolve, frozen
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]  #: byte offsets
@@ -192,6 +192,56 @@ class Finding:
 
 
 @frozen
+class Place:
+    """An instruction of a kernel: `pc` is its offset from the kernel's start, `end` that behind it, both in bytes."""
+
+    pc: int
+    end: int
+    instruction: str
+
+
+@frozen
+class Coverage:
+    """How many instructions a kernel has, and those that no subgroup executed, by ascending offset.
+
+    An instruction of lanes counts as executed once a subgroup comes to it with any lane active.
+    """
+
+    kernel: str
+    places: int
+    missed: tuple[Place, ...]
+
+    @property
+    def executed(self) -> int:
+        """Instructions that a subgroup executed."""
+        return self.places - len(self.missed)
+
+    @property
+    def stretches(self) -> tuple[tuple[Place, ...], ...]:
+        """The missed instructions, those that lie side by side together."""
+        found: list[list[Place]] = []
+        for place in self.missed:
+            if found and found[-1][-1].end == place.pc:
+                found[-1].append(place)
+            else:
+                found.append([place])
+        return tuple(map(tuple, found))
+
+    def joined(self, other: Coverage) -> Coverage:
+        """The coverage of two runs of one kernel together."""
+        both = {place.pc for place in self.missed} & {place.pc for place in other.missed}
+        return evolve(self, missed=tuple(place for place in self.missed if place.pc in both))
+
+
+def joined(coverage: Iterable[Coverage]) -> tuple[Coverage, ...]:
+    """The coverage of each kernel over all of its runs, in the order in which the kernels first ran."""
+    found: dict[str, Coverage] = {}
+    for one in coverage:
+        found[one.kernel] = one.joined(found[one.kernel]) if one.kernel in found else one
+    return tuple(found.values())
+
+
+@frozen
 class SimReport:
     """The outcome of a simulation; buffers were changed in place."""
 
@@ -199,3 +249,4 @@ class SimReport:
     instructions: Mapping[str, int]  #: executed, one a subgroup, by kind (mfma, valu, salu, smem, ds_read, ...)
     counters: Mapping[str, int]  #: other figures: bytes moved, cycles lost to bank conflicts, barriers
     seconds: float
+    coverage: tuple[Coverage, ...] = ()  #: one a kernel; none where nobody looked, as on a device

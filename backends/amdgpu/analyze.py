@@ -14,7 +14,7 @@ from convgen.backends import reading
 from convgen.backends.amdgpu.assemble import assemble, wanted
 from convgen.backends.amdgpu.costs import line_of
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
-from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.decode import Instruction, follows
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
@@ -125,15 +125,3 @@ def _by_registers(kernel: KernelInfo, arch: str) -> int:
     core = FACTS[arch].core
     each = -(-kernel.descriptor.vgprs // core.register_granule) * core.register_granule
     return min(_MOST_WAVES, core.simd_registers // each)
-
-
-# ---------------------------------------------------------------- control flow
-
-
-def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Whether the next instruction may follow, and the address of a branch's target."""
-    if i.name == "s_branch":
-        return False, (i.address + 4 + 4 * i.simm16,)
-    if i.name.startswith("s_cbranch"):
-        return True, (i.address + 4 + 4 * i.simm16,)
-    return i.name not in ("s_endpgm", "s_setpc_b64"), ()

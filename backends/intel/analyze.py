@@ -24,7 +24,7 @@ from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
 from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo
-from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble
+from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble, follows
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
@@ -90,17 +90,10 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
 
 def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Line], int, Stretch]:
     """What runs, line by line, too; how many loops it has, and the hottest of them."""
-    running = reachable(code, 0, _follows)
+    running = reachable(code, 0, follows)
     lines = [line_of(i, target) for i in running]
-    loops, hot = hottest(lines, *basic_blocks(running, _follows))
+    loops, hot = hottest(lines, *basic_blocks(running, follows))
     return running, lines, loops, hot
-
-
-def _follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
-    """Whether the next instruction may follow, and the addresses of a branch's targets."""
-    targets = tuple(o.value for o in i.sources if o.kind == "label")
-    ends = "EOT" in i.options or i.op == "illegal" or (i.op == "jmpi" and not i.predicate)
-    return not ends, targets
 
 
 def most_items(kernel: KernelInfo) -> int:

@@ -53,6 +53,7 @@ class Engine(ABC, Generic[G, S]):
         self.reporter, self.memory = env.reporter, env.memory
         self.program = program
         self.limit = limit  #: instructions a thread may execute
+        self.reached = env.reached  #: indices of instructions that had an effect
         self._at = 0  # the instruction in work
         self._tired = False  #: whether the group that stopped last has had its turn
         self._states: set[object] = set()  #: in which all rested, since memory changed last
@@ -77,6 +78,10 @@ class Engine(ABC, Generic[G, S]):
     def _reinforce(self) -> G | None:
         """A group of threads of workgroups that have not begun, if there are any; for groups that wait for them."""
         return None
+
+    def _does_something(self, g: G, step: S) -> bool:
+        """Whether an instruction has an effect in this group: whether any lane is active, where it works by lanes."""
+        return True
 
     @abstractmethod
     def _prepare(self, g: G, step: S) -> None:
@@ -172,7 +177,7 @@ class Engine(ABC, Generic[G, S]):
         """
         program, prepare = self.program, self._prepare
         shared = g.pc in meet
-        steps, executed = program.steps, program.executed
+        steps, executed, reached = program.steps, program.executed, self.reached
         quantum = QUANTUM
         while True:
             pc = g.pc
@@ -182,6 +187,8 @@ class Engine(ABC, Generic[G, S]):
             self._at = pc
             step = steps[pc] or program.compile(pc)
             executed[pc] += g.count
+            if pc not in reached and self._does_something(g, step):
+                reached.add(pc)
             prepare(g, step)
             g.pc = pc + 1
             step.run(g)

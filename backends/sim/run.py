@@ -15,7 +15,7 @@ from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped, Reporter
 from convgen.backends.sim.memory import Memory
-from convgen.backends.simulation import LaunchRequest, Pages, SimReport, Source
+from convgen.backends.simulation import Coverage, LaunchRequest, Pages, Place, SimReport, Source, joined
 
 Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]
 Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
@@ -25,8 +25,12 @@ MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
 class Counted(Protocol):
-    """A program that counts what it executes; both lists may grow."""
+    """A program that counts what it executes; the lists of steps and counts may grow by copies of the text."""
 
+    @property
+    def instructions(self) -> Sequence[Any]: ...  # with their `text`, `address` and `size`
+    @property
+    def places(self) -> Sequence[Any]: ...  # the instructions that control flow reaches
     @property
     def steps(self) -> Sequence[Any]: ...  # with their `kind`; None where nothing ever executed
     @property
@@ -52,6 +56,8 @@ class Run(ABC):
         self._done = self._total = 0
         self._order: Sequence[int] = ()  #: workgroups still to run
         self._size = 1  #: of these, how many at once
+        self.reached: set[int] = set()  #: indices of instructions that had an effect in the launch that runs
+        self._coverage: list[Coverage] = []
         self.observe: Observer | None = None
         self._progress: Progress | None = None
 
@@ -72,7 +78,8 @@ class Run(ABC):
         self.memory.finish()
         instructions = {kind: self.kinds[kind] for kind in kinds if self.kinds[kind]}
         seconds = time.perf_counter() - self._started
-        return SimReport(tuple(self.reporter.findings), instructions, dict(self.counters), seconds)
+        covered = joined(self._coverage)
+        return SimReport(tuple(self.reporter.findings), instructions, dict(self.counters), seconds, covered)
 
     def _next(self) -> Array | None:
         """The workgroups of the next batch, which then counts as done; None when there are no more."""
@@ -86,6 +93,7 @@ class Run(ABC):
         if self.backwards:
             order = order[::-1]
         before = list(program.executed)
+        self.reached.clear()
         try:
             self._order, self._size = order, size
             while (groups := self._next()) is not None:
@@ -97,6 +105,19 @@ class Run(ABC):
             for step, count, old in zip(program.steps, program.executed, before, strict=True):
                 if step is not None:
                     self.kinds[step.kind] += count - old
+            self._coverage.append(self._covered(launch.kernel, program))
+
+    def _covered(self, kernel: str, program: Counted) -> Coverage:
+        """Which instructions of a kernel the launch did not execute; a copy of the text counts as the text.
+
+        What only computed jumps lead to is an instruction of the kernel once it is executed.
+        """
+        text, base = program.instructions, self.reporter.base
+        reached = {text[at].address for at in (i % (len(text) + 1) for i in self.reached) if at < len(text)}
+        places = {i.address for i in program.places}
+        missed = (i for i in program.places if i.address not in reached)
+        shown = (Place(i.address - base, i.address - base + i.size, i.text) for i in missed)
+        return Coverage(kernel, len(places | reached), tuple(shown))
 
 
 def _groups_of(launch: LaunchRequest) -> Sequence[int]:

@@ -45,7 +45,7 @@ class Surroundings:
         self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True
     ) -> None:
         self.memory, self.reporter, self.counters = run.memory, run.reporter, run.counters
-        self.observe = run.observe
+        self.observe, self.reached = run.observe, run.reached
         self.local = local
         self.waves = waves  #: threads in a workgroup
         self.strict = strict

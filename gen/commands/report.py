@@ -11,10 +11,13 @@ from convgen.run.code import Code
 from convgen.run.files import Files
 
 if TYPE_CHECKING:
+    from convgen.backends.simulation import Coverage
     from convgen.driver import Attempt
     from convgen.plan.choose import Candidate
     from convgen.run.schema import Entry
-    from convgen.run.verify import Outcome
+    from convgen.run.verify import Few, Outcome
+
+_MOST_STRETCHES = 8  #: of instructions that did not run, that a report lists
 
 
 def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | None) -> dict[str, Any]:
@@ -37,7 +40,7 @@ def as_json(problem: str, code: Code, files: Files | None, outcome: Outcome | No
         "files": {name: _path(files, name) for name in ("asm", "object", "launch")},
         "generate_s": round(sum(code.stages.values()) - assemble, 6),
         "assemble_s": round(assemble, 6),
-        "run": None if outcome is None else outcome_json(outcome),
+        "run": None if outcome is None else outcome_json(outcome, labels_of(code, outcome)),
     }
 
 
@@ -77,7 +80,7 @@ def trouble(outcome: Outcome) -> str:
     """A run that failed, in one line: the first of what was wrong."""
     texts = []
     if outcome.mismatches:
-        texts.append(f"{outcome.mismatches} of {outcome.checked} outputs are wrong: {outcome.first[0]}")
+        texts.append(f"{outcome.mismatches} of {outcome.compared_outputs} outputs are wrong: {outcome.first[0]}")
     if outcome.findings:
         texts.append(f"{len(outcome.findings)} findings: {outcome.findings[0]}")
     return "; ".join(texts)
@@ -88,8 +91,70 @@ def _path(files: Files | None, name: str) -> str | None:
     return None if path is None else str(path)
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+Labels = Mapping[str, Sequence[tuple[int, str]]]  #: by kernel: offsets in bytes, ascending, and the labels there
+
+
+def labels_of(code: Code, outcome: Outcome) -> Labels:
+    """The labels of a text's kernels, if a run missed instructions; none where text and object do not agree."""
+    if code.object is None or not any(one.missed for one in outcome.coverage):
+        return {}
+    from convgen.backends import target as targets
+    from convgen.explain.listing import rows_of
+
+    analysis = targets.analyze_code(code.object, f"{code.name}{targets.get(code.target).object_suffix}")
+    found: dict[str, list[tuple[int, str]]] = {}
+    for kernel in analysis.kernels:
+        labels: list[str] = []
+        for row in rows_of(code.asm, kernel, ()):
+            if row.label:
+                labels.append(row.label)
+            elif labels:
+                found.setdefault(kernel.name, []).append((row.offset, labels.pop()))
+                labels.clear()
+    return found
+
+
+def _coverage_json(coverage: Sequence[Coverage], labels: Labels) -> dict[str, Any]:
+    """How many instruction places there are, how many ran, and the stretches of those that did not."""
+    return {
+        "of": sum(one.places for one in coverage),
+        "executed": sum(one.executed for one in coverage),
+        "never": [
+            {
+                "kernel": one.kernel,
+                "begin": places[0].pc,
+                "end": places[-1].end,
+                "count": len(places),
+                "instruction": places[0].instruction,
+                "label": _label(labels.get(one.kernel, ()), places[0].pc),
+            }
+            for one in coverage
+            for places in one.stretches
+        ],
+    }
+
+
+def _label(labels: Sequence[tuple[int, str]], pc: int) -> str:
+    """The last label at or before an offset, empty if there is none."""
+    return next((label for offset, label in reversed(labels) if offset <= pc), "")
+
+
+def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[str, str]]:
+    told = _coverage_json(coverage, labels)
+    rows = [("places", f"{told['executed']} of {told['of']} instructions executed")]
+    for number, never in enumerate(told["never"][:_MOST_STRETCHES]):
+        place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
+        behind = f", behind {never['label']}" if never["label"] else ""
+        rows.append(
+            ("" if number else "never", f"{place}: {never['count']} instructions from `{never['instruction']}`{behind}")
+        )
+    more = len(told["never"]) - _MOST_STRETCHES
+    return [*rows, ("", f"and {more} more stretches: see --json")] if more > 0 else rows
+
+
+def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, Any]:
     """The `run` entry of `--json`."""
+    few, digits = outcome.specials, 9 if outcome.on else 6
     return {
         "status": outcome.status,
         "checked": outcome.checked,
@@ -97,9 +162,16 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "first_mismatches": [str(mismatch) for mismatch in outcome.first],
         "findings": [str(finding) for finding in outcome.findings],
         **({"on": outcome.on} if outcome.on else {}),
-        "seconds": round(outcome.seconds, 9 if outcome.on else 6),
+        "seconds": round(outcome.seconds, digits),
         "instructions": dict(outcome.instructions),
+        **({"places": _coverage_json(outcome.coverage, labels or {})} if outcome.coverage else {}),
+        **({"specials": _specials_json(few, digits)} if few else {}),
     }
+
+
+def _specials_json(few: Few, digits: int) -> dict[str, Any]:
+    """The run with infinities and NaNs."""
+    return {"values": few.values, "checked": few.checked, "seconds": round(few.seconds, digits)}
 
 
 def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
@@ -114,12 +186,16 @@ def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
     return [*rows, ("stages", f"{seconds} (ms)")] if seconds else rows
 
 
-def outcome_rows(outcome: Outcome) -> list[tuple[str, str]]:
+def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
     """The lines of a report that a run adds; the last is the verdict."""
+    few = outcome.specials
+    second = ", all in the run with infinities and NaNs" if few and outcome.mismatches else ""
     rows = [
         *(_device_rows(outcome) if outcome.on else _simulator_rows(outcome)),
+        *(_coverage_rows(outcome.coverage, labels or {}) if outcome.coverage else []),
         ("checked", f"{outcome.checked} outputs"),
-        ("mismatches", str(outcome.mismatches)),
+        *([("", f"{few.checked} outputs again, with {few.values} infinities and NaNs in the inputs")] if few else []),
+        ("mismatches", f"{outcome.mismatches}{second}"),
         *(("", str(mismatch)) for mismatch in outcome.first),
     ]
     if not outcome.on:

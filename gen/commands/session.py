@@ -183,7 +183,8 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
 
         print(json.dumps(report.as_json(title, code, files, outcome)))
     elif outcome is not None:
-        report.show(report.code_rows(title, code) + report.outcome_rows(outcome), sys.stdout)
+        rows = report.outcome_rows(outcome, report.labels_of(code, outcome))
+        report.show(report.code_rows(title, code) + rows, sys.stdout)
     elif options.output is None:
         sys.stdout.write(code.asm)
     return FINE if outcome is None or outcome.passed else WRONG

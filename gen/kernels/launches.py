@@ -117,8 +117,13 @@ class Tiles:
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
-        runs = _runs(section.result, np.asarray(across, np.int64))
-        return tuple(self._region(section, np.asarray(down, np.int64), run, {**fixed, **at}) for at, run in runs)
+        axis = _split_axis(self.problem, section)
+        places = [np.asarray(across, np.int64), np.asarray(down, np.int64)]
+        regions = []
+        for at, run in _runs(section.result, axis, places[axis]):
+            places[axis] = run
+            regions.append(self._region(section, places[1], places[0], {**fixed, **at}))
+        return tuple(regions)
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
         """What some rows and columns hold, all of which are products of coordinates once some dims are fixed."""
@@ -134,14 +139,35 @@ class Tiles:
         return OutputRegion(section.output, rows, columns)
 
 
-def _runs(view: View, across: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
-    """Positions along N that are alike in dims, also given, of which coordinates depend together with M: phases."""
-    down = {d.name for d in view.axes[1]}
-    shared = {name for t in view.index for name, _ in t.terms if down.intersection(dict(t.terms))} - down
-    dims = {name: at for name, at in view.decode(0, across).items() if name in shared}
-    found, which = np.unique(np.array([*dims.values(), np.zeros_like(across)]), axis=1, return_inverse=True)
+def _shared(view: View, axis: int) -> set[str]:
+    """Dims of an axis (0 is N, 1 M) of which coordinates depend together with the other one: phases."""
+    others = {d.name for d in view.axes[1 - axis]}
+    return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
+
+
+def _split_axis(problem: Problem, section: Section) -> int:
+    """The axis whose shared dims are fixed, run by run, so that rows of the output depend on one axis alone, as columns
+    do: N, or M where M has the phases.
+    """
+    view = section.result
+    names = [{d.name for d in dims} for dims in view.axes[:2]]
+
+    def is_apart(dims: Sequence[int], fixed: set[str]) -> bool:
+        used = {name for d in dims for name, _ in view.index[d].terms} - fixed
+        return not (used & names[0] and used & names[1])
+
+    matrix = _matrix_dims(problem, section.output)
+    is_split = section.joined is not None or all(is_apart(dims, _shared(view, 0)) for dims in matrix)
+    return 0 if is_split else 1
+
+
+def _runs(view: View, axis: int, positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
+    """Positions along an axis that are alike in its shared dims, also given."""
+    shared = _shared(view, axis)
+    dims = {name: at for name, at in view.decode(axis, positions).items() if name in shared}
+    found, which = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
     for n, values in enumerate(found.T):
-        yield dict(zip(dims, values)), across[which.ravel() == n]
+        yield dict(zip(dims, values)), positions[which.ravel() == n]
 
 
 def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:

@@ -73,6 +73,11 @@ class Code:
     listings: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
+    def keeps_padding_out(self) -> bool:
+        """Whether padding contributes nothing, whatever it meets; with `padding=zeros` it is multiplied as a zero."""
+        return "padding=zeros" not in self.config.split()
+
+    @property
     def name(self) -> str:
         """The name of the first kernel, or `empty` if there is none."""
         return next(iter(self.kernels), "empty")

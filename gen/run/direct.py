@@ -87,7 +87,13 @@ def run(
         )
     _save(outputs, launch.arrays)
     where, counted = "" if on is None else str(on), given.instructions
-    return Outcome(0, 0, (), given.findings, given.seconds, counted, compared=False, advice=advice, on=where)
+    return Outcome(
+        *(0, 0, (), given.findings, given.seconds, counted),
+        compared=False,
+        advice=advice,
+        on=where,
+        coverage=given.coverage,
+    )
 
 
 def read(

@@ -6,8 +6,9 @@ same tensor, of which each computes what it touches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ class Fill:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int = 0
+    changed: tuple[tuple[int, Any], ...] = ()  #: (number of an element, its value) of those that are not drawn
 
     @classmethod
     def of(cls, values: Array, seed: tuple[int, ...], shape: tuple[int, ...]) -> Fill:
@@ -111,6 +113,11 @@ class Fill:
             raise ValueError(f"a part of shape {self.shape} seen as {shape}")
         return evolve(self, shape=shape, strides=_row_major(shape))
 
+    def with_values(self, values: Mapping[tuple[int, ...], float]) -> Fill:
+        """The tensor with other values at some indices."""
+        changed = {self.start + sum(map(mul, at, self.strides)): value for at, value in values.items()}
+        return evolve(self, changed=(*self.changed, *changed.items()))
+
     def numbered(self, numbers: Numbers) -> Array:
         """The elements of these numbers."""
         found = np.empty(numbers.shape, self.dtype)
@@ -126,6 +133,8 @@ class Fill:
             drawn *= np.uint32(len(self.values))
             drawn >>= np.uint32(24)
             self.values.take(drawn, out=flat[start : start + _CHUNK], mode="clip")
+        for number, value in self.changed:
+            flat[wanted == number] = value
         return found
 
 

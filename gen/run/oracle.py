@@ -69,7 +69,7 @@ def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Ind
     sizes = tuple(axis.o for axis in problem.axes)
     source = src.reshape(problem.mb, problem.ic, *(axis.i for axis in problem.axes))
     channels = np.broadcast_to(zero.src.reshape(-1), problem.ic)
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, _input_of, rows, chosen, channels)
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 2, 1), sizes, input_of, rows, chosen, channels)
 
 
 def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns: Indices) -> Floats:
@@ -80,7 +80,7 @@ def by_data(problem: Conv, wei: Tensor, diff_dst: Tensor, rows: Indices, columns
     sizes = tuple(axis.i for axis in problem.axes)
     source = diff_dst.reshape(problem.mb, problem.oc, *(axis.o for axis in problem.axes))
     none = np.zeros(problem.oc)
-    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, _output_of, rows, chosen, none)
+    return _gathered(problem, source, taps.transpose(3, 4, 5, 0, 1, 2), sizes, output_of, rows, chosen, none)
 
 
 def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
@@ -89,12 +89,14 @@ def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
     return wei.reshape(problem.groups, problem.oc // problem.groups, problem.ic // problem.groups, *kernel)
 
 
-def _input_of(axis: Axis, o: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+def input_of(axis: Axis, o: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The inputs that tap k of some outputs reads, and which of them exist."""
     i = o * axis.s - axis.p + k * (axis.d + 1)
     return i, (i >= 0) & (i < axis.i)
 
 
-def _output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+def output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The outputs whose tap k reads some inputs, and which of them exist."""
     o, rest = np.divmod(i + axis.p - k * (axis.d + 1), axis.s)
     return o, (rest == 0) & (o >= 0) & (o < axis.o)
 
@@ -164,7 +166,7 @@ def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, colu
         numbers, at_number = np.unique(rows[here] % ic, return_inverse=True)
         inputs = (chosen.groups[:, None] * ic + numbers).ravel()
         kernel = np.unravel_index(tap, tuple(axis.k for axis in problem.axes))
-        boxes = [_inside(axis, int(k)) for axis, k in zip(problem.axes, kernel)]
+        boxes = [outputs_inside(axis, int(k)) for axis, k in zip(problem.axes, kernel)]
         x = source[:, :, *(_inputs(axis, int(k), box) for axis, k, box in zip(problem.axes, kernel, boxes))]
         y = gradient[:, :, *(slice(box.start, box.stop) for box in boxes)]
         sums = _correlated(x, y, inputs, outputs, len(chosen.groups))
@@ -172,7 +174,7 @@ def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, colu
     return result
 
 
-def _inside(axis: Axis, k: int) -> range:
+def outputs_inside(axis: Axis, k: int) -> range:
     """The outputs whose tap k is inside the input."""
     offset = k * (axis.d + 1) - axis.p
     first = max(0, -(offset // axis.s))

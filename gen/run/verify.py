@@ -12,13 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import STRICT, Budget, Finding, LaunchRequest, Pages, Scrutiny, SimReport
+from convgen.backends.simulation import (
+    STRICT,
+    Budget,
+    Coverage,
+    Finding,
+    LaunchRequest,
+    Pages,
+    Scrutiny,
+    SimReport,
+    joined,
+)
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import TensorSpec
-from convgen.run import footprint, npy, reference
+from convgen.run import footprint, npy, reference, specials
 from convgen.run.code import Code, OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.ranges import Range
@@ -45,6 +55,9 @@ FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: 
 MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
 
 _SHOWN = 8
+#: Tiles sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs. They are simulated
+#: together; recomputing the sums of some takes up to seven times as long as a tile.
+_FEW_TILES = 2
 _BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
 _ROWS = 4096  #: rows compared at a time
 
@@ -65,9 +78,21 @@ class Mismatch:
 
 
 @frozen
-class Outcome:
-    """What a run showed. `checked` and `mismatches` count elements of outputs; `first` holds the first few wrong.
+class Few:
+    """The run with infinities and NaNs: how many elements of inputs had one, how many outputs were compared."""
 
+    values: int
+    checked: int
+    seconds: float
+
+
+@frozen
+class Outcome:
+    """What a run showed. `checked` counts elements of outputs; `first` holds the first few of the wrong ones.
+
+    `checked`, `seconds` and `instructions` are those of the run on ordinary data; where a second one had infinities and
+    NaNs (`specials`), `mismatches` and `findings` are those of both. `coverage` is that of the kernels over all runs,
+    where a simulator executed them.
     `compared` says whether anybody knew what is right.
     `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
     `on` names the device that ran it; empty for a simulator.
@@ -82,10 +107,17 @@ class Outcome:
     compared: bool = True
     advice: bool = True
     on: str = ""
+    coverage: tuple[Coverage, ...] = ()
+    specials: Few | None = None
 
     @property
     def passed(self) -> bool:
         return not self.mismatches and not any(self.advice or finding.source.required for finding in self.findings)
+
+    @property
+    def compared_outputs(self) -> int:
+        """Elements of outputs that were compared in all runs."""
+        return self.checked + (0 if self.specials is None else self.specials.checked)
 
     @property
     def status(self) -> str:
@@ -109,15 +141,35 @@ def run(
 ) -> Outcome:
     """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
 
-    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`. The device `on`, if given,
-    runs all workgroups. Raises Unsupported if there is no object to run, UserError if there is not memory enough.
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where windows meet padding
+    a few tiles run again with infinities and NaNs. The device `on`, if given, runs all workgroups. Raises Unsupported
+    if there is no object to run, UserError if there is not memory enough.
     """
     problem = code.problem
     if problem is None:
         raise Unsupported("verification of code that carries no problem")
     if problem.is_empty:
         return _outcome(_IDLE, _NOTHING)
-    inputs: Mapping[str, Tensor] = reference.fills(problem, seed) if arrays is None else arrays
+    if arrays is not None:
+        return _run(code, problem, arrays, groups, seed, progress, taking, on)
+    inputs = reference.fills(problem, seed)
+    outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
+    if not outcome.passed or code.tiles is None or not code.keeps_padding_out or not specials.pads(problem):
+        return outcome
+    return _with_specials(code, problem, inputs, outcome, seed, progress, on)
+
+
+def _run(
+    code: Code,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    groups: int | None,
+    seed: int,
+    progress: Progress | None,
+    taking: Taking | None,
+    on: Executor | None,
+) -> Outcome:
+    """Execute all of `code` or sampled tiles once, on one set of inputs."""
     if groups is None:
         return _verified(problem, code.record, code.object, inputs, progress, taking, on=on)
     regions, workgroups = _sampled(code, groups, seed)
@@ -125,6 +177,30 @@ def run(
     _tell(taking, all_of_it if on else min(all_of_it, _predicted_sample(problem, regions)))
     memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
     return _outcome(report, _compare(problem, inputs, code.record, memory, regions), on)
+
+
+def _with_specials(
+    code: Code,
+    problem: Problem,
+    fills: Mapping[str, Fill],
+    before: Outcome,
+    seed: int,
+    progress: Progress | None,
+    on: Executor | None,
+) -> Outcome:
+    """What is known after a few tiles have run with infinities and NaNs as well."""
+    regions, workgroups = _sampled(code, _FEW_TILES, seed)
+    inputs = specials.placed(problem, fills, regions)
+    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
+    checked, mismatches, first = _compare(problem, inputs, code.record, memory, regions)
+    return evolve(
+        before,
+        mismatches=mismatches,
+        first=first,
+        findings=report.findings,
+        coverage=joined((*before.coverage, *report.coverage)),
+        specials=Few(specials.count(inputs), checked, report.seconds),
+    )
 
 
 def _verified(
@@ -357,7 +433,8 @@ def _compare(
         indices = reference.output_index(problem, region.output, region.rows, region.columns)
         tensor = record.buffers[region.output].tensor
         got = _gathered(memory[region.output], tensor, indices)
-        right = reference.ranges(problem, inputs, region.output, region.rows, region.columns)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities may be among the inputs
+            right = reference.ranges(problem, inputs, region.output, region.rows, region.columns)
         wrong = _differs(right.least, got) if right.is_one else ~_within(right, got)
         checked += wrong.size
         mismatches += int(np.count_nonzero(wrong))
@@ -412,7 +489,9 @@ def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Ind
 
 def _outcome(report: SimReport, comparison: _Comparison, on: Executor | None = None) -> Outcome:
     where = "" if on is None else str(on)
-    return Outcome(*comparison, report.findings, report.seconds, report.instructions, on=where)
+    return Outcome(
+        *comparison, report.findings, report.seconds, report.instructions, on=where, coverage=report.coverage
+    )
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:

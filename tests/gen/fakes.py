@@ -102,7 +102,8 @@ class Target:
             self.executed.append(launch)
             groups = range(launch.grid[0]) if launch.groups is None else launch.groups
             part = 0 if launch.kernel == "conv_main" else 1
-            right = reference.whole(problem, inputs, problem.outputs[part].name)
+            with np.errstate(invalid="ignore"):  # infinities may be among the inputs
+                right = reference.whole(problem, inputs, problem.outputs[part].name)
             for group in groups:
                 for region in Tiles(problem).regions(part, group):
                     _write(problem, region, right, buffers)

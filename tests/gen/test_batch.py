@@ -72,6 +72,7 @@ def test_rows_say_what_conv_says(capsys: pytest.CaptureFixture[str]) -> None:
         for timed in ("generate_s", "assemble_s"):
             assert row.pop(timed) > 0
         assert row["run"].pop("seconds") > 0
+        assert row["run"]["specials"].pop("seconds") > 0
     assert rows[0] == {
         **alone,
         "status": "passed",

@@ -156,7 +156,8 @@ def test_every_element_of_every_output_is_checked(machine: Target, direction: Di
 
 def test_a_launch_that_no_sampled_tile_needs_is_left_out(machine: Target) -> None:
     outcome = verify.run(code_of(BIAS), groups=4)
-    assert [launch.kernel for launch in machine.executed] == ["conv_main", "conv_diff_bia"]
+    once = ["conv_main", "conv_diff_bia"]
+    assert [launch.kernel for launch in machine.executed] == [*once, *once]  # again with infinities and NaNs
     assert outcome.passed
     code = code_of(BIAS)
     assert code.record.requests([(), (1, 2)])[0].groups == (1, 2)

@@ -116,6 +116,24 @@ def test_a_tile_is_the_rows_of_all_its_phases() -> None:
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
 
+def test_a_tile_whose_rows_are_phases_is_sampled() -> None:
+    """Pixels lie along N, phases along M: where only one of two axes has a stride, the other is no product of both."""
+    tags = {"stag": "abx", "wtag": "axb", "dtag": "axb"}
+    problem = Conv.parse("g2mb1_ic2oc16_ih9oh5kh3sh2ph1_iw12ow10kw3pw0", dir="BWD_D", dt="f16", **tags)
+    line = "tile=16x32x32 waves=1x1 mma=16x16x16 slots=2 taps=fused phases=columns"
+    code = driver.with_tiles(driver.compile(driver.build(problem, "gfx942", line)))
+    assert code.tiles is not None
+    ((down, across),) = code.tiles.grids
+    seen = np.zeros((9 * 12, 2), int)
+    for tile in range(down * across):
+        for region in code.tiles.regions(0, tile):
+            seen[np.ix_(region.rows, region.columns)] += 1
+    assert (seen == 1).all()
+    outcome = verify.run(code, groups=2)
+    assert outcome.passed
+    assert outcome.checked
+
+
 @pytest.mark.parametrize(
     ("line", "direction", "other", "why"),
     [

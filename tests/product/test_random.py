@@ -1,9 +1,15 @@
-"""Random problems and configs all the way: generated, assembled, run on the strict simulator, exactly right."""
+"""Random problems and configs all the way: generated, assembled, run on the strict simulator, exactly right.
+
+Inputs are small integers, and then, where the types have such, the same with a few infinities and NaNs somewhere.
+"""
 
 from __future__ import annotations
 
 from math import gcd, prod
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
@@ -15,13 +21,30 @@ from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Eltwise, Prelu, Sum
-from convgen.run import verify
+from convgen.run import reference, specials, verify
+from convgen.run.code import OutputRegion
 from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems, products
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpc", "xehpg")
 
 
-def check(problem: Problem, target: str, config: Config | None) -> None:
+PLACES = st.integers(0, 1 << 16)  #: where infinities and NaNs are: seeds
+
+
+def with_specials(problem: Problem, place: int) -> dict[str, npt.NDArray[Any]] | None:
+    """The inputs with infinities and NaNs that some sums read; None where no type has any."""
+    random = np.random.default_rng(place)
+    fills = reference.fills(problem)
+    for spec in problem.outputs:
+        rows, columns = (
+            np.arange(size)[random.integers(size) :][: random.integers(1, 24)]
+            for size in reference.output_shape(problem, spec.name)
+        )
+        fills = specials.placed(problem, fills, [OutputRegion(spec.name, rows, columns)] * 2)
+    return {name: np.asarray(fill) for name, fill in fills.items()} if specials.count(fills) else None
+
+
+def check(problem: Problem, target: str, config: Config | None, place: int) -> None:
     if problem.is_empty:
         with pytest.raises(UserError, match="given the empty problem"):
             driver.build(problem, target)
@@ -34,7 +57,13 @@ def check(problem: Problem, target: str, config: Config | None) -> None:
             raise
         reject()
     note(f"{problem}\n{target} {code.config}")
-    outcome = verify.run(code)
+    _is_right(problem, verify.run(code))
+    if (code.keeps_padding_out or not specials.pads(problem)) and (arrays := with_specials(problem, place)):
+        note(f"infinities and NaNs placed by {place}")
+        _is_right(problem, verify.run(code, arrays=arrays))
+
+
+def _is_right(problem: Problem, outcome: verify.Outcome) -> None:
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
@@ -55,48 +84,48 @@ def targeted_products(draw: st.DrawFn) -> tuple[Matmul, str]:
 
 
 @settings(FIXED, max_examples=5)
-@given(targeted_products())
-def test_products(case: tuple[Matmul, str]) -> None:
-    check(*case, None)
+@given(targeted_products(), PLACES)
+def test_products(case: tuple[Matmul, str], place: int) -> None:
+    check(*case, None, place)
 
 
 @pytest.mark.sweep
 @SWEEP
-@given(targeted_products())
-def test_many_products(case: tuple[Matmul, str]) -> None:
-    check(*case, None)
+@given(targeted_products(), PLACES)
+def test_many_products(case: tuple[Matmul, str], place: int) -> None:
+    check(*case, None, place)
 
 
 @settings(FIXED, max_examples=6)
-@given(targeted(12, 64))
-def test_problems(case: tuple[Conv, str]) -> None:
-    check(*case, None)
+@given(targeted(12, 64), PLACES)
+def test_problems(case: tuple[Conv, str], place: int) -> None:
+    check(*case, None, place)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_problems_with_configs(target: str) -> None:
     @settings(FIXED, max_examples=2)
-    @given(cases(get(target).facts, work=1000, unusual=True))
-    def run(case: Case) -> None:
-        check(case[0], target, case[1])
+    @given(cases(get(target).facts, work=1000, unusual=True), PLACES)
+    def run(case: Case, place: int) -> None:
+        check(case[0], target, case[1], place)
 
     run()
 
 
 @pytest.mark.sweep
 @SWEEP
-@given(targeted(16, 96))
-def test_many_problems(case: tuple[Conv, str]) -> None:
-    check(*case, None)
+@given(targeted(16, 96), PLACES)
+def test_many_problems(case: tuple[Conv, str], place: int) -> None:
+    check(*case, None, place)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_many_problems_with_configs(target: str) -> None:
     @settings(SWEEP, max_examples=100)
-    @given(cases(get(target).facts, most=12, work=2000, unusual=True))
-    def run(case: Case) -> None:
-        check(case[0], target, case[1])
+    @given(cases(get(target).facts, most=12, work=2000, unusual=True), PLACES)
+    def run(case: Case, place: int) -> None:
+        check(case[0], target, case[1], place)
 
     run()
 

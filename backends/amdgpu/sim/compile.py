@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from convgen.backends.amdgpu.sim.alu.packed import compile_packed
 from convgen.backends.amdgpu.sim.alu.salu import compile_salu
@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.alu.valu import compile_valu
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.code_object import KernelInfo
 from convgen.backends.amdgpu.sim.control import compile_control
-from convgen.backends.amdgpu.sim.decode import M0, Instruction
+from convgen.backends.amdgpu.sim.decode import M0, Instruction, follows
 from convgen.backends.amdgpu.sim.ds import compile_ds
 from convgen.backends.amdgpu.sim.ds_lanes import compile_ds_lanes
 from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, WRITES
@@ -30,6 +30,7 @@ from convgen.backends.amdgpu.sim.step import Context, Step, Text, unsupported
 from convgen.backends.amdgpu.sim.transfer import STORES
 from convgen.backends.amdgpu.sim.vmem import compile_vmem
 from convgen.backends.amdgpu.sim.waits import compile_waitcnt
+from convgen.backends.hot_code import reachable
 
 _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_waitcnt,
@@ -115,6 +116,11 @@ class Program:
         self.steps: list[Step | None] = [None] * len(kernel.instructions)
         self.executed = [0] * len(kernel.instructions)  #: wave-instructions, by instruction
         self.copies = Copies(len(kernel.instructions), self.steps, self.executed)
+
+    @cached_property
+    def places(self) -> list[Instruction]:
+        """The instructions that control flow reaches from the kernel's entry, but for those behind computed jumps."""
+        return reachable(self.instructions, self.kernel.entry, follows)
 
     def compile(self, index: int) -> Step:
         """The step at an index, compiled now; an index may lie in a copy of the text under relative addressing."""

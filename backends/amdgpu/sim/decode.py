@@ -115,6 +115,15 @@ class Instruction:
         return tuple(given[:count]) + (bool(default),) * (count - len(given))
 
 
+def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
+    """Whether the next instruction may follow, and the address of a branch's target."""
+    if i.name == "s_branch":
+        return False, (i.address + 4 + 4 * i.simm16,)
+    if i.name.startswith("s_cbranch"):
+        return True, (i.address + 4 + 4 * i.simm16,)
+    return i.name not in ("s_endpgm", "s_setpc_b64"), ()
+
+
 def parse_operand(text: str) -> Operand:
     """One operand of the disassembly."""
     negate = absolute = sign_extend = False

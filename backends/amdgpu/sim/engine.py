@@ -10,7 +10,7 @@ from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.environment import Environment
 from convgen.backends.amdgpu.sim.hazards import overwrite
 from convgen.backends.amdgpu.sim.state import WaveGroup
-from convgen.backends.amdgpu.sim.step import Step
+from convgen.backends.amdgpu.sim.step import BY_LANES, Step
 from convgen.backends.sim.engine import Engine
 
 _LOADS = ("vmem_load", "atomic")  #: kinds of steps whose results vmcnt counts
@@ -67,6 +67,9 @@ class WaveEngine(Engine[WaveGroup, Step]):
 
     def _reinforce(self) -> WaveGroup | None:
         return self._more()
+
+    def _does_something(self, g: WaveGroup, step: Step) -> bool:
+        return step.kind not in BY_LANES or g.exec_full or bool(g.exec.any())
 
     def _prepare(self, g: WaveGroup, step: Step) -> None:
         if self.look is not None:

@@ -20,6 +20,8 @@ Run = Callable[[WaveGroup], None]
 KINDS = (
     "mfma valu salu smem ds_read ds_write vmem_load vmem_store lds_dma atomic waitcnt barrier branch nop other"
 ).split()
+#: Those whose instructions do nothing where EXEC is zero (CDNA3 ISA 3.3); matrix instructions do not read it (7.1).
+BY_LANES = frozenset("valu ds_read ds_write vmem_load vmem_store lds_dma atomic".split())
 
 
 @define(eq=False)

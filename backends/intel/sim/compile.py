@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
+from convgen.backends.hot_code import reachable
 from convgen.backends.intel.sim.alu import compile_alu
 from convgen.backends.intel.sim.code_object import KernelInfo
 from convgen.backends.intel.sim.control import compile_control
-from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.decode import Instruction, follows
 from convgen.backends.intel.sim.dpas import compile_dpas
 from convgen.backends.intel.sim.gateway import compile_gateway
 from convgen.backends.intel.sim.hdc import compile_hdc
@@ -68,6 +69,11 @@ class Program:
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
         self.board = Scoreboard(platform, layout, self.steps, rules)
+
+    @cached_property
+    def places(self) -> list[Instruction]:
+        """The instructions that control flow reaches."""
+        return reachable(self.instructions, 0, follows)
 
     def compile(self, index: int) -> Step:
         """The step at an index, compiled now."""

@@ -108,6 +108,13 @@ class Instruction:
     window: tuple[int, int] | None = None  #: first lane and end of one pass of an instruction that runs in two
 
 
+def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
+    """Whether the next instruction may follow, and the addresses of a branch's targets."""
+    targets = tuple(o.value for o in i.sources if o.kind == "label")
+    ends = "EOT" in i.options or i.op == "illegal" or (i.op == "jmpi" and not i.predicate)
+    return not ends, targets
+
+
 @lru_cache(maxsize=32)
 def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
     """All instructions of a kernel's section, padding included; that of equal bytes is kept."""

@@ -1,0 +1,181 @@
+"""A few infinities and NaNs among the inputs: data for code that integers never reach.
+
+Padding contributes nothing to a sum. A kernel whose windows reach outside their tensor therefore recomputes sums that
+are not finite (docs/architecture.md, "Padding contributes nothing"). In forward and backward data the weights meet
+padding, in gradients of weights the gradient of the result does. One or two columns of a sampled output tile get such a
+value there: the subgroups with these columns recompute their sums, and those beside them must keep theirs. Of several
+tiles the last has one in the tensor that windows move over, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir import types
+from convgen.ir.record import frozen
+from convgen.problem.conv import Axis, Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.post_ops import Eltwise
+from convgen.run.code import OutputRegion
+from convgen.run.fills import Fill
+from convgen.run.oracle import input_of, output_of, outputs_inside
+
+Index = tuple[int, ...]
+
+
+@frozen
+class Special:
+    """An element of an input that is to be no finite number; `turn` chooses which one."""
+
+    tensor: str
+    index: Index
+    turn: int
+
+
+def pads(problem: Problem) -> bool:
+    """Whether windows reach outside their tensor and meet values that may be infinite or NaN."""
+    if isinstance(problem, Matmul) or problem.is_empty:
+        return False
+    outside = _outside_sources if problem.outputs[0].name == "diff_src" else _outside_results
+    reaches = any(outside(axis, k) for axis in problem.axes for k in range(axis.k))
+    return reaches and bool(_kinds(problem, _beside_padding(problem)))
+
+
+def _outside_results(axis: Axis, k: int) -> bool:
+    """Whether tap k of any output is outside the input."""
+    return len(outputs_inside(axis, k)) < axis.o
+
+
+def _outside_sources(axis: Axis, k: int) -> bool:
+    """Whether tap k of any input belongs to an output that does not exist."""
+    i = np.arange(axis.i)
+    is_read = (i + axis.p - k * (axis.d + 1)) % axis.s == 0
+    return bool((is_read & ~output_of(axis, i, k)[1]).any())
+
+
+def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[OutputRegion]) -> dict[str, Fill]:
+    """The inputs with infinities and NaNs that sums of some output tiles read, a region a tile."""
+    changed: dict[str, dict[Index, float]] = {}
+    for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size]):
+        if kinds := _kinds(problem, special.tensor):
+            changed.setdefault(special.tensor, {})[special.index] = kinds[special.turn % len(kinds)]
+    return {name: fill.with_values(changed.get(name, {})) for name, fill in inputs.items()}
+
+
+def count(inputs: Mapping[str, Fill]) -> int:
+    """Elements that are not drawn."""
+    return sum(len({number for number, _ in fill.changed}) for fill in inputs.values())
+
+
+def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
+    """Which of NaN and the infinities a tensor's type has; NaN alone before functions that infinities may leave open
+    (docs/ir.md, `gelu` of minus infinity).
+    """
+    dtype = types.scalar(problem.tensor(name).dtype)
+    if not dtype.is_float or dtype is types.f4_e2m1:
+        return ()
+    curved = any(isinstance(op, Eltwise) and not op.is_exact for op in problem.post_ops)
+    return (np.nan, np.inf, -np.inf) if types.has_infinity(dtype) and not curved else (np.nan,)
+
+
+def _beside_padding(problem: Conv) -> str:
+    """The factor that is multiplied with padding."""
+    return "diff_dst" if problem.outputs[0].name == "diff_wei" else "wei"
+
+
+def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
+    last = regions[-1] if len(regions) > 1 else None
+    for number, region in enumerate(regions):
+        if isinstance(problem, Matmul):
+            yield from _of_product(problem, region, number)
+            continue
+        match region.output:
+            case "dst" | "diff_src":
+                yield from _of_taps(problem, region, 2 * number, with_source=region is last)
+            case "diff_wei":
+                yield from _of_positions(problem, region, 2 * number, with_source=region is last)
+
+
+def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Special]:
+    """One in the last row of the weights, where a loop over K ends, and one in the first column of the source."""
+    *batch, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), problem.dst_dims[:-1])
+    n = int(region.columns[len(region.columns) // 2])
+    for name, sizes, last in (("wei", problem.wei_batch, (problem.k - 1, n)), ("src", problem.src_batch, (int(m), 0))):
+        if problem.k:
+            yield Special(name, (*(int(at) if size > 1 else 0 for at, size in zip(batch, sizes)), *last), turn)
+            turn += 1
+
+
+def _neighbours(region: OutputRegion) -> tuple[int, int]:
+    """Two columns of a tile, side by side, if it has as many."""
+    at = len(region.columns) // 3
+    return int(region.columns[at]), int(region.columns[min(at + 1, len(region.columns) - 1)])
+
+
+def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
+    """Weights at taps that are outside for some rows of a tile and inside for others, or inside for all."""
+    forward = region.output == "dst"
+    own, summed = (problem.oc, problem.ic) if forward else (problem.ic, problem.oc)
+    law, sizes = (input_of, _inner(problem)) if forward else (output_of, _outer(problem))
+    n, *places = np.unravel_index(region.rows, (problem.mb, *sizes))
+    taps = _taps([[law(axis, at, k)[1] for k in range(axis.k)] for axis, at in zip(problem.axes, places)])
+    if not taps:
+        return
+    own, summed = own // problem.groups, summed // problem.groups
+    for column, tap, across in zip(_neighbours(region), (taps[0], taps[-1]), (0, summed - 1)):
+        group, within = divmod(column, own)
+        channels = (within, across) if forward else (across, within)
+        groups = (group,) if problem.has_groups else ()
+        yield Special("wei", (*groups, *channels, *_spatial(problem, tap)), turn)
+        turn += 1
+    if with_source:
+        found = [law(axis, at, k) for axis, at, k in zip(problem.axes, places, taps[0])]
+        row = int(np.flatnonzero(np.logical_and.reduce([inside for _, inside in found]))[-1])
+        channel = _neighbours(region)[0] // own * summed
+        at = _spatial(problem, [int(at[row]) for at, _ in found])
+        yield Special("src" if forward else "diff_dst", (int(n[row]), channel, *at), turn)
+
+
+def _taps(inside: Sequence[Sequence[npt.NDArray[np.bool_]]]) -> list[Index]:
+    """The taps that are inside for some rows, those that are outside for others alone if there are such.
+
+    `inside` says so by axis, tap and row.
+    """
+    rows = np.einsum("ar,br,cr->abc", *(np.array(along, np.int64) for along in inside))
+    mixed = (rows > 0) & (rows < inside[0][0].size)
+    return [(int(d), int(h), int(w)) for d, h, w in np.argwhere(mixed if mixed.any() else rows > 0)]
+
+
+def _of_positions(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
+    """The gradient of the result at the first and the last position, which windows see at some taps beside padding."""
+    sizes = _inner(problem)
+    ends = (0, *(0 for _ in sizes)), (problem.mb - 1, *(size - 1 for size in sizes))
+    for column, (n, *at) in zip(_neighbours(region), ends):
+        yield Special("diff_dst", (n, column, *_spatial(problem, at)), turn)
+        turn += 1
+    ic, oc = problem.ic // problem.groups, problem.oc // problem.groups
+    row = int(region.rows[len(region.rows) // 2])
+    tap = [int(k) for k in np.unravel_index(row // ic, tuple(axis.k for axis in problem.axes))]
+    boxes = [outputs_inside(axis, k) for axis, k in zip(problem.axes, tap)]
+    if with_source and all(boxes):
+        places = [int(input_of(axis, np.array(box[0]), k)[0]) for axis, k, box in zip(problem.axes, tap, boxes)]
+        channel = _neighbours(region)[0] // oc * ic + row % ic
+        yield Special("src", (0, channel, *_spatial(problem, places)), turn)
+
+
+def _inner(problem: Conv) -> Index:
+    """Positions of the result."""
+    return tuple(axis.o for axis in problem.axes)
+
+
+def _outer(problem: Conv) -> Index:
+    """Positions of the source."""
+    return tuple(axis.i for axis in problem.axes)
+
+
+def _spatial(problem: Conv, along: Sequence[int]) -> Index:
+    """What stands along all three axes, for those that are there."""
+    return tuple(along[-len(problem.spatial) :])
