@@ -177,10 +177,11 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
         import json
 
         print(json.dumps(report.as_json(title, code, files, outcome)))
-    elif outcome is not None:
-        report.show(report.code_rows(title, code) + report.outcome_rows(outcome), sys.stdout)
-    elif options.output is None:
+    elif outcome is None and files is None:
         sys.stdout.write(code.asm)
+    else:
+        rows = report.code_rows(title, code) + report.file_rows(files)
+        report.show(rows + ([] if outcome is None else report.outcome_rows(outcome)), sys.stdout)
     return FINE if outcome is None or outcome.passed else WRONG
 
 
