@@ -29,6 +29,7 @@ class Target(Protocol):
     """One target; the family implements it from its tables."""
 
     facts: TargetFacts
+    products: Sequence[str]  #: names under which GPUs that run its code are sold or known, in lower case
     text_suffix: str
     object_suffix: str
     simulator: str  #: module whose `simulate` executes the objects
@@ -189,6 +190,9 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Target:
     """The target of that name; UserError if there is none."""
     if name not in _FAMILIES:
-        raise UserError(f"given target {named(name, _FAMILIES)}, wanted one of {', '.join(_FAMILIES)}")
+        product = name.lower()
+        code = next((target for target in names() if product in get(target).products), None)
+        given = named(name, _FAMILIES) if code is None else f"{name!r}, which runs code for {code}"
+        raise UserError(f"given target {given}, wanted one of {', '.join(_FAMILIES)}")
     target: Target = imported(_FAMILIES[name]).TARGETS[name]()
     return target

@@ -25,6 +25,7 @@ class XeTarget(Target):
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts = FACTS[name]
+        self.products = DEVICES[name].known_as
         self.stages = stages(GENERATIONS[name])
         self.banks = banks(GENERATIONS[name])
         self.assembler = DEVICES[name].assembler

@@ -182,11 +182,13 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
         import json
 
         print(json.dumps(report.as_json(title, code, files, outcome)))
-    elif outcome is not None:
-        rows = report.outcome_rows(outcome, report.labels_of(code, outcome))
-        report.show(report.code_rows(title, code) + rows, sys.stdout)
-    elif options.output is None:
+    elif outcome is None and files is None:
         sys.stdout.write(code.asm)
+    else:
+        rows = report.code_rows(title, code) + report.file_rows(files)
+        if outcome is not None:
+            rows += report.outcome_rows(outcome, report.labels_of(code, outcome))
+        report.show(rows, sys.stdout)
     return FINE if outcome is None or outcome.passed else WRONG
 
 

@@ -87,7 +87,7 @@ class Side:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """What can be said in numbers, by name; names tell the unit."""
-        return {name: value for name, value in (*self._of_time(), *self._of_kernel()) if value is not None}
+        return {name: value for name, value in (*self._of_time(), *self.of_kernel()) if value is not None}
 
     def _of_time(self) -> Iterator[tuple[str, float | None]]:
         if self.subject.times is not None:
@@ -101,8 +101,8 @@ class Side:
             yield "workgroups of a unit", min(profile.held.values())
             yield "clocks of them", unit.clocks
             yield "instructions of a wave", profile.instructions
-            yield "L1 hits, %", 100 * moved.l1_hits
-            yield "L2 hits, %", 100 * moved.l2_hits
+            yield "L1 hits, %", round(100 * moved.l1_hits, 2)
+            yield "L2 hits, %", round(100 * moved.l2_hits, 2)
             yield "MiB from memory", moved.memory / (1 << 20)
             for pipe, clocks in unit.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / unit.clocks
@@ -116,7 +116,8 @@ class Side:
             for pipe, clocks in self.loop.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / self.loop.clocks
 
-    def _of_kernel(self) -> Iterator[tuple[str, float | None]]:
+    def of_kernel(self) -> Iterator[tuple[str, float | None]]:
+        """Numbers of the code object, which do not depend on how it is timed."""
         if self.kernel is None:
             return
         yield from self.kernel.registers.items()
@@ -187,7 +188,10 @@ class Difference:
         return [row for row in rows if row[1] != row[2]]
 
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
-        return _beside(self.a.numbers, self.b.numbers)
+        """The numbers of both sides by name; those of time only where both are of a launch, or both of a loop."""
+        if self.is_comparable:
+            return _beside(self.a.numbers, self.b.numbers)
+        return _beside(dict(self.a.of_kernel()), dict(self.b.of_kernel()))
 
     @property
     def has_loops(self) -> bool:
@@ -233,7 +237,7 @@ class Difference:
             if mine and other:
                 yield _compared(name, mine, other)
                 break
-        if self.a.bound and self.b.bound:
+        if self.is_comparable and self.a.bound and self.b.bound:
             if self.a.bound != self.b.bound:
                 yield (
                     f"A is bound by {self.a.bound} ({words.bound(self.a.bound)}), B by {self.b.bound}"
