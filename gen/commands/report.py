@@ -188,10 +188,13 @@ def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
 
 
 def file_rows(files: Files | None) -> list[tuple[str, str]]:
+    """A row with the files that were written, if any were."""
+    return [] if files is None else [("written", written(files))]
+
+
+def written(files: Files) -> str:
     """The paths of the files that were written."""
-    paths = [_path(files, name) for name in ("asm", "object", "launch")]
-    written = [path for path in paths if path is not None]
-    return [("written", ", ".join(written))] if written else []
+    return ", ".join(path for name in ("asm", "object", "launch") if (path := _path(files, name)) is not None)
 
 
 def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
