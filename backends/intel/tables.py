@@ -49,6 +49,9 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
     carried: frozenset[str]  #: waits for a token that arithmetic may state beside a distance in its own pipe (by IGA)
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
+    #: a store to local memory, or a fence of it, may be done before an earlier load of the thread has read: it waits
+    #: for the results of loads that are in danger (IGC, `hasSLMWARIssue`; oneDNN, `slmFenceWARWA`)
+    loads_overtaken: bool
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
     dpas_clocks: int  #: clocks; one 8x8
     dpas_chains: frozenset[int]  #: numbers of the sources of which one in common makes a chain (IGA, RegDeps)
@@ -69,6 +72,7 @@ _XEHPC = Generation(
     distance_pipes=frozenset("AFI"),
     carried=frozenset(("dst", "src")),
     waits_for_writes=True,
+    loads_overtaken=True,
     response_apart=True,
     dpas_clocks=8,
     dpas_chains=frozenset((1, 2)),
@@ -89,6 +93,7 @@ GENERATIONS: dict[str, Generation] = {
         distance_pipes=frozenset("A"),
         carried=frozenset(("dst",)),
         waits_for_writes=False,
+        loads_overtaken=True,
         response_apart=False,
         dpas_clocks=16,
         dpas_chains=frozenset((1,)),
@@ -99,7 +104,7 @@ GENERATIONS: dict[str, Generation] = {
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,
-    "xe2": evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
+    "xe2": evolve(_XEHPC, waits_for_writes=False, loads_overtaken=False, response_apart=False, plane_pitch=16),
 }
 
 
