@@ -149,6 +149,17 @@ class Ticket(Load):
     site: Site
 
 
+@node
+class Acquire(Stmt):
+    """From here on this subgroup sees what was stored before a ticket that it knows to be taken, by whomever.
+
+    Whoever takes a ticket needs none; but one that has learnt from another subgroup what that has drawn.
+    """
+
+    form, needs = "acquire", "tickets"
+    site: Site
+
+
 # ---------------------------------------------------------------- tile level
 
 

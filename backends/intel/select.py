@@ -294,7 +294,12 @@ class _Selector(Selector):
         taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
         out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
         self._count(s, address, simplify(0 - s.turns), first & eq(s.var, simplify(s.turns - 1)))
-        self._finished(self._fence(device_fence(fences.acquire), "what others stored is seen"))
+        self._acquire()
+
+    def _acquire(self, _s: st.Acquire | None = None) -> None:
+        """Nothing that was brought nearer before is read from here on."""
+        row = device_fence(self.out.generation.fences.acquire)
+        self._finished(self._fence(row, "what others stored is seen"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` becomes the count before."""
@@ -418,6 +423,7 @@ MESSAGES: Handlers = {
     st.FlatStore: _Selector._flat_store,
     st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
+    st.Acquire: _Selector._acquire,
     st.FlatPrefetch: _Selector._flat_prefetch,
     st.PlaneLoad: _Selector._plane_load,
     st.PlaneStore: _Selector._plane_store,

@@ -10,6 +10,7 @@ from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.lockstep import parts_threads
 from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
@@ -159,6 +160,7 @@ def _info(made: MachineKernel) -> KernelInfo:
         barrier_count=int(any(i.barrier for i in instructions)),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
+        unfused=parts_threads(kernel, made.facts),
         arguments=tuple(
             Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
             for p, offset, size in kernel_arguments(kernel)

@@ -58,7 +58,9 @@ class Generation:
     plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     fences: DeviceScope
-    pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
+    #: threads 2k and 2k + 1 of a workgroup share an instruction pointer (EU fusion: IGC, `BarrierSkipOptimization`,
+    #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
+    pairs: bool
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -321,6 +323,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
+        lockstep=2 if g.pairs else 0,
         lane_words=True,  # regions without strides: Programmer's Reference Manuals
         split_barriers=True,
         tickets=True,
