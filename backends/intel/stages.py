@@ -17,6 +17,7 @@ from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
 from convgen.backends.intel.syncs import carry_waits
 from convgen.backends.intel.tables import GENERATIONS, Generation
+from convgen.backends.intel.workarounds import applied
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import Unit
@@ -118,6 +119,11 @@ def _tuples_at(made: MachineKernel) -> int:
     return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
 
 
+def _apply_workarounds(made: MachineKernel) -> MachineKernel:
+    """Defects of the hardware are gone round."""
+    return evolve(made, function=applied(made.code, _generation(made).workarounds, made.banks["v"].limit))
+
+
 def _score(made: MachineKernel) -> MachineKernel:
     """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
     g = _generation(made)
@@ -200,6 +206,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
+        Stage("workarounds", _apply_workarounds),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),

@@ -7,6 +7,7 @@ src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from itertools import product
 
 from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFacts
@@ -36,6 +37,15 @@ _EVICT, _INVALIDATE = "0x0210171F", "0x0210271F"  #: at the scope of the GPU
 _EVICT_ROUTED = "0x0214171F"  #: to the load and store unit in any mode (IGC, `translateLscFence`)
 
 
+class Workaround(Enum):
+    """Defects that instructions go round, by Intel's numbers; their text is in `workarounds.py`."""
+
+    SOURCE_1_KEPT = "Wa_16012061344, Wa_16012292205, Wa_22012856258"
+    END_WITH_LARGE_FILE = "Wa_14016880151"
+    END_BEHIND_ATOMICS = "Wa_22013689345"
+    BEHIND_THE_END = "Wa_16013338947"
+
+
 @frozen
 class Generation:
     """One generation of the vector engine."""
@@ -61,6 +71,7 @@ class Generation:
     #: threads 2k and 2k + 1 of a workgroup share an instruction pointer (EU fusion: IGC, `BarrierSkipOptimization`,
     #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
     pairs: bool
+    workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -82,6 +93,7 @@ _XEHPC = Generation(
     tf32=True,
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
+    workarounds=frozenset((Workaround.BEHIND_THE_END,)),
     tokens={128: 16, 256: 32},
 )
 GENERATIONS: dict[str, Generation] = {
@@ -103,10 +115,18 @@ GENERATIONS: dict[str, Generation] = {
         tf32=False,
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
+        workarounds=frozenset(Workaround),
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,
-    "xe2": evolve(_XEHPC, waits_for_writes=False, loads_overtaken=False, response_apart=False, plane_pitch=16),
+    "xe2": evolve(
+        _XEHPC,
+        waits_for_writes=False,
+        loads_overtaken=False,
+        response_apart=False,
+        plane_pitch=16,
+        workarounds=frozenset[Workaround](),
+    ),
 }
 
 

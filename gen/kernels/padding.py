@@ -57,9 +57,9 @@ def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) 
 
 
 def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
-    """Whether all elements of some vectors are finite, in all lanes; also of subgroups that branch together, or `alone`.
+    """Whether all elements of some vectors are finite, in all lanes, also of subgroups that branch together.
 
-    To decide alone is for kernels whose subgroups go their own ways in any case.
+    To decide `alone` is for kernels whose subgroups go their own ways in any case.
     """
     found = _zero_if_finite(seen)
     holds = eq(found, found)
