@@ -301,7 +301,8 @@ class _Selector(Selector):
         taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
         out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
         self._count(s, address, simplify(0 - s.turns), first & eq(s.var, simplify(s.turns - 1)))
-        self._acquire()
+        if not any(isinstance(n, st.Acquire) for n in postorder(self.kernel.body)):
+            self._acquire()
 
     def _acquire(self, _s: st.Acquire | None = None) -> None:
         """Nothing that was brought nearer before is read from here on."""
