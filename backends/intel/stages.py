@@ -10,12 +10,14 @@ from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.lockstep import parts_threads
 from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
 from convgen.backends.intel.syncs import carry_waits
 from convgen.backends.intel.tables import GENERATIONS, Generation
+from convgen.backends.intel.workarounds import applied
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import Unit
@@ -117,6 +119,11 @@ def _tuples_at(made: MachineKernel) -> int:
     return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
 
 
+def _apply_workarounds(made: MachineKernel) -> MachineKernel:
+    """Defects of the hardware are gone round."""
+    return evolve(made, function=applied(made.code, _generation(made).workarounds, made.banks["v"].limit))
+
+
 def _score(made: MachineKernel) -> MachineKernel:
     """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
     g = _generation(made)
@@ -159,6 +166,7 @@ def _info(made: MachineKernel) -> KernelInfo:
         barrier_count=int(any(i.barrier for i in instructions)),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
+        unfused=parts_threads(kernel, made.facts),
         arguments=tuple(
             Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
             for p, offset, size in kernel_arguments(kernel)
@@ -198,6 +206,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
+        Stage("workarounds", _apply_workarounds),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),
