@@ -16,6 +16,7 @@ the very error of math functions (they are rounded correctly, or with `approxima
 
 May import: convgen.backends.simulation, convgen.backends.sim; nothing from selection or emission."""
 
+from convgen.backends.intel.sim.adversary import Adversary
 from convgen.backends.intel.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.intel.sim.simulate import simulate
 from convgen.backends.sim.errors import SimulatorError, Unsupported
@@ -23,4 +24,4 @@ from convgen.backends.sim.errors import SimulatorError, Unsupported
 if __name__ != "convgen.backends.intel.sim":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.backends.intel.sim, not as {__name__}")
 
-__all__ = ["CodeObject", "KernelInfo", "SimulatorError", "Unsupported", "simulate"]
+__all__ = ["Adversary", "CodeObject", "KernelInfo", "SimulatorError", "Unsupported", "simulate"]

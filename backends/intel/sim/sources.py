@@ -15,6 +15,7 @@ _ORDER = Source("OpenCL memory model; PRM, LSC fences: what orders threads and w
 SOURCES: Mapping[str, Source] = {
     "acc-wr-en": Source("PRM, AccWrEn: addc, subb and mach write the accumulator only with it"),
     "barrier": _BARRIER,
+    "block2d": _MESSAGES,
     "control": Source("the zebin: nothing is there to execute"),
     "distance": _SCOREBOARD,
     "dpas": _DPAS,
@@ -23,7 +24,6 @@ SOURCES: Mapping[str, Source] = {
     "end-of-thread": Source("PRM, End of Thread: its payload and what may still be under way"),
     "global-race": _ORDER,
     "global-visibility": _ORDER,
-    "lds-race": _ORDER,
     "message": _MESSAGES,
     "message-length": _MESSAGES,
     "misaligned": _MESSAGES,
@@ -35,6 +35,10 @@ SOURCES: Mapping[str, Source] = {
     "register-range": Source("the zebin: the registers that grf_count gives a thread"),
     "runaway": Source("the simulator's limit of instructions"),
     "send-war": Source("nGEN, ONEAPI_PVC_SEND_WAR_WA; IGC, Wa for Ponte Vecchio"),
+    "slm-race": Source(
+        "OpenCL memory model; IGC, LSC_FENCE.md, and SWSB_G4IR.cpp with HWCaps.inc hasSLMWARIssue: an SLM store or "
+        "fence waits for the destinations of SLM loads"
+    ),
     "slm-size": Source("the zebin: slm_size"),
     "swsb": Source("IGA, checks of SWSB annotations by platform"),
     "token": _SCOREBOARD,
