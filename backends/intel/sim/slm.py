@@ -40,26 +40,24 @@ class Slm(Lds):
 
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
         if self._carried and np.count_nonzero(others[1]):
-            shape = others[1].shape
-            hit, stamps = (np.broadcast_to(each, shape)[others[1]] for each in (units, self.read.take(units)))
-            named = self._unwaited(hit, stamps)
+            flat = others[1].reshape(len(others[1]), -1)  # of which the base class reports this one
+            column = flat.any(axis=0).argmax()
+            unit = np.broadcast_to(units, others[1].shape).reshape(flat.shape)[flat[:, column].argmax(), column]
+            named = self._unwaited(int(unit))
             if named is not None:
                 self._report(group, step, others[1], named, where, units)
                 others = others.copy()
                 others[1] = False
         super()._overwrites(group, step, others, where, units)
 
-    def _unwaited(self, units: Array, stamps: Array) -> str | None:
-        """What a store to units of these read stamps does to a load that was under way at the barrier."""
-        for epoch in sorted({int(stamp) for stamp in stamps >> np.uint32(9)}):
-            for loaded, mine, instruction in self._carried.get(epoch, ()):
-                met = np.isin(loaded, units)
-                if met.any():
-                    thread = int(mine[met][0] >> np.uint32(1) & _WAVE)
-                    load = f"`{instruction.text}` at {instruction.address:#x}"
-                    return (
-                        f"overwrites what thread {thread}'s {load}, not waited for before the barrier, may still read"
-                    )
+    def _unwaited(self, unit: int) -> str | None:
+        """What a store to a unit does to a load that was under way at the barrier."""
+        for loaded, mine, instruction in self._carried.get(int(self.read[unit] >> np.uint32(9)), ()):
+            met = loaded == unit
+            if met.any():
+                thread = int(mine[met][0] >> np.uint32(1) & _WAVE)
+                load = f"`{instruction.text}` at {instruction.address:#x}"
+                return f"overwrites what thread {thread}'s {load}, not waited for before the barrier, may still read"
         return None
 
 
