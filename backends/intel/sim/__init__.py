@@ -3,9 +3,11 @@
 `simulate` runs launches: `launch` sets up payload and registers, `engine` executes groups of threads (`state`) whose
 control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu`, `dpas`,
 `lsc`, `block2d`, `gateway`, `control`. What hardware does not promise: `scoreboard` (when results are there), `rules`
-and the checks beside each kind of message, races (`backends.sim`), poison (in `state`, beside the values).
+and the checks beside each kind of message, races (`backends.sim`), poison (in `state`, beside the values). An
+`adversary` has loads read as late as they may (`late`) and runs threads in orders that kernels like least.
 
-Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "poison",
+Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "code-end",
+"end-suppression", "send-suppression", "dpas-suppression" (`defects`), "fused-branch", "poison",
 "slm-race", "global-race", "global-visibility", "out-of-bounds", "misaligned", "read-only", "barrier", "dpas", "dpasw",
 "region", "type", "acc-wr-en", "register-range", "message", "message-length", "unsupported-message", "block2d",
 "end-of-thread", "slm-size", "control", "runaway".

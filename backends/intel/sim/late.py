@@ -66,7 +66,8 @@ def note_late(
     """Have a load read again when it is known to be complete."""
     if g.env.adversary is not None and g.env.adversary.late:
         g.order += 1
-        g.late.append(LateLoad(index, g.order, local, address.copy(), size, lanes, again))
+        kept = None if lanes is None else lanes.copy()  # registers and flags may change meanwhile
+        g.late.append(LateLoad(index, g.order, local, address.copy(), size, kept, again))
 
 
 def _deliver(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:

@@ -131,3 +131,24 @@ def test_global_loads_keep_their_order_with_stores_of_their_thread(sim: Any, pla
     assert buffers["out"][0] == 5
     assert buffers["in"][0] == 7
     assert not report.findings
+
+
+@pytest.mark.parametrize("platform", LANES)
+def test_a_late_load_keeps_the_mask_of_its_issue(sim: Any, platform: str) -> None:
+    """Flags and addresses may change before the wait."""
+    body = """
+(W) mov (2|M0) r6.0<1>:ud r4.2<1;1,0>:ud
+(W) mov (2|M0) r10.0<1>:ud r4.0<1;1,0>:ud
+(W) mov (1|M0) r20.0<1>:ud 9:w
+(W) mov (1|M0) f0.0<1>:ud 1:w
+(W) mov (1|M0) f1.0<1>:ud 0:w
+(W) sync.nop null {A@1}
+(W&f0.0) load.ugm.d32x1t.a64 (1|M0) r20:1 [r10:1] {A@1,$1}
+(W) mov (1|M0) f0.0<1>:ud 0:w {$1.src}
+(W) sync.nop null {A@1}
+(W) store.ugm.d32x1t.a64 (1|M0) [r6:1] r20:1 {$1}
+"""
+    buffers = {"in": np.full(16, 5, np.uint32), "out": np.zeros(16, np.uint32)}
+    report = sim.run(platform, body, buffers, adversary=Adversary(), errata=False)
+    assert not report.findings
+    assert buffers["out"][0] == 5
