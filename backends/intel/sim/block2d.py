@@ -131,7 +131,8 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
 def _elements(data: Array, inside: Bools | None, size: int) -> Array:
     """Words [n, threads, elements] as elements; what lies outside is 0."""
     if size == 8:
-        return data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
+        pair: Array = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
+        return pair
     return (data[0] if inside is None else np.where(inside, data[0], 0)).astype(f"u{size}")
 
 

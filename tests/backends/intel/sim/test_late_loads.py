@@ -40,10 +40,11 @@ CLOSED = START + FENCE + BARRIER + LOAD + WAIT + FENCE + BARRIER + OVERWRITE + E
 
 
 def execute(sim: Any, platform: str, body: str, threads: int = 4, **options: Any) -> tuple[Any, list[int]]:
-    buffers = {"in": np.zeros(64, np.uint8), "out": np.zeros(threads, np.uint32)}
+    out = np.zeros(threads, np.uint32)
+    buffers = {"in": np.zeros(64, np.uint8), "out": out}
     source = sim.Source("", barriers=1, slm=64)
     report = sim.run(platform, body, buffers, workgroup=threads * LANES[platform], source=source, **options)
-    return report, buffers["out"].tolist()
+    return report, out.tolist()
 
 
 @pytest.mark.parametrize("platform", LANES)
@@ -63,11 +64,10 @@ def test_a_fence_does_not_complete_loads(sim: Any, platform: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_load_reads_as_late_as_its_wait(sim: Any, platform: str, seed: int) -> None:
     """Whoever is held behind its signal reads what others store behind the barrier."""
-    allowed = {"adversary": Adversary(seed)}
-    _, out = execute(sim, platform, OPEN, **allowed)
+    _, out = execute(sim, platform, OPEN, adversary=Adversary(seed))
     assert out != [2, 3, 0, 1]
     assert set(out) <= {2, 3, 0, 1, 102, 103, 100, 101}
-    report, out = execute(sim, platform, CLOSED, **allowed)
+    report, out = execute(sim, platform, CLOSED, adversary=Adversary(seed))
     assert not report.findings
     assert out == [2, 3, 0, 1]
     assert execute(sim, platform, OPEN)[1] == [2, 3, 0, 1]
