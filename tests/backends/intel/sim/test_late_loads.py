@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from convgen.backends.intel.sim import Adversary
+from convgen.backends.sim.local import SEVERAL, Lds, stamps_of
 
 LANES = {"xehpc": 16, "xehpg": 8}
 #: r5, r6: the addresses of `in` and `out`; r7 the thread, r8 its place and r9 its neighbour's, r15 a barrier's header.
@@ -71,6 +72,17 @@ def test_a_load_reads_as_late_as_its_wait(sim: Any, platform: str, seed: int) ->
     assert not report.findings
     assert out == [2, 3, 0, 1]
     assert execute(sim, platform, OPEN)[1] == [2, 3, 0, 1]
+
+
+def test_several_loads_of_a_place_cross_a_barrier() -> None:
+    """None of the readers is taken for the only one, whose own store would be no race."""
+    memory = Lds(1, 64, 4)
+    units, stamps = np.array([3, 3, 5]), stamps_of(np.full(3, 2), np.array([0, 1, 1]))[:, 0]
+    memory.cross_barrier(units, stamps, "read")
+    assert memory.read[3] & SEVERAL == SEVERAL
+    assert memory.read[5] == stamps[2]
+    memory.cross_barrier(units[2:], stamps[:1], "read")
+    assert memory.read[5] & SEVERAL == SEVERAL
 
 
 OWN = START + LOAD.replace("r9:1", "r8:1") + OVERWRITE + END
