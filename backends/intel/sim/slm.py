@@ -7,13 +7,14 @@ access of each bank a clock, lanes that want the same dword share it.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from convgen.backends.intel.sim.gateway import note_local
 from convgen.backends.intel.sim.late import deliver_before_store
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
-from convgen.backends.sim.local import Lds, Stretch
+from convgen.backends.sim.local import SEVERAL, Lds, Stretch
 from convgen.backends.sim.threads import Located, Stepped, Threads
 from convgen.backends.simulation import Source
 
@@ -28,6 +29,8 @@ class Slm(Lds):
 
     def __init__(self, slots: int, size: int, grain: int) -> None:
         super().__init__(slots, size, grain, "slm-race")
+        #: The row of the thread that stores to a unit, for the time of one store; -1 without.
+        self.owner: npt.NDArray[np.int32] = np.full(len(self.read), -1, np.int32)
         self._carried: dict[int, list[tuple[Array, Array, Located]]] = {}  #: by epoch: units, stamps, instruction
 
     def remember(self, g: ThreadGroup, access: LocalAccess) -> None:
@@ -72,17 +75,22 @@ def check_own_loads(
     if not loads:
         return
     shape = np.broadcast_shapes(rows.shape, units.shape)
-    every = len(g.env.local.read)
-    stored = np.broadcast_to(rows, shape).reshape(-1).astype(np.int64) * every + np.broadcast_to(units, shape).reshape(
-        -1
-    )
+    # A load that is under way has stamped what it reads with its thread's epoch, or the next.
+    read, mine = g.env.local.read.take(units), g.stamp[:, 0].take(rows)
+    own = ((read ^ mine) & SEVERAL == 0) | (read & SEVERAL == SEVERAL)
+    if not np.count_nonzero(own & (read >> np.uint32(9) >= mine >> np.uint32(9))):
+        return
+    owner = g.env.local.owner
+    stored = np.broadcast_to(units, shape)
+    owner[stored] = np.broadcast_to(rows, shape)
     for access in loads:
-        met = np.isin(access.rows.astype(np.int64) * every + access.units, stored)
+        met = owner.take(access.units) == access.rows
         if met.any():
             load = f"`{access.instruction.text}` at {access.instruction.address:#x}"
             what = f"overwrites what the thread's own {load} may still read: its destination was not waited for"
             row = int(access.rows[met.argmax()])
             g.env.reporter.add("slm-race", what, step.instruction, g, row, source=_OVERTAKES)
+    owner[stored] = -1
 
 
 def places(
