@@ -27,7 +27,7 @@ class Adversary:
     def squads(self, g: ThreadGroup, *, fused: bool) -> Array:
         """The squad of each thread: neighbours are in different ones, the two of a fused pair in one."""
         units = g.wave >> 1 if fused else g.wave
-        return (units + g.group_id + self.seed) % SQUADS
+        return (units + self.seed) % SQUADS
 
     def parts(self, g: ThreadGroup, *, fused: bool) -> list[ThreadGroup]:
         """A group's squads."""
@@ -35,7 +35,10 @@ class Adversary:
             return [g]
         parts, squads = [], self.squads(g, fused=fused)
         for squad in np.unique(squads):
-            part = g.select(np.flatnonzero(squads == squad))
+            rows = np.flatnonzero(squads == squad)
+            # Atomic operations meet in the order of rows: workgroups go up in one thread of a pair, down in the other.
+            places = np.where(g.wave[rows] & 1, -g.slot[rows], g.slot[rows])
+            part = g.select(rows[np.lexsort((places, g.wave[rows]))])
             part.squad = int(squad)
             parts.append(part)
         return parts
