@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convgen.backends.intel.sim import Adversary
+
 START = """
 (W) mov (2|M0) r6.0<1>:ud r4.0<1;1,0>:ud
 (W) and (1|M0) r7.0<1>:ud r0.2<0;1,0>:ud 0xFF:ud
@@ -64,3 +66,21 @@ def test_threads_of_xehpc_are_not_fused(sim: Any) -> None:
     report, out = execute(sim, "xehpc", SCALAR, 1)
     assert not report.findings
     assert out == [1, 2, 2, 2]
+
+
+#: Each thread draws a ticket from its own counter; who draws the last of two workgroups' goes on.
+TICKET = """
+(W) mov (1|M0) r21.0<1>:ud 1:w
+(W) atomic_iadd.ugm.d32.a64 (1|M0) r22:1 [r6:1] r21:1 {A@1,$1}
+(W) cmp (1|M0) (eq)f0.0 null<1>:ud r22.0<0;1,0>:ud 0:w {$1.dst}
+(W&f0.0) jmpi SKIP {A@1}
+(W) mov (1|M0) r20.0<1>:ud 2:w
+SKIP:
+"""
+
+
+@pytest.mark.parametrize(("options", "kinds"), [({}, []), ({"adversary": Adversary()}, ["fused-branch"])])
+def test_the_threads_of_a_pair_draw_different_tickets(sim: Any, options: Any, kinds: list[str]) -> None:
+    """Atomic operations of two workgroups may meet in one order for a thread, in the other for its partner."""
+    report = sim.run("xehpg", START + TICKET, {"out": np.zeros(4, np.uint32)}, workgroup=16, grid=(2, 1, 1), **options)
+    assert sim.kinds(report) == kinds
