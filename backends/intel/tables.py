@@ -72,6 +72,7 @@ class Generation:
     #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
     pairs: bool
     workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
+    open_defects: frozenset[str]  #: findings of the simulator whose workaround is not emitted (docs/workarounds.md)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -94,6 +95,7 @@ _XEHPC = Generation(
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
     workarounds=frozenset((Workaround.BEHIND_THE_END,)),
+    open_defects=frozenset[str](),
     tokens={128: 16, 256: 32},
 )
 GENERATIONS: dict[str, Generation] = {
@@ -116,6 +118,7 @@ GENERATIONS: dict[str, Generation] = {
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
         workarounds=frozenset(Workaround),
+        open_defects=frozenset({"dpas-suppression"}),
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,

@@ -73,7 +73,7 @@ def _check_pairs(instruction: Instruction, g: ThreadGroup, taken: Bools) -> None
     Where they part at a branch of channels, the mask of the pair keeps even instructions without a mask from the thread
     that has left (IGC, SWWA.cpp, "NoMask WA", whose defect DG2's table of workarounds does not have).
     """
-    if not g.env.platform.fused or taken.all() or not taken.any():
+    if not g.env.fused or taken.all() or not taken.any():
         return
     pair = (g.slot.astype(np.int64) << 32) | (g.wave >> 1)
     order = np.argsort(pair, kind="stable")

@@ -63,7 +63,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
 
     def _start(self, first: ThreadGroup) -> list[ThreadGroup]:
         adversary = self.env.adversary
-        return [first] if adversary is None else adversary.parts(first, fused=self.env.platform.fused)
+        return [first] if adversary is None else adversary.parts(first, fused=self.env.fused)
 
     def _next(self, runnable: Sequence[ThreadGroup]) -> ThreadGroup:
         adversary = self.env.adversary

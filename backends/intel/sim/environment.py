@@ -33,10 +33,13 @@ class Environment(Surroundings):
         surfaces: dict[int, Allocation],
         barriers: int,
         causality: Causality,
+        *,
+        fused: bool,
         adversary: Adversary | None = None,
     ) -> None:
         super().__init__(run, slm, slots, waves, causality)
         self.platform = platform
+        self.fused = fused  #: threads 2k and 2k + 1 have one instruction pointer
         self.adversary = adversary  #: that delays loads and orders threads
         self.surfaces = surfaces  #: by binding table index
         self.barriers = barriers  #: that the kernel declares

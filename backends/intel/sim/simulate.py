@@ -111,7 +111,12 @@ class _Run(Run):
         slm = Slm(count, slm_bytes, program.local_grain)
         surfaces = surfaces_of(self.memory, kernel, launch)
         platform, barriers = self.code.platform, kernel.barriers
-        env = Environment(self, platform, slm, count, waves, surfaces, barriers, self.causality, self.adversary)
+        fused = platform.fused and not kernel.unfused
+        env = Environment(
+            *(self, platform, slm, count, waves, surfaces, barriers, self.causality),
+            fused=fused,
+            adversary=self.adversary,
+        )
         first = start_group(
             env,
             kernel,
