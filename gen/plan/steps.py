@@ -17,11 +17,12 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
+_FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def results(problem: Problem) -> tuple[str, ...]:
     """The types that sums may become."""
-    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, "f8_e4m3", "f8_e5m2")
+    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
 
 
 def check(problem: Problem) -> None:
