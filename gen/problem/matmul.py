@@ -148,7 +148,7 @@ class Matmul(TensorProblem):
         all, is none.
         """
         sizes: dict[str, list[int]] = {"m": [], "n": [], "k": []}
-        for attribute in (*self.scales, *self.zero_points):
+        for attribute in self.attributes:
             sides = MATRICES[attribute.role], self.spans(attribute)[-2:], self.size(attribute.role)[-2:]
             for letter, span, size in zip(*sides, strict=True):
                 sizes[letter] += [span] if 1 < span < size else []

@@ -188,7 +188,12 @@ class TensorProblem(ABC):
 
     def attribute(self, name: str) -> Scale | ZeroPoint | None:
         """Return the scale or the zero point whose tensor has this name, None for other tensors."""
-        return next((each for each in (*self.scales, *self.zero_points) if each.name == name), None)
+        return next((each for each in self.attributes if each.name == name), None)
+
+    @property
+    def attributes(self) -> tuple[Scale | ZeroPoint, ...]:
+        """The scales, then the zero points."""
+        return *self.scales, *self.zero_points
 
     def _bits(self, role: str, mask: str) -> int:
         """The bits of a mask, or of a policy, over the dims of src, wei or dst."""
