@@ -287,20 +287,27 @@ def _tell(options: Options, attempt: Attempt) -> Attempt:
 
 
 def compile(
-    program: Build | Kernel | KernelBuilder | TileProgram, target: str = "gfx942", scalars: Scalars | None = None
+    program: Build | Kernel | KernelBuilder | TileProgram, target: str | None = None, scalars: Scalars | None = None
 ) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
-    A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
+    A hand-written kernel is compiled for `target`, else for gfx942; `scalars` gives its scalar arguments their values.
+
+    Raises UserError for another target than a `Build` was built for.
     """
     wanted = "one that fits"
+    if isinstance(program, Build) and target not in (None, program.target.facts.name):
+        asked = targets.get(str(target)).facts.name
+        raise UserError(
+            f"given the target {asked} and a program built for {program.target.facts.name}, wanted one of them"
+        )
     if not isinstance(program, Build):
         from convgen.tile.kernel import TileProgram
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
         if isinstance(program, TileProgram):
             wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
-        program = wrap(program, target, scalars)
+        program = wrap(program, target or "gfx942", scalars)
     while True:
         try:
             return _compile(program)
