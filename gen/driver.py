@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
@@ -50,6 +51,13 @@ if TYPE_CHECKING:  # what few commands need
 
 
 _MOST_REFUSED = 32  #: configs that the back end may refuse before it takes one at any cost
+
+
+_warned: dict[Any, Any] = {}  #: of which products users were warned: what `warnings` notes there
+
+
+class SlowProduct(UserWarning):
+    """A product of a tile kernel that no matrix instruction of the target makes."""
 
 
 @frozen
@@ -100,6 +108,7 @@ class Build:
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
     refused: int = 0
+    notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
     _rest: Iterator[Candidate] = attrs.Factory(lambda: iter(()))
 
     def __str__(self) -> str:
@@ -169,6 +178,9 @@ def build(
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
+    if config is not None and not isinstance(config, str | Config):
+        given = f"given config of type {type(config).__name__}"
+        raise UserError(f"{given}, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md")
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     if problem.is_empty:
@@ -204,13 +216,27 @@ def wrap(
     from convgen.tile.kernel import TileProgram
 
     others: Iterator[Kernel] = iter(())
+    notes: tuple[str, ...] | None = None
     if isinstance(kernel, TileProgram):
+        notes = _remarked(kernel, targets.get(target).facts)
         others = kernel.kernels(targets.get(target).facts)
         done = next(others)
     else:
         done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
-    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others)
+    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others, notes=notes)
+
+
+def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
+    """Remarks on a program for a target, of which a user is warned at the line that they are about."""
+    notes = []
+    for product, at in program.by_lanes(facts):
+        note = f"{product}: no matrix instruction of {facts.name} fits, so lanes multiply and add"
+        notes.append(f"{note}, at {at}" if at else note)
+        if at:
+            advice = f'{note}; mma="fma" asks for that'
+            warnings.warn_explicit(advice, SlowProduct, at.file, at.number, at.module, _warned)
+    return tuple(notes)
 
 
 def _alone(kernel: Kernel) -> Program:
@@ -277,7 +303,8 @@ def compile(
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
         if isinstance(program, TileProgram):
-            wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
+            largest = program.largest(targets.get(target).facts)
+            wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"
         program = wrap(program, target, scalars)
     while True:
         try:
@@ -287,7 +314,8 @@ def compile(
                 continue
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
             given += _of(program.origin)
-            raise UserError(f"given {given}, wanted {wanted}: {error}") from error
+            notes = (str(error),) if program.notes is None else program.notes
+            raise UserError(f"given {given}, wanted {': '.join((wanted, *notes))}") from error
 
 
 def _compile(program: Build) -> Code:
@@ -314,6 +342,7 @@ def _compile(program: Build) -> Code:
         stages,
         program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
+        program.notes or (),
     )
 
 
@@ -340,6 +369,7 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
         raise DoesNotFit(f"{lowered.shared_bytes} bytes of shared memory, at most {facts.shared_bytes}")
     header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
+    header += [f"remark:  {note}" for note in program.notes or ()]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
     given = program.is_given
     return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=given)
