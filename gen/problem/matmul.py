@@ -8,6 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from convgen.ir.caret import PointedError
+from convgen.ir.error import UserError
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import frozen
 from convgen.problem import grammar, masks, options
@@ -33,6 +34,11 @@ class Matmul(TensorProblem):
     src_batch: tuple[int, ...] = ()
     wei_batch: tuple[int, ...] = ()
     bias_mask: int = 0  #: bits of the dims of dst along which a bias differs
+
+    def __attrs_post_init__(self) -> None:
+        for name, size in (("m", self.m), ("k", self.k), ("n", self.n)):
+            if type(size) is not int or size < 0:
+                raise UserError(f"given {name}={size!r}, wanted a size, at Matmul(m, k, n)")
 
     @classmethod
     def parse(cls, desc: str, **arguments: str | int | bool) -> Matmul:
