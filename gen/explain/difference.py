@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -87,7 +87,7 @@ class Side:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """What can be said in numbers, by name; names tell the unit."""
-        return {name: value for name, value in (*self._of_time(), *self.of_kernel()) if value is not None}
+        return {**_known(self._of_time()), **self.of_kernel}
 
     def _of_time(self) -> Iterator[tuple[str, float | None]]:
         if self.subject.times is not None:
@@ -116,8 +116,12 @@ class Side:
             for pipe, clocks in self.loop.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / self.loop.clocks
 
-    def of_kernel(self) -> Iterator[tuple[str, float | None]]:
+    @cached_property
+    def of_kernel(self) -> dict[str, float]:
         """Numbers of the code object, which do not depend on how it is timed."""
+        return _known(self._of_kernel())
+
+    def _of_kernel(self) -> Iterator[tuple[str, float | None]]:
         if self.kernel is None:
             return
         yield from self.kernel.registers.items()
@@ -191,7 +195,7 @@ class Difference:
         """The numbers of both sides by name; those of time only where both are of a launch, or both of a loop."""
         if self.is_comparable:
             return _beside(self.a.numbers, self.b.numbers)
-        return _beside(dict(self.a.of_kernel()), dict(self.b.of_kernel()))
+        return _beside(self.a.of_kernel, self.b.of_kernel)
 
     @property
     def has_loops(self) -> bool:
@@ -264,6 +268,10 @@ class Difference:
             if longest is not None and longest.stalled >= 1:
                 at = f"+{longest.line.offset:#06x} {longest.line.text}"
                 yield f"In {side.letter} the longest wait is {shown(longest.stalled)} clocks, at {at}."
+
+
+def _known(rows: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    return {name: value for name, value in rows if value is not None}
 
 
 def _beside(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:
