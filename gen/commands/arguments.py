@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 from convgen.ir.error import UserError, meant, named
 
 _COLUMNS = 80  #: where there is no terminal that tells
+_MOST_OPTIONS = 10  #: of a usage line
 
 #: argparse's complaints in our words: given, wanted, where
 _COMPLAINTS = (
@@ -27,6 +28,15 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
+
+    def add_usage(self, usage: str | None, actions: Iterable[argparse.Action], *others: Any) -> None:
+        """A usage line without the options where they are many: the help lists them below."""
+        shown = [action for action in actions if not action.option_strings or action.help != argparse.SUPPRESS]
+        if sum(bool(action.option_strings) for action in shown) > _MOST_OPTIONS:
+            words = [f"[{action.metavar} ...]" if action.nargs else str(action.metavar) for action in shown]
+            words = [word for word, action in zip(words, shown) if not action.option_strings]
+            usage = " ".join((self._prog, "[OPTIONS]", *words))
+        super().add_usage(usage, shown, *others)
 
 
 def _columns() -> int:

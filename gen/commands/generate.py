@@ -53,11 +53,12 @@ def add_knobs(parser: argparse.ArgumentParser, *drivers: str) -> None:
     """benchdnn's knobs of these drivers; its options of how it runs are taken, and mean nothing."""
     from convgen.problem import options
 
-    add = parser.add_argument_group("knobs of benchdnn").add_argument
+    rest = "Its other options are taken as well; they change nothing, or a rule refuses them (docs/requests.md)."
+    add = parser.add_argument_group("knobs of benchdnn", rest).add_argument
     rows = {option.name: option for driver in drivers for option in options.KNOBS_OF[driver]}
     for option in rows.values():
         spelled = [f"--{name}" for name in (option.name, *option.aliases)]
-        add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help)
+        add(*spelled, dest=option.keyword, metavar="VALUE", help=option.help if option.is_useful else argparse.SUPPRESS)
     for word in ("reset", *drivers):  # as a whole line of benchdnn may have them
         parser.add_argument(f"--{word}", dest="ignored", action="store_true", help=argparse.SUPPRESS)
     for option in options.RUN_OPTIONS:

@@ -294,7 +294,9 @@ def show_table(header: Row, rows: Sequence[Row], stream: TextIO, styles: Sequenc
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*header, box=None, header_style="bold cyan", pad_edge=False)
+    table = Table(box=None, header_style="bold cyan", pad_edge=False)
+    for title in header:
+        table.add_column(title, overflow="fold")  # all of a problem can be read in any width
     for row, style in zip_longest(rows, styles):
         table.add_row(*map(Text, row), style=style)
     Console(file=stream).print(table)

@@ -31,8 +31,8 @@ class Option:
 
     `rule` is what values are refused by that are not `generated`; without a rule all are, else that of the default. A
     function says it of each text, and nothing of those that are generated.
-    `beside` names an option without whose value this one has no meaning, and `runs` marks those that a problem does
-    not depend on.
+    `beside` names an option without whose value this one has no meaning, `runs` marks those that a problem does not
+    depend on, and `idle` those that change nothing that is generated.
     """
 
     name: str
@@ -45,6 +45,12 @@ class Option:
     beside: str = ""
     aliases: tuple[str, ...] = ()
     runs: bool = False
+    idle: bool = False
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether some value other than the default changes what is generated."""
+        return not self.idle and (not isinstance(self.rule, str) or not self.rule or self.generated is not None)
 
     @property
     def keyword(self) -> str:
@@ -173,7 +179,7 @@ KNOBS = (
         rule="runtime-sizes",
         generated=lambda masks: True,  # of a product's sizes and the minibatch; the problem says so
     ),
-    Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,)),
+    Option("alg", "direct", _one_of(*_ALGORITHMS), "direct, wino or auto: the result is the same", (CONV,), idle=True),
     Option("attr-scales", "", attributes.scales, "ARG:MASK[:SCALE[:TYPE[:GROUPS]]][+...]", rule=scales.refused),
     Option(
         "attr-zero-points",
@@ -196,7 +202,9 @@ KNOBS = (
         "sum, element-wise, binary, prelu or dw, joined by +",
         rule=post_ops.refused,
     ),
-    Option("attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same"),
+    Option(
+        "attr-scratchpad", "library", _one_of("library", "user"), "library or user: the result is the same", idle=True
+    ),
     Option(
         "attr-fpmath",
         "strict",
@@ -209,8 +217,8 @@ KNOBS = (
     Option(
         "attr-rounding-mode", "", attributes.rounding_mode, "ARG:environment|stochastic[:SEED]", rule="rounding-mode"
     ),
-    Option("ctx-init", "auto", _threads, "threads of benchdnn: no effect"),
-    Option("ctx-exe", "auto", _threads, "threads of benchdnn: no effect"),
+    Option("ctx-init", "auto", _threads, "threads of benchdnn: no effect", idle=True),
+    Option("ctx-exe", "auto", _threads, "threads of benchdnn: no effect", idle=True),
     Option("bia-dt", "undef", _bias_type, "type of a bias (default undef: none)", (MATMUL,), aliases=("bia_dt",)),
     Option("bia_mask", "2", _whole, "dimensions along which a bias differs", (MATMUL,), beside="bia-dt"),
     Option("mb", "0", grammar.parse_minibatch, "minibatch; 0 (default) keeps the descriptor's", (CONV,)),
