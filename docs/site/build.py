@@ -71,7 +71,16 @@ _RETURNED = (
     "convgen.device.kernel.DeviceKernel",
     "convgen.device.benchmark.Benchmark",
 )
-_OF_PROBLEMS = ("parse", "src_dims", "wei_dims", "dst_dims", "bias_dims", "macs", "descriptor")  #: that people need
+_OF_PROBLEMS = (
+    "parse",
+    "from_sizes",
+    "src_dims",
+    "wei_dims",
+    "dst_dims",
+    "bias_dims",
+    "macs",
+    "descriptor",
+)  #: that people need
 _LAYER = "mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16"  #: of `./dev demo`
 _EXPLAINED = ("gfx942", "xehpc")
 

@@ -5,13 +5,15 @@ Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; what falls outside `0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
+from convgen.ir.error import UserError
 from convgen.ir.record import evolve, frozen
 from convgen.problem import grammar, options
+from convgen.problem.knobs import ConvKnobs, ConvShapeKnobs
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
 #: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
@@ -78,6 +80,14 @@ class Axis:
         return (self.o - 1) * self.s - self.i + self.extent - self.p
 
 
+def _each(name: str, given: int | Sequence[int], count: int) -> Sequence[int]:
+    """A size for each spatial dimension. Raises UserError."""
+    sizes = [given] * count if isinstance(given, int) else list(given)
+    if len(sizes) != count:
+        raise UserError(f"given {len(sizes)} sizes, wanted one or {count}, at {name}")
+    return sizes
+
+
 @frozen(slots=False)
 class Conv(TensorProblem):
     """A convolution. `ic` and `oc` count the channels of all groups; `axes` are d, h, w, absent ones trivial.
@@ -98,7 +108,7 @@ class Conv(TensorProblem):
     direction: Direction = Direction.FWD_B
 
     @classmethod
-    def parse(cls, desc: str, **arguments: str | int | bool) -> Conv:
+    def parse(cls, desc: str, **arguments: Unpack[ConvKnobs]) -> Conv:
         """The problem of a benchdnn descriptor. Every knob of benchdnn's is an argument: `dir="FWD_D"`, `dt="f16"`,
         `mb=1`, `attr_fpmath="tf32"`; those inside `desc` (`--dir=FWD_D mb1ic64...`) win.
 
@@ -109,6 +119,44 @@ class Conv(TensorProblem):
             return cls.of(desc, options.of_arguments(options.CONV, arguments))
         except options.OptionError as error:
             raise (error if error.flag in desc else error.of_argument()) from None
+
+    @classmethod
+    def from_sizes(
+        cls,
+        *,
+        ic: int,
+        oc: int,
+        input: Sequence[int],
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        output: Sequence[int] | None = None,
+        groups: int = 1,
+        mb: int = 1,
+        **arguments: Unpack[ConvShapeKnobs],
+    ) -> Conv:
+        """The problem of sizes, as frameworks have them: one per spatial dimension (w; h, w; d, h, w), outermost first.
+
+        A single number holds for all dimensions. A `dilation` of 1 is none. `padding` is that before the input; the
+        padding behind it follows from `output`, by default as much. `arguments` are knobs of benchdnn as in `parse`.
+
+        Raises UserError: given, wanted, where.
+        """
+        count = len(input)
+        letters = "dhw"[3 - count :] if 1 <= count <= 3 else ""
+        if not letters:
+            raise UserError(f"given an input of {count} dimensions, wanted 1 to 3, at input")
+        rows = [_each(name, size, count) for name, size in (("kernel", kernel), ("stride", stride))]
+        rows += [_each(name, size, count) for name, size in (("padding", padding), ("dilation", dilation))]
+        axes = list(zip(letters, input, *rows, strict=True))
+        outputs = output or [(i + 2 * p - (k - 1) * d - 1) // s + 1 for _, i, k, s, p, d in axes]
+        sizes = "".join(
+            f"i{a}{i}o{a}{o}k{a}{k}s{a}{s}p{a}{p}d{a}{d - 1}"
+            for (a, i, k, s, p, d), o in zip(axes, _each("output", outputs, count))
+        )
+        group = f"g{groups}" if groups != 1 else ""
+        return cls.parse(f"{group}mb{mb}ic{ic}oc{oc}{sizes}", **arguments)
 
     @classmethod
     def of(cls, line: str, knobs: Mapping[str, str]) -> Conv:

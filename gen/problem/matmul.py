@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
@@ -13,6 +13,7 @@ from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import frozen
 from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
+from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
@@ -41,7 +42,7 @@ class Matmul(TensorProblem):
                 raise UserError(f"given {name}={size!r}, wanted a size, at Matmul(m, k, n)")
 
     @classmethod
-    def parse(cls, desc: str, **arguments: str | int | bool) -> Matmul:
+    def parse(cls, desc: str, **arguments: Unpack[MatmulKnobs]) -> Matmul:
         """The problem of `MxK:KxN[nNAME]`. Every knob of benchdnn's is an argument: `dt="f16"`, `wtag="ab"`,
         `attr_deterministic=True`; those inside `desc` (`--dt=f16 128x64:64x32`) win.
 

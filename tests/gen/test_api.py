@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.problem import options
+from convgen.problem.knobs import ConvKnobs, MatmulKnobs
 from convgen.run.code import Code
 
 DESC = "mb1ic2oc2ih2kh1"
@@ -23,7 +25,21 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
     (lambda: cg.Conv.parse("ic4"), cg.UserError, "given no spatial axis"),
     (lambda: cg.Conv.parse(DESC, dt="f15"), cg.UserError, "given the type 'f15' (did you mean f16?)"),
     (lambda: cg.Matmul.parse("4x4:4x4", stag="abd"), cg.UserError, "given dimension 'd'"),
-    (lambda: cg.Matmul.parse("4x4:4x4", mb=1), cg.UserError, "given the argument 'mb', wanted one of dt, stag, "),
+    (
+        lambda: cg.Matmul.parse("4x4:4x4", mb=1),  # type: ignore[call-arg]  # which mypy is to see
+        cg.UserError,
+        "given the argument 'mb', wanted one of dt, stag, ",
+    ),
+    (
+        lambda: cg.Conv.from_sizes(ic=4, oc=4, input=(8, 8), kernel=(3, 3, 3)),
+        cg.UserError,
+        "given 3 sizes, wanted one or 2, at kernel",
+    ),
+    (
+        lambda: cg.Conv.from_sizes(ic=4, oc=4, input=(), kernel=3),
+        cg.UserError,
+        "given an input of 0 dimensions, wanted 1 to 3, at input",
+    ),
     (
         lambda: cg.Conv.parse(DESC, stag="axb", strides="8x1x4x2::"),
         cg.UserError,
@@ -98,3 +114,20 @@ def test_a_program_is_compiled_for_the_target_that_it_was_built_for(target: str)
     with pytest.raises(cg.UserError, match="gfx90a and a program built for gfx942" if target == "gfx90a" else target):
         cg.compile(program, target=target)
     assert cg.compile(program, target="gfx942").target == "gfx942"
+
+
+def test_a_convolution_of_sizes_is_that_of_a_descriptor() -> None:
+    made = cg.Conv.from_sizes(
+        mb=2, ic=64, oc=128, input=(56, 28), kernel=3, stride=(2, 1), padding=1, dilation=(1, 2), dir="FWD_D", dt="f16"
+    )
+    line = "mb2ic64oc128ih56oh28kh3sh2ph1dh0iw28ow26kw3sw1pw1dw1"
+    assert made == cg.Conv.parse(line, dir="FWD_D", dt="f16")
+    assert cg.Conv.from_sizes(ic=4, oc=4, input=(8,), kernel=1).src_dims == (1, 4, 8)
+    grouped = cg.Conv.from_sizes(ic=8, oc=8, input=(4, 4, 4), kernel=2, output=(4, 4, 4), groups=4)
+    assert (grouped.groups, grouped.dst_dims) == (4, (1, 8, 4, 4, 4))
+
+
+def test_type_checkers_know_every_knob() -> None:
+    known = {options.CONV: ConvKnobs, options.MATMUL: MatmulKnobs}
+    for driver, knobs in known.items():
+        assert set(knobs.__annotations__) == {option.keyword for option in options.KNOBS_OF[driver]}
