@@ -88,19 +88,19 @@ def enters_loop(kernel: KernelAnalysis, timed: Sequence[TimedLine]) -> bool:
 
 
 def _together(printed: Sequence[Row], decoded: Sequence[Row]) -> Iterator[Row]:
-    """Printed rows with the offsets and kinds of decoded ones; the latter where they are not the same instructions."""
+    """Printed rows with the offsets and kinds of decoded ones; the latter where they are not the same instructions.
+
+    Decoded code ends with the last instruction that control flow reaches; padding behind it is printed only.
+    """
     instructions = [row for row in printed if not row.label]
-    same = len(instructions) == len(decoded) and all(map(_is_same, instructions, decoded))
+    same = len(instructions) >= len(decoded) and all(map(_is_same, instructions, decoded))
     if not same:
         yield from decoded
         return
     found = iter(decoded)
     for row in printed:
-        if row.label:
-            yield row
-        else:
-            here = next(found)
-            yield evolve(row, offset=here.offset, kind=here.kind)
+        here = None if row.label else next(found, None)
+        yield row if here is None else evolve(row, offset=here.offset, kind=here.kind)
 
 
 def _is_same(printed: Row, decoded: Row) -> bool:

@@ -221,9 +221,9 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
 
     (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).object_suffix}").kernels
     merged = listing.rows_of(made.code.asm, kernel, ())
-    assert [row.offset for row in merged if not row.label] == [line.offset for line in kernel.lines]
+    assert [row.offset for row in merged if row.offset >= 0] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
-    ending = [row.text for row in rows if not row.label][-1]
+    ending = [row.text for row in rows if not row.label][len(kernel.lines) - 1]  # padding follows on Xe
     operation = next(word for word in ending.split() if not word.startswith("("))
     for text in (made.code.asm.replace(name, "another"), made.code.asm.replace(operation, "something")):
         other = listing.rows_of(text, kernel, ())  # which is of something else
