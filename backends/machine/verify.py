@@ -142,8 +142,8 @@ class _Checker:
                 now.update(self._words(i.defs()))
 
     def _inputs(self) -> Held:
-        """The contents of pinned registers that nothing writes, from the start on."""
-        written = {r.vreg for i in self.function.instructions() for r in i.defs()}
+        """The contents from the start on of pinned registers that nothing writes without reading them as well."""
+        written = {v for i in self.function.instructions() for v in _vregs(i.defs()) - _vregs(i.uses())}
         read = (r for i in self.function.instructions() for r in i.uses())
         pinned = (v for v in dict.fromkeys(r.vreg for r in read) if v.fixed is not None and v not in written)
         return dict(self._words(Reg(v, 0, v.size) for v in pinned))
@@ -154,6 +154,10 @@ class _Checker:
             bank, number = r.bank, r.vreg.number
             for n in range(r.first, r.first + r.count):
                 yield self.home(r, n), (bank, number, n)
+
+
+def _vregs(registers: Iterable[Reg]) -> set[VirtualRegister]:
+    return {r.vreg for r in registers}
 
 
 def _agreed(a: Held, b: Held) -> Held:

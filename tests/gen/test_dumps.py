@@ -126,7 +126,7 @@ def test_stages_may_be_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert "after select" in err
     assert "after schedule" not in err
     err = output(capsys, *LINE, "--target", "xehpc", "--disable", "schedule", code=2)[1]
-    assert err.endswith("split_barriers, flags, coalesce, inplace, fences, signals, payloads, syncs\n")
+    assert err.endswith("split_barriers, order, flags, coalesce, inplace, fences, signals, payloads, syncs\n")
 
 
 def _instructions(asm: str) -> list[str]:
