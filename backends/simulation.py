@@ -129,6 +129,7 @@ class Parameter:
     size: int
     is_pointer: bool
     type_name: str = ""  #: as the source has it, where the object says so
+    multiple_of: int = 1  #: of a whole number: its compiler assumed a multiple of this
 
 
 @frozen
@@ -138,6 +139,7 @@ class Signature:
     kernel: str
     parameters: tuple[Parameter, ...]
     shared_bytes: int
+    workgroup: tuple[int, int, int] | None = None  #: work-items that the object asks for, if it says so
 
 
 @frozen
