@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 from convgen.backends import target as targets
+from convgen.backends.amdgpu.sim import sources as amd
+from convgen.backends.intel.sim import sources as intel
 from convgen.backends.simulation import Budget, Parameter
 from convgen.commands import cli
 from convgen.run import direct
@@ -94,6 +97,7 @@ def test_a_clean_kernel_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("name", "options", "kind", "instruction", "missing"),
     [
+        ("missing_nop", (), "wait-states", "v_pk_mul_f32 v[6:7], v[4:5], v[4:5]", {"  v_pk": "  s_nop 0\n  v_pk"}),
         ("missing_wait", (), "lds-race", "ds_read_b32 v3, v2", {"  s_barrier": "  s_waitcnt lgkmcnt(0)\n  s_barrier"}),
         (
             "missing_fence",
@@ -301,3 +305,10 @@ def test_a_whole_number_given_to_a_float_is_that_float() -> None:
         arguments=[("scale", "2")],
     )
     assert launch.request.args[0].value == np.float32(2).tobytes()
+
+
+def test_the_page_names_only_kinds_of_findings_that_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+    known = {*amd.SOURCES, *intel.SOURCES, "wait-states", "slm-race", "type", "block2d"}
+    for row in re.findall(r"^\| (`[a-z0-9-]+`(?:, `[a-z0-9-]+`)*) \| ", page, re.MULTILINE):
+        assert {*re.findall(r"`([^`]+)`", row)} <= known
