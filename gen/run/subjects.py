@@ -26,6 +26,7 @@ _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"  #: what a compressed bundle begins with
 _MOST_ENTRIES = 256
 _MOST_FILES = 4096  #: of a folder that are looked at
+_ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
 _MOST_ITEMS = 1024  #: work-items of a workgroup
 _MOST_LDS = 1 << 24
 _MOST_DIVISOR = 1 << 16
@@ -88,11 +89,17 @@ def _below(folder: Path) -> Iterator[Path]:
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     if len(found) > _MOST_FILES:
         raise UserError(f"given the folder {folder} of {len(found)} files, wanted at most {_MOST_FILES}")
-    for path in found:
-        with untrusted.opened(path) as file:
+    yield from filter(_looks_like_code, found)
+
+
+def _looks_like_code(path: Path) -> bool:
+    """Whether a file begins as code objects and bundles do, or cannot be read, which its reader will report."""
+    try:
+        with untrusted.opened(path, most=_ANY_SIZE) as file:
             begin = file.read(len(_BUNDLE)) or b""
-        if targets.can_execute(begin) or begin == _BUNDLE or begin[:4] == _COMPRESSED:
-            yield path
+    except UserError:
+        return True
+    return targets.can_execute(begin) or begin == _BUNDLE or begin[:4] == _COMPRESSED
 
 
 def of_file(path: Path) -> Iterator[Subject]:

@@ -8,7 +8,7 @@ import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -16,8 +16,10 @@ import pytest
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.sim import sources as amd
 from convgen.backends.intel.sim import sources as intel
-from convgen.backends.simulation import Budget, Parameter
+from convgen.backends.simulation import Budget, Parameter, Signature
 from convgen.commands import cli
+from convgen.ir import untrusted
+from convgen.ir.error import UserError
 from convgen.run import direct
 from convgen.run.defaults import Defaults, element
 
@@ -225,6 +227,24 @@ def test_a_folder_is_judged_to_its_end(capsys: pytest.CaptureFixture[str]) -> No
     assert told["kernels"][1]["reason"]
 
 
+def test_a_file_that_cannot_be_read_does_not_stop_a_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = cache(Path("cache"))
+    (folder / "locked.hsaco").write_bytes(b"")
+
+    def opened(path: Path, *rest: object, **options: object) -> BinaryIO:
+        if path.name == "locked.hsaco":
+            raise UserError(f"cannot read {path}: Permission denied")
+        return whole(path, *rest, **options)  # type: ignore[arg-type]
+
+    whole = untrusted.opened
+    monkeypatch.setattr(untrusted, "opened", opened)
+    code, told = checked(capsys, folder)
+    assert code == 2
+    assert [entry["verdict"] for entry in told["kernels"]] == ["clean", "not judged"]
+
+
 def test_a_folder_can_be_asked_for_one_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     folder = cache(Path("cache"))
     shutil.copy(GEMM, folder / "gemm.hsaco")
@@ -250,6 +270,15 @@ def test_kernels_of_intels_compiler_are_judged(capsys: pytest.CaptureFixture[str
     assert code == 0
     (kernel,) = told["kernels"]
     assert (kernel["target"], kernel["verdict"], kernel["lds_bytes"]) == ("xehpg", "clean", 256)
+
+
+def test_run_executes_kernels_of_intels_compiler() -> None:
+    np.save("x.npy", np.arange(64, dtype=np.float32))
+    np.save("y.npy", np.ones(64, np.float32))
+    launch = ["--kernel", "saxpy", "--grid", "1", "--block", "64"]
+    values = ["--arg=0=y.npy", "--arg=1=x.npy", "--arg=2=3.0", "--arg=3=64"]
+    assert cli.main(["run", str(ZEBIN), *launch, *values, "--out", "0=r.npy"]) == 0
+    np.testing.assert_array_equal(np.load("r.npy"), 3 * np.arange(64, dtype=np.float32) + 1)
 
 
 def test_a_kernel_that_reads_local_memory_which_nobody_wrote_is_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +324,7 @@ def test_buffers_that_nobody_gives_hold_small_numbers_in_every_page() -> None:
 def test_a_whole_number_given_to_a_float_is_that_float() -> None:
     known = targets.executor(SOFTMAX.read_bytes(), "x").signatures(SOFTMAX.read_bytes())["softmax"]
     parameters = (*known.parameters[:2], Parameter("scale", 16, 4, False, "f32"))
-    signature = direct.Signature("softmax", parameters, 0)
+    signature = Signature("softmax", parameters, 0)
     launch = direct.prepare(
         {"softmax": signature},
         kernel=None,
