@@ -29,10 +29,12 @@ class Target(Protocol):
     """One target; the family implements it from its tables."""
 
     facts: TargetFacts
+    products: Sequence[str]  #: names under which GPUs that run its code are sold or known, in lower case
     text_suffix: str
     object_suffix: str
     simulator: str  #: module whose `simulate` executes the objects
     assembler: str  #: home of the assembler that `assemble` wants, for notes to people
+    open_defects: Collection[str] = ()  #: kinds of findings on hardware defects that its code does not go round yet
 
     stages: Sequence[Stage]  #: stages of `emit`, in order
     banks: Mapping[str, Bank]  #: register files that it allocates
@@ -197,6 +199,9 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Target:
     """The target of that name; UserError if there is none."""
     if name not in _FAMILIES:
-        raise UserError(f"given target {named(name, _FAMILIES)}, wanted one of {', '.join(_FAMILIES)}")
+        product = name.lower()
+        code = next((target for target in names() if product in get(target).products), None)
+        given = named(name, _FAMILIES) if code is None else f"{name!r}, which runs code for {code}"
+        raise UserError(f"given target {given}, wanted one of {', '.join(_FAMILIES)}")
     target: Target = imported(_FAMILIES[name]).TARGETS[name]()
     return target

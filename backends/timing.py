@@ -69,6 +69,7 @@ class LoopProfile:
     """The loop of a kernel where so many of its workgroups share a unit."""
 
     groups: int
+    is_loop: bool  #: whether the code is a loop; else an "iteration" is the straight-line code that waves run once
     clocks: float  #: of an iteration of all workgroups
     around: float  #: clocks of the code before and behind
     busy: Mapping[str, float]  #: pipe -> clocks of an iteration in which it works: matrix, valu and salu of one SIMD

@@ -176,7 +176,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
         code = file.read_bytes()
         digest = hashlib.sha256(code).hexdigest()
         try:
-            known[digest] = known.get(digest) or attrs.asdict(loop_clocks(code, L2_LATENCY))
+            known[digest] = known.get(digest) or attrs.asdict(loop_clocks(code, L2_LATENCY), recurse=False)
         except UserError as error:
             console.print(f"{file}: {error}; its rows are told by the closed form")
             continue

@@ -1,6 +1,6 @@
 """Flash attention, one head: softmax(q k' / sqrt(head)) v, block by block of the keys, causal if asked for.
 
-    python examples/attention.py [TARGET]
+    python examples/attention.py [TARGET] [HEAD]
 
 The kernel is compiled for the target (gfx942 if none is given), simulated and compared with numpy in f64.
 """
@@ -36,6 +36,18 @@ def softmax_step(scores: Value, top: Value, total: Value) -> tuple[Value, Value,
     return p, scale, higher, total * scale + tile.reduce("sum", p, 1)
 
 
+def blocks(target: str, head: int) -> tuple[tuple[int, int], int, int]:
+    """Subgroups along the rows and the head, rows of a block of queries, and of one of keys.
+
+    A subgroup of 64 lanes multiplies 16 rows at a time, a smaller one 8. Where its rows of the output would take more
+    than 64 registers, four subgroups share the head.
+    """
+    lanes = cg.facts(target).subgroup_size
+    rows = 16 if lanes == 64 else 8
+    subgroups = (2, 4) if rows * head > 64 * lanes else (4, 1)
+    return subgroups, rows * subgroups[0], 64 if lanes == 64 else max(2 * lanes, 8 * subgroups[1])
+
+
 @tile.kernel(subgroups=(4, 1))
 def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int = 64, bn: int = 64, causal: bool = False) -> None:
     length, head = k.shape
@@ -52,10 +64,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, bm: int = 64, bn: i
     tile.store_tile(tile.convert(tile.divide(acc, total), "f16"), tile.init_tile(o, (m, 0), (bm, head)))
 
 
-def main(target: str) -> None:
-    length, head = 250, 64
+def main(target: str = "gfx942", of: str = "64") -> None:
+    length, head = 250, int(of)
+    subgroups, bm, bn = blocks(target, head)
+    kernel = tile.kernel(subgroups=subgroups)(attention.function)
     q, k, v = (np.random.default_rng(n).standard_normal((length, head)).astype(np.float16) for n in range(3))
-    code = cg.compile(attention(*[Tensor((length, head), "f16")] * 4, causal=True), target)
+    code = cg.compile(kernel(*[Tensor((length, head), "f16")] * 4, bm=bm, bn=bn, causal=True), target)
     found = cg.simulate(code, q=q.ravel(), k=k.ravel(), v=v.ravel()).reshape(length, head)
     scores = q.astype(np.float64) @ k.astype(np.float64).T / np.sqrt(head)
     scores[np.triu_indices(length, 1)] = -np.inf
@@ -65,4 +79,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:] or ["gfx942"])
+    main(*sys.argv[1:])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from os import PathLike
@@ -52,6 +53,13 @@ if TYPE_CHECKING:  # what few commands need
 
 
 _PATIENCE = 600  #: seconds; of a search for a config, behind which the problem is refused
+
+
+_warned: dict[Any, Any] = {}  #: of which products users were warned: what `warnings` notes there
+
+
+class SlowProduct(UserWarning):
+    """A product of a tile kernel that no matrix instruction of the target makes."""
 
 
 @frozen
@@ -101,6 +109,7 @@ class Build:
     tiles: Tiles | None = None
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
+    notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
     _search: Search | None = None
     _candidate: Candidate | None = None  #: of the search, from which the plan is
     _begun: float = 0.0  #: seconds, by `perf_counter`
@@ -186,6 +195,9 @@ def build(
     options = Options(disable, observe, tried, debug)
     start = perf_counter()
     chosen = targets.get(target)
+    if config is not None and not isinstance(config, str | Config):
+        given = f"given config of type {type(config).__name__}"
+        raise UserError(f"{given}, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md")
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
     if problem.is_empty:
@@ -225,13 +237,27 @@ def wrap(
     from convgen.tile.kernel import TileProgram
 
     others: Iterator[Kernel] = iter(())
+    notes: tuple[str, ...] | None = None
     if isinstance(kernel, TileProgram):
+        notes = _remarked(kernel, targets.get(target).facts)
         others = kernel.kernels(targets.get(target).facts)
         done = next(others)
     else:
         done = sound(kernel.done() if isinstance(kernel, KernelBuilder) else kernel)
     chosen = targets.get(target)
-    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others)
+    return Build(chosen, _alone(done), options or Options(), {}, scalars=scalars or {}, others=others, notes=notes)
+
+
+def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
+    """Remarks on a program for a target, of which a user is warned at the line that they are about."""
+    notes = []
+    for product, at in program.by_lanes(facts):
+        note = f"{product}: no matrix instruction of {facts.name} fits, so lanes multiply and add"
+        notes.append(f"{note}, at {at}" if at else note)
+        if at:
+            advice = f'{note}; mma="fma" asks for that'
+            warnings.warn_explicit(advice, SlowProduct, at.file, at.number, at.module, _warned)
+    return tuple(notes)
 
 
 def _alone(kernel: Kernel) -> Program:
@@ -287,20 +313,29 @@ def _tell(options: Options, attempt: Attempt) -> Attempt:
 
 
 def compile(
-    program: Build | Kernel | KernelBuilder | TileProgram, target: str = "gfx942", scalars: Scalars | None = None
+    program: Build | Kernel | KernelBuilder | TileProgram, target: str | None = None, scalars: Scalars | None = None
 ) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
-    A hand-written kernel is compiled for `target`; `scalars` gives its scalar arguments their values.
+    A hand-written kernel is compiled for `target`, else for gfx942; `scalars` gives its scalar arguments their values.
+
+    Raises UserError for another target than a `Build` was built for.
     """
     wanted = "one that fits"
+    if isinstance(program, Build) and target not in (None, program.target.facts.name):
+        asked = targets.get(str(target)).facts.name
+        raise UserError(
+            f"given the target {asked} and a program built for {program.target.facts.name}, wanted one of them"
+        )
     if not isinstance(program, Build):
         from convgen.tile.kernel import TileProgram
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
+        to = target or "gfx942"
         if isinstance(program, TileProgram):
-            wanted = "one whose blocks fit the registers: smaller blocks, or more subgroups"
-        program = wrap(program, target, scalars)
+            largest = program.largest(targets.get(to).facts)
+            wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"
+        program = wrap(program, to, scalars)
     while True:
         try:
             return _compile(program)
@@ -315,7 +350,8 @@ def compile(
                 raise Unsupported(f"{given}: not even {program.config} does: {error}", rule="search") from error
             given = f"config {program.config}" if program.plan else f"kernel {program.ir.kernels[0].name}"
             given += _of(program.origin)
-            raise UserError(f"given {given}, wanted {wanted}: {error}") from error
+            notes = (str(error),) if program.notes is None else program.notes
+            raise UserError(f"given {given}, wanted {': '.join((wanted, *notes))}") from error
 
 
 def _compile(program: Build) -> Code:
@@ -342,6 +378,7 @@ def _compile(program: Build) -> Code:
         stages,
         program.tiles,
         {f"{e.name}.ir": e.listing for e in emitted if e.listing is not None},
+        program.notes or (),
     )
 
 
@@ -369,6 +406,7 @@ def _emit(program: Build, number: int, stages: dict[str, float]) -> Emitted:
         raise DoesNotFit(too_much, short_of="shared")
     header = [f"{kernel.name}: convgen for {facts.name}"]
     header += [] if program.problem is None else [f"problem: {program.problem}", f"config:  {program.config}"]
+    header += [f"remark:  {note}" for note in program.notes or ()]
     shown, debug = list(map(visible, header)), number + 1 if options.debug else 0
     given = program.is_given
     return program.target.emit(lowered, shown, debug=debug, disable=options.disable, observe=observe, is_given=given)

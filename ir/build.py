@@ -301,6 +301,10 @@ class KernelBuilder:
         self.add(s.Ticket(v, buffer, _index(index), _index(turns), self.site(stage, buffer.name)))
         return v
 
+    def acquire(self, stage: str = "ticket") -> None:
+        """See what others stored before a ticket that another subgroup has told of: see `stmt.Acquire`."""
+        self.add(s.Acquire(self.site(stage)))
+
     def load_view(
         self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
     ) -> Var:

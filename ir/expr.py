@@ -41,7 +41,8 @@ class Expr(Node):
         raise NotImplementedError
 
     def __bool__(self) -> bool:
-        raise UserError("an IR expression has no truth value: use select(), & and |, or Python values")
+        wanted = "tile.where() in a tile kernel, select() in IR, & and | between conditions, or Python numbers"
+        raise UserError(f"given a condition that only the GPU knows as a Python one, wanted {wanted}")
 
     def __add__(self, o: Expr | Number) -> Expr:
         return Add(self, lift(o, self))

@@ -176,6 +176,9 @@ class TargetFacts:
     direct_widths: tuple[int, ...] = ()
     #: of reads after which lanes turn little matrices (`stmt.TurnedRead`), 8 bytes a lane; None if there are none
     turned_reads: SharedPhases | None = None
+    #: subgroups, 2k and 2k + 1 for two, that share an instruction pointer: what one branches on has one value in all of
+    #: them, and their matrix instructions (`MmaAtom.spans`) may be used for it; 0 where each subgroup has its own
+    lockstep: int = 0
     lane_words: bool = False  #: an instruction may read the word of one lane for all
     permutes: bool = False  #: one instruction moves a register between lanes, from any to any
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions

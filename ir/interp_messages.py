@@ -187,6 +187,7 @@ MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.GlobalStore: _global_store,
     s.GlobalAtomic: _global_atomic,
     s.Ticket: _ticket,
+    s.Acquire: lambda _lanes, _node: None,  # memory is in the order of statements
     s.FlatLoad: _global_load,
     s.PartialLoad: _global_load,
     s.PlaneLoad: _plane_load,

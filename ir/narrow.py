@@ -18,7 +18,9 @@ from convgen.ir.types import (
     e8m0,
     f4_e2m1,
     f8_e4m3,
+    f8_e4m3fnuz,
     f8_e5m2,
+    f8_e5m2fnuz,
     f16,
     f32,
     s4,
@@ -34,7 +36,7 @@ _WORD = 32  #: bits
 _HALVES = 0x00010001  #: one in each half of a word
 _BYTES = 0x01010101  #: one in each byte
 
-WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2)  #: to f16, bf16 and f32
+WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz)  #: to f16, bf16 and f32
 
 
 @frozen
@@ -45,11 +47,15 @@ class _Rounding:
     bias: int
     largest: int  #: code of the largest finite value
     beyond: int  #: code of what is too large
+    nan: int
+    has_negative_zero: bool = True
 
 
 _ROUNDINGS = {
-    f8_e4m3: _Rounding(3, 7, largest=0x7E, beyond=0x7F),
-    f8_e5m2: _Rounding(2, 15, largest=0x7B, beyond=0x7C),
+    f8_e4m3: _Rounding(3, 7, largest=0x7E, beyond=0x7F, nan=0x7F),
+    f8_e5m2: _Rounding(2, 15, largest=0x7B, beyond=0x7C, nan=0x7F),
+    f8_e4m3fnuz: _Rounding(3, 8, largest=0x7F, beyond=0x80, nan=0x80, has_negative_zero=False),
+    f8_e5m2fnuz: _Rounding(2, 16, largest=0x7F, beyond=0x80, nan=0x80, has_negative_zero=False),
 }
 
 
@@ -103,7 +109,11 @@ def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
     denormal = Pack(bits.type, (raised,)) - lift(steps.bits, bits)
     code: Expr = minimum(normal, how.largest if saturate else how.beyond)
     code = _select(size < lift(128 - how.bias << 23, size), denormal, code)
-    code = _select(lift(0x7F800000, size) < size, lift(0x7F, size), code) | bits >> 24 & 0x80
+    code = _select(lift(0x7F800000, size) < size, lift(how.nan, size), code)
+    sign: Expr = bits >> 24 & 0x80
+    if not how.has_negative_zero:
+        sign = _select(eq(code, 0), code, sign)
+    code = code | sign
     return Pack(vector(to, count), (code.to(vector(u8, count)),))
 
 
@@ -204,6 +214,28 @@ def _e4m3(words: Expr) -> Expr:
     return _as_halves(moved, lambda h: h * 2.0**8) | nan - (nan >> 6)
 
 
+def _nan_of_sign(words: Expr) -> Expr:
+    """A NaN in halves whose upper byte is a sign alone, zero elsewhere."""
+    is_more = (words & 0x7F00 * _HALVES) + 0x7F00 * _HALVES
+    nan = words & (is_more ^ 0xFFFFFFFF) & 0x8000 * _HALVES
+    return nan - (nan >> 6)
+
+
+def _e4m3fnuz(words: Expr) -> Expr:
+    """The exponent's bias is 8 instead of 15; the code of minus zero is the NaN."""
+    moved = words & 0x8000 * _HALVES | (words & 0x7F00 * _HALVES) >> 1
+    return _as_halves(moved, lambda h: h * 2.0**7) | _nan_of_sign(words)
+
+
+def _e5m2fnuz(words: Expr) -> Expr:
+    """The exponent's bias is 16 instead of 15: exponents from 2 on become one less, what is smaller is halved."""
+    size = words & 0x7F00 * _HALVES
+    less = (size + 0x7800 * _HALVES & 0x8000 * _HALVES) >> 5
+    factor = Pack(vector(f16, 2 * words.type.lanes), (less + 0x3800 * _HALVES,))  # 0.5, or 1 where the exponent changed
+    moved = words & 0x8000 * _HALVES | size - less
+    return _as_halves(moved, lambda h: h * factor) | _nan_of_sign(words)
+
+
 #: Makes f16 of bytes in the upper bits of halves, or of nibbles in the lower ones.
 _MADE: dict[Type, Callable[[Expr], Expr]] = {
     u4: _counted(0),
@@ -211,6 +243,8 @@ _MADE: dict[Type, Callable[[Expr], Expr]] = {
     f4_e2m1: _e2m1,
     f8_e4m3: _e4m3,
     f8_e5m2: lambda words: words,
+    f8_e4m3fnuz: _e4m3fnuz,
+    f8_e5m2fnuz: _e5m2fnuz,
 }
 
 

@@ -149,6 +149,18 @@ class Ticket(Load):
     site: Site
 
 
+@node
+class Acquire(Stmt):
+    """From here on this subgroup sees what was stored before a ticket that it knows to be taken, by whomever.
+
+    One that has learnt from another subgroup what that has drawn needs it. In a kernel without any, whoever takes a
+    ticket sees all that; in one with some, behind these only.
+    """
+
+    form, needs = "acquire", "tickets"
+    site: Site
+
+
 # ---------------------------------------------------------------- tile level
 
 

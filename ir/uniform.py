@@ -7,7 +7,8 @@ change a meaning through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from convgen.ir.expr import Expr, Lane, Mma, Uniform, Var
 from convgen.ir.latest import Latest
@@ -65,6 +66,8 @@ def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
 
 #: A variable and what it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
+_Given = Callable[[Load], Sequence[Expr] | None]  #: what such a value varies with; None if it does anyway
+_Found = TypeVar("_Found", bound=Uniformity)
 
 
 def uniformity(kernel: Kernel) -> Uniformity:
@@ -85,13 +88,17 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
     return frozenset(_analysed(root.body if isinstance(root, Kernel) else root).varying)
 
 
-def _analysed(root: Stmt) -> Uniformity:
-    uniform = Uniformity(())
+def analysed(root: Stmt, uniform: _Found, given: _Given) -> _Found:
+    """The analysis when it has found which variables under `root` vary; `given` tells that of what loads bind."""
     origins: list[_Origin] = []
-    _collect(root, None, uniform.varying, origins)
+    _collect(root, None, uniform.varying, origins, given)
     while not _pass_over(origins, uniform):
         uniform.begin_again()
     return uniform
+
+
+def _analysed(root: Stmt) -> Uniformity:
+    return analysed(root, Uniformity(()), lambda s: () if s.is_uniform else None)
 
 
 _latest = Latest(lambda kernel: _analysed(kernel.body))
@@ -109,7 +116,7 @@ def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
     return taken.isdisjoint(varying)
 
 
-def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin]) -> None:
+def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin], given: _Given) -> None:
     """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds.
 
     These stand in the order in which values get there: that of a loop's body behind what it begins with.
@@ -117,11 +124,14 @@ def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin])
     if isinstance(s, Let):
         origins.append((s.var, (s.value,)))
     elif isinstance(s, Load):
-        if not s.is_uniform:
+        values = given(s)
+        if values is None:
             found.add(s.var)
+        elif values:
+            origins.append((s.var, values))
     elif isinstance(s, For):
         origins += zip(s.carried, zip(s.inits))
-        _collect(s.body, s, found, origins)
+        _collect(s.body, s, found, origins, given)
         origins += zip(s.carried, zip(s.yields))
         origins += zip(s.results, zip(s.inits, s.yields))
     else:
@@ -129,4 +139,4 @@ def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin])
             for carried, result, value in zip(loop.carried, loop.results, s.values):  # one register holds both
                 origins += [(carried, (value,)), (result, (value,))]
         for inner in s.bodies:
-            _collect(inner, loop, found, origins)
+            _collect(inner, loop, found, origins, given)

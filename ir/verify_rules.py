@@ -383,6 +383,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
     s.Reduce: (_exchanged, _reducible),
     s.Redistribute: (_exchanged,),
     s.Ticket: (_uniform("index"), _uniform("turns"), _ticket),
+    s.Acquire: (),
     s.GlobalLoad: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalStore: (_surface, _offset("varying"), _uniform("uniform"), _message),
     s.GlobalAtomic: (_surface, _offset("varying"), _uniform("uniform"), _message, _atomic),

@@ -30,10 +30,10 @@ from convgen.ir.expr import (
     var,
 )
 from convgen.ir.facts import TargetFacts
-from convgen.ir.floats import Fma
+from convgen.ir.floats import Approximate, Fma
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
-from convgen.ir.mutate import Mutator
+from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
@@ -83,6 +83,7 @@ class _Lowering(Mutator):
         self.depth = 0
         self.branches = 0  # around what is lowered
         self.branches_around: dict[Var, int] = {}
+        self.light: dict[Expr, bool] = {}
         self.in_pairs: dict[Global | Var, Global] = {}  # buffers of 4-bit elements as bytes
 
     # ------------------------------------------------------------ structure
@@ -267,9 +268,18 @@ class _Lowering(Mutator):
                 return Fma(*(self._taken(each, order) for each in (a, b, c)))
             case Shuffle(a, inner):
                 return self._taken(a, [inner[n] for n in order])
-            case Var() if isinstance(self.values.get(e), _SLICED) and self.branches_around[e] == self.branches:
+            case Var() if self._is_light(e) and self.branches_around[e] == self.branches:
                 return self._taken(self.values[e], order)
         return Slice(e, start, count) if together else Shuffle(e, tuple(order))
+
+    def _is_light(self, v: Var) -> bool:
+        """Whether what a variable stands for may be computed again for each message: it has no approximate function."""
+        value = self.values.get(v)
+        if not isinstance(value, _SLICED):
+            return False
+        if value not in self.light:
+            self.light[value] = not any(isinstance(e, Approximate) for e in postorder(value))
+        return self.light[value]
 
     # ------------------------------------------------------------ elements by number
 

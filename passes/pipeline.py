@@ -39,6 +39,7 @@ from convgen.passes.share_addresses import share_addresses
 from convgen.passes.share_lanes import share_lanes
 from convgen.passes.share_loads import share_loads
 from convgen.passes.split_barriers import split_barriers
+from convgen.passes.split_chains import split_chains
 from convgen.passes.unroll import unroll
 
 LOWERING, OPTIMISING = "lowering", "optimising"
@@ -76,6 +77,7 @@ PASSES: tuple[Pass, ...] = (
     _pass("unroll", "tile", OPTIMISING, unroll),
     Pass("lower_tiles", "tile", LOWERING, lower_tiles),
     Pass("legalize_messages", "message", LOWERING, legalize_messages),
+    _pass("split_chains", "message", OPTIMISING, split_chains),
     _pass("resolve_packs", "message", LOWERING, resolve_packs),
     Pass("expand_conversions", "message", LOWERING, expand_conversions),
     _pass("simplify", "message", OPTIMISING, simplify),

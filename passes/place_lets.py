@@ -22,6 +22,7 @@ from itertools import accumulate, count, takewhile
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from convgen.ir.expr import (
+    Add,
     Binary,
     Cast,
     Comparison,
@@ -45,7 +46,7 @@ from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
 from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
-from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, block
+from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
@@ -57,6 +58,9 @@ _ARITHMETIC = (Unary, Binary, Fma, Select)  #: what computes the elements of a v
 
 #: Vector registers left to temporaries, of those that the loops' values do not take.
 _TEMPORARIES = 24
+#: Vector registers that are loaded or stored between two uses of an address: with more, and with neither
+#: loops nor products, the address is recomputed, for a register that holds it is dearer than one addition.
+_FAR = 32
 
 
 def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -98,8 +102,8 @@ def _loaded_words(loop: For, *, in_order: bool) -> int:
     return max(accumulate(begun[n] - gone[n] for n in range(run + 1)))
 
 
-def _words(variables: Iterable[Var]) -> int:
-    return sum(v.type.bits // 32 for v in variables if isinstance(v.type, VectorType))
+def _words(values: Iterable[Expr]) -> int:
+    return sum(e.type.bits // 32 for e in values if isinstance(e.type, VectorType))
 
 
 class _Around(NamedTuple):
@@ -113,6 +117,9 @@ class _Uses:
     """Where expressions are used."""
 
     def __init__(self, body: Stmt) -> None:
+        self.is_straight = True  #: whether there is neither a loop nor a product so far
+        self.moved = 0  #: vector registers that loads and stores have moved so far
+        self.spans: dict[Expr, tuple[int, int]] = {}  #: how many that is at the first use, and at the last
         self.depths: dict[Expr, list[int]] = {}  #: of the blocks in which they are operands
         self.places: dict[Expr, Place] = {}  #: the innermost block that has all uses, with those where lanes seldom go
         self._blocks = count()
@@ -120,6 +127,9 @@ class _Uses:
 
     def _note(self, s: Stmt, place: Place, *, seldom: bool) -> None:
         self._operands(s.operands, place, seldom=seldom)
+        if isinstance(s, For) or (isinstance(s, Let) and isinstance(s.value, Mma)):
+            self.is_straight = False
+        self.moved += _words([s.var] if isinstance(s, Load) else [s.value] if isinstance(s, Store) else [])
         for inner in s.bodies:
             inside = place if _inside(s, 0) == 0 else (*place, _Around(next(self._blocks), isinstance(s, For)))
             self._note(inner, inside, seldom=seldom or (_is_vote(s) and inner is not s.then))
@@ -131,6 +141,12 @@ class _Uses:
             if not seldom:  # what is there is placed by itself
                 self.depths.setdefault(e, []).append(len(place))
             self.meet(e, place)
+            self.stretch(e, (self.moved, self.moved))
+
+    def stretch(self, e: Expr, span: tuple[int, int]) -> None:
+        """An expression is also used from here to there."""
+        first, last = self.spans.get(e, span)
+        self.spans[e] = min(first, span[0]), max(last, span[1])
 
     def meet(self, e: Expr, place: Place) -> None:
         """An expression is used in one more place."""
@@ -196,13 +212,16 @@ class _Placer:
         for e in reversed(order):
             place, depths = noted.places[e], uses.get(e, [])
             self._sink(e, place)
+            span = noted.spans[e]
             if (len(depths) > 1 or self._hoists_alone(e, depths)) and self._may_bind(e):
                 wanted[e] = None
+                span = span[0], span[0]
                 home = self.home(e)
                 place, depths = place[:home], [home]
             is_operand = _is_operand(e)
             for c in e.children():
                 noted.meet(c, place)
+                noted.stretch(c, span)
                 if depths and not (is_operand or (isinstance(e, FromLane) and c is e.lane)):
                     uses.setdefault(c, []).extend(depths)
         self.hoisted = {e for e in wanted if any(d > self.home(e) for d in uses[e])}
@@ -210,6 +229,10 @@ class _Placer:
         cheap = [e for e in hoisted if all(isinstance(c, _LEAVES) or c in wanted for c in e.children())]
         for e in sorted(cheap, key=lambda e: len(uses[e]))[: max(0, len(hoisted) - budget)]:
             del wanted[e]
+        if noted.is_straight:
+            for e in wanted.keys() - self.hoisted:
+                if _is_step(e) and noted.spans[e][1] - noted.spans[e][0] > _FAR and not self.uniform(e):
+                    del wanted[e]
         return wanted
 
     def _hoists_alone(self, e: Expr, depths: Sequence[int]) -> bool:
@@ -307,6 +330,11 @@ class _Placer:
 def _inside(s: Stmt, depth: int) -> int:
     """How deep the blocks within a statement of a block of that depth are nested."""
     return depth if isinstance(s, Block) or _is_vote(s) else depth + 1
+
+
+def _is_step(e: Expr) -> bool:
+    """Whether an expression is a constant away from another, as addresses of the same lane are."""
+    return isinstance(e, Add) and isinstance(e.type, Type) and any(isinstance(c, Const) for c in e.children())
 
 
 def _is_operand(e: Expr) -> bool:

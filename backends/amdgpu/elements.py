@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import ClassVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeGuard, cast
 
-from convgen.backends.amdgpu.emitter import AmdEmitter
+from convgen.backends.amdgpu.emitter import AmdEmitter, signed
 from convgen.backends.amdgpu.exchange import from_lanes
 from convgen.backends.amdgpu.operations import BINARY, BITWISE, COMPARE, FUSED, IN_TURNS, PAIRED, REVERSED, UNARY, WIDER
 from convgen.backends.amdgpu.scalars import LOGIC, AmdScalars
@@ -31,7 +31,6 @@ Masks = Callable[[int, "Reg | None"], Reg]  #: the lanes in which an element is 
 _UPPER = "src0_sel:WORD_1"
 _UPPER_WORD = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", _UPPER)
 _MASKS = 4  #: pairs of scalar registers; as many comparisons hide the wait states between one and its use
-_PAIRS = 4  #: elements; of fewer, two instructions for a pair of constants gain nothing
 
 
 class Elements(Vectors):
@@ -121,15 +120,20 @@ class Elements(Vectors):
     # ------------------------------------------------------------ arithmetic
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
-        if self.in_pairs and name in PAIRED and not _is_same(e.a) and not _is_same(e.b):
-            held = self.held(e.a), self.held(e.b)
-            if e.type.lanes >= _PAIRS and e.type.lanes % 2 == 0 and all(map(_are_pairs, held)):
-                return self._two_by_two(PAIRED[name], [self._sliced(parts, 2) for parts in held], e.type)
+        if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not _is_same(e.a) and not _is_same(e.b):
+            held = {c: self.held(c) for c in (e.a, e.b)}
+            if all(map(_are_pairs, held.values())):
+                return self._two_by_two(PAIRED[name], (e.a, e.b), held, e.type)
+            terms = [self._sliced(held[c], words_of(e.type.elem)) for c in (e.a, e.b)]
+            return self._of_words(name, e.type, *terms)
         words = self._term if isinstance(e, x.Add) else self.words
-        a, b = words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a))
-        dst, into = self._result(e.type)
+        return self._of_words(name, e.type, words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a)))
+
+    def _of_words(self, name: str, type: AnyType, a: Sequence[Operand], b: Sequence[Operand]) -> Reg:
+        """An operation on the words of two operands."""
+        dst, into = self._result(type)
         for left, right, to in zip(a, b, into):
-            self._operate(name, e.type.elem, left, right, to)
+            self._operate(name, type.elem, left, right, to)
         return dst
 
     def _term(self, e: Expr, *, scalar: bool) -> Sequence[Operand]:
@@ -208,11 +212,9 @@ class Elements(Vectors):
         if any(map(_was_half, operands)):
             return self._mixed(operands, e.type)
         held = {c: self.held(c) for c in operands if not _is_same(c)}
+        if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, held.values())):
+            return (self._two_by_two("v_pk_fma_f32", operands, held, e.type),)
         dst, into = self._result(e.type)
-        lanes = e.type.lanes
-        if e.type.elem is f32 and lanes >= _PAIRS and lanes % 2 == 0 and all(map(_are_pairs, held.values())):
-            pairs = [self._sliced(held[c], 2) if c in held else self._pair(c) * (lanes // 2) for c in operands]
-            return (self._two_by_two("v_pk_fma_f32", pairs, e.type),)
         size = words_of(e.type.elem)
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
@@ -222,12 +224,32 @@ class Elements(Vectors):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
 
-    def _two_by_two(self, name: str, pairs: Sequence[Sequence[Operand]], type: AnyType) -> Reg:
-        """An operation on two f32 at a time, of operands in pairs of registers."""
+    def _two_by_two(self, name: str, operands: Sequence[Expr], held: Mapping[Expr, Parts], type: AnyType) -> Reg:
+        """An operation on two f32 at a time, of operands that are `held` in pairs of registers, or constants.
+
+        One scalar pair holds both constants that an operation may have; modifiers say which of its words both halves
+        read (CDNA3 ISA 4.6.2: OP_SEL and OP_SEL_HI of packed 32-bit operations choose a dword of each source).
+        """
+        constants = [_bits_of(c) for c in dict.fromkeys(operands) if _is_scalar(c)]
+        sources = [self._pairs(c, held, constants, type.lanes // 2) for c in operands]
+        chosen = [constants.index(_bits_of(c)) if _is_scalar(c) else None for c in operands]
+        low, high = [n == 1 for n in chosen], [n != 0 for n in chosen]
+        modifiers = [m for m in (_bits("op_sel", low), _bits("op_sel_hi", high)) if m] if constants else []
         dst = self.out.new("v", type.lanes)
-        for n, operands in enumerate(zip(*pairs)):
-            self.out.emit(name, (dst.words(2 * n, 2),), operands)
+        for n, pairs in enumerate(zip(*sources)):
+            self.out.emit(name, (dst.words(2 * n, 2),), pairs, modifiers=modifiers)
         return dst
+
+    def _pairs(self, e: Expr, held: Mapping[Expr, Parts], constants: Sequence[int], count: int) -> Sequence[Reg]:
+        """An operand in so many pairs; a constant is in the one that holds all `constants`."""
+        if e in held:
+            return self._sliced(held[e], 2)
+        assert isinstance(e, x.Splat)
+        if not _is_scalar(e):
+            return [self.filled(vector(f32, 2), e.a)] * count
+        first, last = constants[0], constants[-1]
+        name = f"const_{first:#x}" if first == last else f"const_{first:#x}_{last:#x}"
+        return [self.out.kept(Imm(signed(first)), Imm(signed(last)), name=name)] * count
 
     def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
         """Of f32, and of f16 without a conversion: modifiers say which operands are halves of words, and which ones."""
@@ -243,11 +265,6 @@ class Elements(Vectors):
             picked = [_bits("op_sel", [half and n % 2 == 1 for half in halves]), _bits("op_sel_hi", halves)]
             self.out.valu("v_fma_mix_f32", *sources, into=to, modifiers=[m for m in picked if m])
         return (dst,)
-
-    def _pair(self, e: Expr) -> list[Reg]:
-        """Two registers with what is the same in all elements."""
-        assert isinstance(e, x.Splat)
-        return [self.filled(vector(f32, 2), e.a)]
 
     def _widened(self, e: Expr) -> Parts:
         """The operation in a wider type, whose result is converted: as if it had been done in the narrow one."""
@@ -393,6 +410,16 @@ def _are_pairs(parts: Parts) -> bool:
     """Whether every two words are neighbours, of which the first is an even register."""
     pairs = [adjacent(view(parts, at, 2)) for at in range(0, sum(p.count for p in parts), 2)]
     return all(pair and pair.bank == "v" and pair.first % 2 == 0 for pair in pairs)
+
+
+def _is_scalar(e: Expr) -> TypeGuard[x.Splat]:
+    """Whether scalar registers hold an operand of two f32 at a time: a constant, unless one move makes two of it."""
+    return isinstance(e, x.Splat) and isinstance(e.a, x.Const) and e.a.bits != 0
+
+
+def _bits_of(e: x.Splat) -> int:
+    assert isinstance(e.a, x.Const)
+    return e.a.bits
 
 
 def _is_same(e: Expr) -> bool:

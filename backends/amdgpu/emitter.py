@@ -44,7 +44,7 @@ class AmdEmitter(Emitter):
     def constant(self, value: int, bank: str = "s") -> Reg:
         """A register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
-        return self.kept(Imm(value), bank, f"const_{value & 0xFFFFFFFF:#x}")
+        return self.kept(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
 
     def in_lanes(self, value: int) -> Reg:
         """A vector register with a constant, which nobody may write.

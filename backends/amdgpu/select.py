@@ -246,6 +246,10 @@ class _Selector(Selector):
         out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="what others stored is seen")
         self.scalars.env[s.var] = out.salu_from_lane(taken)
 
+    def _acquire(self, _s: st.Acquire) -> None:
+        scope = SCOPES[self.facts.name]
+        self.out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="what others stored is seen")
+
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
         imm = self.kernel.shared_base(s.tile) + s.imm
         address = self.scalars.value(s.address)
@@ -278,6 +282,7 @@ MESSAGES: Handlers = {
     st.GlobalAtomic: _Selector._global_atomic,
     st.DirectLoad: _Selector._direct_load,
     st.Ticket: _Selector._ticket,
+    st.Acquire: _Selector._acquire,
     st.SharedRead: _Selector._shared_read,
     st.TurnedRead: _Selector._shared_read,
     st.SharedWrite: _Selector._shared_write,

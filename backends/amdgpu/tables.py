@@ -454,3 +454,10 @@ FACTS: dict[str, TargetFacts] = {
         ),
     )
 }
+
+#: Processor -> accelerators with it (ROCm documentation, "Accelerator and GPU hardware specifications").
+PRODUCTS: dict[str, tuple[str, ...]] = {
+    "gfx90a": ("mi210", "mi250", "mi250x"),
+    "gfx942": ("mi300a", "mi300x", "mi308x", "mi325x"),
+    "gfx950": ("mi350x", "mi355x"),
+}

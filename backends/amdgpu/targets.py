@@ -8,7 +8,7 @@ from functools import partial
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, wanted
 from convgen.backends.amdgpu.stages import BANKS, STAGES
-from convgen.backends.amdgpu.tables import FACTS
+from convgen.backends.amdgpu.tables import FACTS, PRODUCTS
 from convgen.backends.stages import Emitted
 from convgen.backends.target import Target
 
@@ -26,6 +26,7 @@ class AmdTarget(Target):
         self.name = name
         self.facts = FACTS[name]
         self.assembler = wanted(name)
+        self.products = PRODUCTS[name]
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of several kernels."""

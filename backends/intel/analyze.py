@@ -102,11 +102,11 @@ def most_items(kernel: KernelInfo) -> int:
     return size[0] * size[1] * size[2] if size else _MOST_ITEMS
 
 
-def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction]]:
-    """What runs, and of that the hot code."""
+def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Instruction], bool]:
+    """Return the reachable instructions, those of the hot code, and whether that is a loop."""
     running, _, _, hot = _hot(code, target)
     at = _at(code)
-    return running, [at[line.offset] for line in hot.lines]
+    return running, [at[line.offset] for line in hot.lines], hot.is_loop
 
 
 def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:

@@ -25,6 +25,11 @@ def conflict(a: Access | None, b: Access | None) -> bool:
     return a is None or b is None or (not a.private and a.conflicts(b))
 
 
+def overwrites(store: Access | None, load: Access | None) -> bool:
+    """Whether a store may change bytes that the same thread loads."""
+    return store is None or load is None or store.conflicts(load)
+
+
 def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instruction, list[Instruction]]]:
     """Each signal of a barrier, with the stores or loads of local memory between it and the next signals."""
     for index, block in enumerate(function.blocks):
@@ -34,7 +39,10 @@ def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instru
 
 
 def signals(function: Function) -> Iterator[tuple[Instruction, Instruction | None]]:
-    """Each signal with the fence ahead of it, if one orders this thread's accesses to local memory, loads included."""
+    """Each signal with the fence ahead of it, if one orders all accesses to local memory before it.
+
+    Stores always; loads only on generations whose fences cannot overtake them (`Generation.loads_overtaken`).
+    """
     for block in function.blocks:
         fence: Instruction | None = None
         for i in block.instructions:

@@ -22,6 +22,7 @@ class Device:
     product: str  #: one product, as the driver and ocloc name it
     product_family: int | None  #: None where several families share the core and run the same code
     gfx_core: int
+    known_as: tuple[str, ...]  #: names of GPUs with the core (Intel's product pages), and of the driver's for these
 
     @property
     def grf_bytes(self) -> int:
@@ -38,13 +39,41 @@ _HOMES = "libigc-tools of Debian 12 or Ubuntu 24.04; or CONVGEN_IGA64 names one"
 #: Version 1.0.17791, of Debian's unstable release, is the first of Debian's packages that lists the platform xe2.
 _HOMES_XE2 = "an iga64 that lists the platform xe2: libigc-tools of Debian sid; or CONVGEN_IGA64 names one"
 
+_ARC_A = ("a310", "a380", "a580", "a750", "a770", "dg2", "acm-g10", "acm-g11")
+_MAX = ("max1100", "max1350", "max1550", "pvc")
+_XE2 = ("b570", "b580", "bmg", "lnl")
+
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
         # Meteor Lake has the core of DG2 but no matrix engine, hence the family as well.
-        Device("xehpg", platform="12p71", assembler=_HOMES, product="dg2", product_family=0x4F6, gfx_core=0xC07),
-        Device("xehpc", platform="12p72", assembler=_HOMES, product="pvc", product_family=0x4F7, gfx_core=0xC08),
+        Device(
+            "xehpg",
+            platform="12p71",
+            assembler=_HOMES,
+            product="dg2",
+            product_family=0x4F6,
+            gfx_core=0xC07,
+            known_as=_ARC_A,
+        ),
+        Device(
+            "xehpc",
+            platform="12p72",
+            assembler=_HOMES,
+            product="pvc",
+            product_family=0x4F7,
+            gfx_core=0xC08,
+            known_as=_MAX,
+        ),
         # Battlemage (0x4fa) and Lunar Lake (0x4fb).
-        Device("xe2", platform="xe2", assembler=_HOMES_XE2, product="bmg", product_family=None, gfx_core=0xC09),
+        Device(
+            "xe2",
+            platform="xe2",
+            assembler=_HOMES_XE2,
+            product="bmg",
+            product_family=None,
+            gfx_core=0xC09,
+            known_as=_XE2,
+        ),
     )
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.isa import Literal, Message, Send, XeInstruction
 from convgen.backends.intel.physical import Physical
-from convgen.backends.intel.tables import Generation
+from convgen.backends.intel.tables import Generation, Workaround
 from convgen.backends.machine.instruction import Function, Reg, Unit
 
 _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
@@ -24,6 +24,8 @@ def function_text(function: Function, physical: Physical, generation: Generation
                 at = i.line
                 yield f"// {listing}:{at}"
             yield _line(i, physical, generation)
+            if i.op.ends and Workaround.BEHIND_THE_END in generation.workarounds:
+                yield f"{'':<{_MNEMONIC_COLUMN}}nop"
 
 
 def _line(i: XeInstruction, physical: Physical, generation: Generation) -> str:

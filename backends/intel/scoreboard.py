@@ -24,7 +24,7 @@ from operator import or_
 
 import attrs
 
-from convgen.backends.intel.barriers import behind_signals, conflict, signals, touches_local
+from convgen.backends.intel.barriers import behind_signals, conflict, overwrites, signals, touches_local
 from convgen.backends.intel.chains import chains
 from convgen.backends.intel.isa import MATH, OPCODES, Literal, XeInstruction
 from convgen.backends.intel.physical import Cells, Physical
@@ -214,18 +214,23 @@ class Scoreboard:
         self.following[others[-1]] = f"${self.tokens[first]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """What loads of local memory and fences write besides, and signals read, which wait for them.
+        """Cells that loads of local memory and fences write besides; stores and signals that wait for these read them.
 
-        Behind the barrier others may overwrite what this thread loads. Where a fence ahead of the signal sees to that,
-        it alone is waited for.
+        Behind a barrier others may overwrite what this thread loads: its signal waits for those loads. Only where a
+        fence ahead of the signal cannot be done before them, waiting for the fence suffices; and only where a store
+        cannot either, it may follow a load of what it overwrites at once.
         """
-        fences = dict(signals(self.function))
+        fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
         done = {i: [f"local access {n}"] for n, i in enumerate((*loads, *filter(None, fences.values())))}
         awaited: dict[Instruction, list[str]] = {}
         for signal, stores in behind_signals(self.function, stores=True):
             fence, endangered = fences[signal], [i for i in loads if any(conflict(i.access, s.access) for s in stores)]
-            awaited[signal] = [name for i in (endangered if fence is None else [fence]) for name in done[i]]
+            waits_for = [*(endangered if fence is None or overtaken else ()), *filter(None, (fence,))]
+            awaited[signal] = [name for i in waits_for for name in done[i]]
+        for store in self.function.instructions() if overtaken else ():
+            if touches_local(store, stores=True):
+                awaited[store] = [name for i in loads if overwrites(store.access, i.access) for name in done[i]]
         return done, awaited
 
     def run(self) -> Function:

@@ -28,7 +28,7 @@ from convgen.backends.intel.isa import (
 )
 from convgen.backends.intel.planes import Payloads
 from convgen.backends.intel.scalars import XeScalars
-from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.intel.tables import GENERATIONS, Workaround
 from convgen.backends.intel.vectors import XeVectors
 from convgen.backends.machine.instruction import Access, Function, Imm, Opcode, Operand, Reg
 from convgen.backends.machine.selection import Handlers, Selector, atomic, comment, kernel_arguments
@@ -50,6 +50,7 @@ _ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
 _THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
 _COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
 _GROUP_IDS = (1, 6, 7)  #: dwords of r0
+_END_FENCE = "0x0210651F"  #: at the scope of a tile, of a flush type that means none (IGC, `insertFenceBeforeEOT`)
 _KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
 
 
@@ -174,10 +175,16 @@ class _Selector(Selector):
 
     def leave(self) -> None:
         """End of thread: the payload is passed on from one of the last registers."""
+        if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._adds_for_good():
+            self._finished(self._fence(device_fence(_END_FENCE), "what was added is on its way"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
         whole = region(self.payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
         self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
+
+    def _adds_for_good(self) -> bool:
+        """Whether there are atomic operations of global memory that give nothing back."""
+        return any(isinstance(n, (st.FlatAtomic, st.Ticket)) for n in postorder(self.kernel.body))
 
     def branch_unless(self, condition: Expr, target: str) -> None:
         flag = self.scalars.condition(condition)
@@ -294,7 +301,13 @@ class _Selector(Selector):
         taken = self.scalars.env[s.var] = out.new("s", 1, s.var.name)
         out.emit("mov", (region(taken, "d"),), (region(counted, "d", 0, 0),), comment=s.var.name)
         self._count(s, address, simplify(0 - s.turns), first & eq(s.var, simplify(s.turns - 1)))
-        self._finished(self._fence(device_fence(fences.acquire), "what others stored is seen"))
+        if not any(isinstance(n, st.Acquire) for n in postorder(self.kernel.body)):
+            self._acquire()
+
+    def _acquire(self, _s: st.Acquire | None = None) -> None:
+        """Nothing that was brought nearer before is read from here on."""
+        row = device_fence(self.out.generation.fences.acquire)
+        self._finished(self._fence(row, "what others stored is seen"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` becomes the count before."""
@@ -418,6 +431,7 @@ MESSAGES: Handlers = {
     st.FlatStore: _Selector._flat_store,
     st.FlatAtomic: _Selector._flat_atomic,
     st.Ticket: _Selector._ticket,
+    st.Acquire: _Selector._acquire,
     st.FlatPrefetch: _Selector._flat_prefetch,
     st.PlaneLoad: _Selector._plane_load,
     st.PlaneStore: _Selector._plane_store,

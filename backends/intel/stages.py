@@ -10,12 +10,15 @@ from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
+from convgen.backends.intel.lockstep import parts_threads
+from convgen.backends.intel.order import sink_loads
 from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard
 from convgen.backends.intel.select import select
 from convgen.backends.intel.syncs import carry_waits
 from convgen.backends.intel.tables import GENERATIONS, Generation
+from convgen.backends.intel.workarounds import applied
 from convgen.backends.intel.zebin import Argument, KernelInfo, directives
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import Unit
@@ -29,6 +32,8 @@ _GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as
 _HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
 _ROOM = 67  #: percent; of the addresses that a loop does not change: the others share what is left
 _SCALARS = 192  #: the most scalars, a dword each: 12 GRFs of 16 lanes, 24 of 8
+#: Units whose loads are moved down to where they are needed, the first of which costs less time.
+_SUNK = (Unit.SHARED, Unit.GLOBAL)
 _SCALARS_AT = 1  #: the first of them: the payload stands before
 
 
@@ -79,6 +84,11 @@ def _delay_signals(made: MachineKernel) -> MachineKernel:
     return evolve(made, function=delay_signals(made.code))
 
 
+def _order(made: MachineKernel, *, sunk: int = 0) -> MachineKernel:
+    """Loads stay where they are written; for want of registers, some units' wait for what needs them."""
+    return evolve(made, function=sink_loads(made.code, _SUNK[:sunk])) if sunk else made
+
+
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
     """Scalars and flags get a place; tuples will stand behind them."""
     liveness = Liveness(made.code)
@@ -115,6 +125,11 @@ def _keep_payloads(made: MachineKernel) -> MachineKernel:
 
 def _tuples_at(made: MachineKernel) -> int:
     return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
+
+
+def _apply_workarounds(made: MachineKernel) -> MachineKernel:
+    """Defects of the hardware are gone round."""
+    return evolve(made, function=applied(made.code, _generation(made).workarounds, made.banks["v"].limit))
 
 
 def _score(made: MachineKernel) -> MachineKernel:
@@ -159,6 +174,7 @@ def _info(made: MachineKernel) -> KernelInfo:
         barrier_count=int(any(i.barrier for i in instructions)),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
+        unfused=parts_threads(kernel, made.facts),
         arguments=tuple(
             Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
             for p, offset, size in kernel_arguments(kernel)
@@ -183,13 +199,22 @@ def _ladders(g: Generation) -> Ladders:
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
         (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
+        *((_sinking(largest, n),) for n in range(1, len(_SUNK) + 1)),
     )
+
+
+def _sinking(grf: int, units: int) -> Rung:
+    """Loads of so many units where they are needed, whose latency nothing hides then."""
+    remark = "order:   loads where they are needed; earlier ones would not fit the registers"
+    how = {"sunk": units}
+    return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
 
 
 def stages(g: Generation) -> tuple[Stage, ...]:
     """In order."""
     return (
         Stage("select", _select),
+        Stage("order", _order, optional=True),
         Stage("flags", _keep_flags, optional=True),
         Stage("coalesce", _coalesce, optional=True),
         Stage("inplace", _make_in_place, optional=True),
@@ -198,6 +223,7 @@ def stages(g: Generation) -> tuple[Stage, ...]:
         Stage("scalars", _allocate_scalars),
         Stage("allocate", _allocate, ladders=_ladders(g)),
         Stage("payloads", _keep_payloads, optional=True),
+        Stage("workarounds", _apply_workarounds),
         Stage("scoreboard", _score),
         Stage("syncs", _carry_waits, optional=True),
         Stage("print", _print),

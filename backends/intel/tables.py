@@ -7,6 +7,7 @@ src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from itertools import product
 
 from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFacts
@@ -36,6 +37,15 @@ _EVICT, _INVALIDATE = "0x0210171F", "0x0210271F"  #: at the scope of the GPU
 _EVICT_ROUTED = "0x0214171F"  #: to the load and store unit in any mode (IGC, `translateLscFence`)
 
 
+class Workaround(Enum):
+    """Defects that instructions go round, by Intel's numbers; their text is in `workarounds.py`."""
+
+    SOURCE_1_KEPT = "Wa_16012061344, Wa_16012292205, Wa_22012856258"
+    END_WITH_LARGE_FILE = "Wa_14016880151"
+    END_BEHIND_ATOMICS = "Wa_22013689345"
+    BEHIND_THE_END = "Wa_16013338947"
+
+
 @frozen
 class Generation:
     """One generation of the vector engine."""
@@ -49,13 +59,20 @@ class Generation:
     distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
     carried: frozenset[str]  #: waits for a token that arithmetic may state beside a distance in its own pipe (by IGA)
     waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
+    #: a store to local memory, or a fence of it, may be done before an earlier load of the thread has read: it waits
+    #: for the results of loads that are in danger (IGC, `hasSLMWARIssue`; oneDNN, `slmFenceWARWA`)
+    loads_overtaken: bool
     response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
     dpas_clocks: int  #: clocks; one 8x8
     dpas_chains: frozenset[int]  #: numbers of the sources of which one in common makes a chain (IGA, RegDeps)
     plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
     tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
     fences: DeviceScope
-    pairs: bool  #: matrix instructions of two threads in lockstep that share source 2
+    #: threads 2k and 2k + 1 of a workgroup share an instruction pointer (EU fusion: IGC, `BarrierSkipOptimization`,
+    #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
+    pairs: bool
+    workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
+    open_defects: frozenset[str]  #: findings of the simulator whose workaround is not emitted (docs/workarounds.md)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -69,6 +86,7 @@ _XEHPC = Generation(
     distance_pipes=frozenset("AFI"),
     carried=frozenset(("dst", "src")),
     waits_for_writes=True,
+    loads_overtaken=True,
     response_apart=True,
     dpas_clocks=8,
     dpas_chains=frozenset((1, 2)),
@@ -76,6 +94,8 @@ _XEHPC = Generation(
     tf32=True,
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
+    workarounds=frozenset((Workaround.BEHIND_THE_END,)),
+    open_defects=frozenset[str](),
     tokens={128: 16, 256: 32},
 )
 GENERATIONS: dict[str, Generation] = {
@@ -89,6 +109,7 @@ GENERATIONS: dict[str, Generation] = {
         distance_pipes=frozenset("A"),
         carried=frozenset(("dst",)),
         waits_for_writes=False,
+        loads_overtaken=True,
         response_apart=False,
         dpas_clocks=16,
         dpas_chains=frozenset((1,)),
@@ -96,10 +117,19 @@ GENERATIONS: dict[str, Generation] = {
         tf32=False,
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
+        workarounds=frozenset(Workaround),
+        open_defects=frozenset({"dpas-suppression"}),
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,
-    "xe2": evolve(_XEHPC, waits_for_writes=False, response_apart=False, plane_pitch=16),
+    "xe2": evolve(
+        _XEHPC,
+        waits_for_writes=False,
+        loads_overtaken=False,
+        response_apart=False,
+        plane_pitch=16,
+        workarounds=frozenset[Workaround](),
+    ),
 }
 
 
@@ -316,6 +346,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
+        lockstep=2 if g.pairs else 0,
         lane_words=True,  # regions without strides: Programmer's Reference Manuals
         split_barriers=True,
         tickets=True,

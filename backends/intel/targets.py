@@ -25,9 +25,11 @@ class XeTarget(Target):
     def __init__(self, name: str) -> None:
         self.name = name
         self.facts = FACTS[name]
+        self.products = DEVICES[name].known_as
         self.stages = stages(GENERATIONS[name])
         self.banks = banks(GENERATIONS[name])
         self.assembler = DEVICES[name].assembler
+        self.open_defects = GENERATIONS[name].open_defects
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of kernels that `emit` made."""

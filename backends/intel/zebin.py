@@ -106,6 +106,9 @@ class KernelInfo:
     workgroup: tuple[int, int, int]  #: work-items in x, y, z; all threads are full
     has_dpas: bool  #: whether the matrix engine is used
     arguments: tuple[Argument, ...]  #: in the order of the host's indices; they do not overlap
+    #: whether each thread needs an instruction pointer of its own, where threads 2k and 2k + 1 would share one: the
+    #: driver switches EU fusion off for the kernel (IGC's zeinfo.md, `require_disable_eufusion`)
+    unfused: bool = False
 
     def __attrs_post_init__(self) -> None:
         if min(self.workgroup) < 1 or prod(self.workgroup) % self.simd_size:
@@ -121,6 +124,14 @@ def _triple(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
+def _yes_or_no(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+def _is_yes(text: str) -> bool:
+    return {"yes": True, "no": False}[text]
+
+
 #: Attribute of KernelInfo and directive of that name -> its text, and the value of a text.
 _FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     "simd_size": (str, int),
@@ -128,14 +139,17 @@ _FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     "slm_bytes": (str, int),
     "barrier_count": (str, int),
     "workgroup": (lambda sizes: " ".join(map(str, sizes)), _triple),
-    "has_dpas": (lambda flag: "yes" if flag else "no", lambda text: {"yes": True, "no": False}[text]),
+    "has_dpas": (_yes_or_no, _is_yes),
+    "unfused": (_yes_or_no, _is_yes),
 }
+_OPTIONAL = {"unfused": False}  #: directives that may be missing, and what that means
 
 
 def directives(info: KernelInfo) -> list[str]:
     """The lines that stand above a kernel's instructions."""
     lines = [f"//.kernel {info.name}"]
-    lines += [f"//.{key} {text(getattr(info, key))}" for key, (text, _) in _FIELDS.items()]
+    values = ((key, text, getattr(info, key)) for key, (text, _) in _FIELDS.items())
+    lines += [f"//.{key} {text(value)}" for key, text, value in values if value != _OPTIONAL.get(key)]
     width = max((len(a.name) for a in info.arguments), default=0)
     return lines + [f"//.argument {a.kind} {a.name:<{width}} at {a.offset} size {a.size}" for a in info.arguments]
 
@@ -186,7 +200,7 @@ def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
                 fields[key] = _FIELDS[key][1](value)
         except (ValueError, KeyError) as error:
             raise AssemblerError(f"line {line}: //.{key} {value}: {error}") from None
-    missing = [key for key in _FIELDS if key not in fields]
+    missing = [key for key in _FIELDS if key not in fields and key not in _OPTIONAL]
     if missing:
         raise AssemblerError(f"line {first}: kernel {name} has no //.{missing[0]}")
     try:
@@ -306,6 +320,7 @@ def _environment(info: KernelInfo) -> Mapping[str, object]:
         "disable_mid_thread_preemption": info.barrier_count > 0,
         "has_4gb_buffers": True,  # all addresses have 64 bits
         "has_dpas": info.has_dpas,
+        "require_disable_eufusion": info.unfused,
     }
     return {
         "barrier_count": info.barrier_count,

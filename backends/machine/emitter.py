@@ -19,7 +19,7 @@ class Emitter(ABC):
         self.loops = 0  # around what is written
         self.begin = 0  # instructions of the entry that set up the machine, behind which code begins
         self._count = 0
-        self._kept: dict[tuple[str, Operand], Reg] = {}  # by bank and value
+        self._kept: dict[tuple[str, tuple[Operand, ...]], Reg] = {}  # by bank and values
         self.newest: dict[str, Reg] = {}  # the last tuple that was made in each bank
         self.block = self.start_block("entry")
 
@@ -32,8 +32,9 @@ class Emitter(ABC):
     def finish(self) -> Function:
         """The function, once all is written; what is kept is loaded where its code begins."""
         self.block, self.line = BasicBlock("kept"), 0
-        for (_, value), dst in self._kept.items():
-            self.move(dst, value)
+        for (_, values), dst in self._kept.items():
+            for n, value in enumerate(values):
+                self.move(dst.words(n, 1), value)
         entry = self.function.blocks[0].instructions
         entry[self.begin : self.begin] = self.block.instructions
         return self.function
@@ -46,11 +47,11 @@ class Emitter(ABC):
         self.newest[bank] = Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
         return self.newest[bank]
 
-    def kept(self, value: Operand, bank: str = "s", name: str = "") -> Reg:
-        """A register that has the value, a constant of one word, all through the function."""
-        if (bank, value) not in self._kept:
-            self._kept[bank, value] = self.new(bank, 1, name)
-        return self._kept[bank, value]
+    def kept(self, *values: Operand, bank: str = "s", name: str = "") -> Reg:
+        """A tuple that has the values, constants of one word each, all through the function."""
+        if (bank, values) not in self._kept:
+            self._kept[bank, values] = self.new(bank, len(values), name)
+        return self._kept[bank, values]
 
     @abstractmethod
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:

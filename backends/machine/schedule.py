@@ -7,6 +7,7 @@ accesses move only past accesses they cannot conflict with; a barrier keeps shar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -24,6 +25,10 @@ from convgen.ir.record import define
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
 
 _MANY = 6  #: products of each sum in a block; of fewer, the operands of all come at about the same time
+
+#: Operations behind each register of sums: with more, and with functions such as the exponential among them, they are a
+#: chain, whose temporaries count. Conversions alone are none.
+_LONG = 3
 
 _AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memory
 
@@ -77,6 +82,7 @@ class _Scheduler:
             self.nodes[n].waiting = len(found)
             for before, latency in found.items():
                 self.nodes[before].successors[n] = latency
+        self._keep_chains()
         self._heights(busy)
         self._take_turns(is_last)
 
@@ -96,6 +102,38 @@ class _Scheduler:
             node.height = height or i.op.busy
             if i.loads:
                 queue = node.height = max(node.height, i.op.latency, queue + busy(i))
+
+    # ------------------------------------------------------------ chains of operations on sums
+
+    def _keep_chains(self) -> None:
+        """Let the vector unit follow its written order where each sum has a long chain of operations behind it.
+
+        All sums have such a chain of the same length: by urgency alone the first operations of all would come first,
+        and the temporaries of all would be alive together.
+        """
+        behind = self._behind_products()
+        sums = {r.vreg for node in self.nodes if node.unit is _MATRIX for r in node.instruction.defs()}
+        slow = any(self.nodes[n].instruction.op.busy > 1 for n in behind)
+        if not slow or len(behind) <= _LONG * sum(v.size for v in sums):
+            return
+        for before, n in itertools.pairwise(behind):
+            if n not in self.nodes[before].successors:
+                self.nodes[before].successors[n] = 1
+                self.nodes[n].waiting += 1
+
+    def _behind_products(self) -> list[int]:
+        """Vector operations on sums, and what only serves them, in the written order; no product needs one."""
+        made, awaited = set[int](), set[int]()
+        for n, node in enumerate(self.nodes):
+            if n in made or node.unit is _MATRIX:
+                made.update(node.successors)
+        vector = {n for n, node in enumerate(self.nodes) if node.unit is _VALU}
+        for n, node in reversed(list(enumerate(self.nodes))):
+            if any(s in awaited or self.nodes[s].unit is _MATRIX for s in node.successors):
+                awaited.add(n)
+            elif node.successors and node.successors.keys() <= made & vector:
+                made.add(n)
+        return sorted((made - awaited) & vector)
 
     # ------------------------------------------------------------ sums one after the other
 

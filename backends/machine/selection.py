@@ -61,6 +61,7 @@ class Selector(ABC):
         products = [n for n in nodes if isinstance(n, Mma)]
         self.multiplies = bool(products)
         self.first_product = {n.acc: n for n in reversed(products)}  #: by the sums that it adds to
+        self.product_of = {s.var: s.value for s in nodes if isinstance(s, st.Let) and isinstance(s.value, Mma)}
         self.into: dict[Var, Reg] = {}  # loads that write straight into registers of a loop's, or of an operand
         self.operands = _operands(kernel, operands_of(products, kernel.body), self.uses)
         self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
@@ -168,8 +169,9 @@ class Selector(ABC):
 
     def _for(self, s: st.For) -> None:
         out = self.out
-        for c, init in zip(s.carried, s.inits):
-            self._carry_in(c, init, self.first_product.get(c))
+        for c, init, after in zip(s.carried, s.inits, s.yields):
+            maker = self.product_of.get(after) if isinstance(after, Var) else None
+            self._carry_in(c, init, self.first_product.get(c), maker)
         begin, end = self.scalars.value(s.begin), self.scalars.value(s.end)
         self.labels += 1
         label = f"{s.label}_{self.labels}" if self.labels > 1 else s.label
@@ -227,8 +229,11 @@ class Selector(ABC):
         self.scalars.lane = lane
         self.out.start_block(end)
 
-    def _carry_in(self, c: Var, init: Expr, user: Mma | None) -> None:
-        """Registers for a carried value, with its first value in them; `user` is the first product added to it."""
+    def _carry_in(self, c: Var, init: Expr, user: Mma | None, maker: Mma | None) -> None:
+        """Registers for a carried value, with its first value in them.
+
+        `user` is the first product that is added to it, `maker` the one that makes its next value.
+        """
         if not held_as_vector(c.type):
             value = self.scalars.value(init)
             bank = "s" if self.scalars.uniform(c) or c.type is bool_ else "v"
@@ -236,7 +241,7 @@ class Selector(ABC):
             self.out.move(dst, value)
             return
         self.vectors.owned[c] = True
-        self.vectors.env[c] = self.vectors.carried(c, init, user)
+        self.vectors.env[c] = self.vectors.carried(c, init, user, maker)
 
     def _write_into_carried(self, s: st.For) -> None:
         """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""

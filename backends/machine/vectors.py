@@ -190,8 +190,14 @@ class Vectors(ABC):
 
     # ------------------------------------------------------------ matrix products
 
-    def carried(self, c: Var, init: Expr, user: Mma | None) -> Parts:
-        """The registers of the first value if nothing else needs them and its `user` takes them, else a copy."""
+    def carried(self, c: Var, init: Expr, user: Mma | None, maker: Mma | None = None) -> Parts:
+        """The registers of the first value if nothing else needs them and its `user` takes them, else a copy.
+
+        A constant has a tuple for each that its `maker` has, so that what is computed from one leaves that free.
+        """
+        if isinstance(init, Splat) and user is None and maker is not None:
+            tile = VectorType(maker.op.atom.acc, maker.op.atom.d.registers)
+            return tuple(self.filled(tile, init.a) for _ in range(init.dtype.bits // tile.bits))
         if isinstance(init, Splat):
             return (self.filled(init.dtype, init.a),) if user is None else self._accumulators(user, init, c.name)
         parts, words = self.value(init), 1 if user is None else _words(user.op.atom.acc, user.op.atom.d.registers)

@@ -67,6 +67,18 @@ class Engine(ABC, Generic[G, S]):
         """The same while others live: those that pass a barrier without them, and those that still wait."""
         return [], waiting
 
+    def _start(self, first: G) -> list[G]:
+        """The groups that a run starts with."""
+        return [first]
+
+    def _next(self, runnable: Sequence[G]) -> G:
+        """The group that runs next: at the lowest instruction, so that paths meet again."""
+        return min(runnable, key=lambda g: g.pc)
+
+    def _may_meet(self, g: G, other: G) -> bool:
+        """Whether two groups may become one where they stand at the same place."""
+        return True
+
     def _looks_out(self, g: G) -> bool:
         """Whether a group has just waited for what it may have to wait for again, so that others should go on."""
         return False
@@ -101,7 +113,7 @@ class Engine(ABC, Generic[G, S]):
             raise Unsupported(f"{what} ({type(error).__name__}: {error})") from error
 
     def _run(self, first: G) -> None:
-        runnable = [first]
+        runnable = self._start(first)
         rested: list[G] = []
         waiting: list[G] = []
         while runnable or rested or waiting:
@@ -114,13 +126,13 @@ class Engine(ABC, Generic[G, S]):
                 for part in rested:
                     self._join(runnable, part)
                 rested = []
-            group = min(runnable, key=lambda g: g.pc)
+            group = self._next(runnable)
             runnable.remove(group)
             if group.issued > self.limit:
                 what = f"more than {self.limit} instructions"
                 self.reporter.add("runaway", what, self._next_instruction(group), group)
                 raise LaunchStopped
-            meet = frozenset(other.pc for other in runnable)
+            meet = frozenset(other.pc for other in runnable if self._may_meet(group, other))
             self._tired = False
             for part in self._advance(group, meet):
                 if part.blocked:

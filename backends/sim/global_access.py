@@ -110,6 +110,18 @@ def load_lanes(
     return data, poison
 
 
+def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Array:
+    """Data [words, waves, lanes] without a look at whether it may be read; lanes that take no part read 0."""
+    data: Array = np.zeros((max(size // 4, 1), *address.shape), np.uint32)
+    parts, _ = g.env.memory.resolve(address, size, lanes)
+    for allocation, some in parts:
+        taken = some if some is not None else lanes
+        offset = (address - np.uint64(allocation.base)).view(np.int64)
+        got = allocation.load(offset if taken is None else np.where(taken, offset, 0), size)
+        data = got if taken is None else np.where(taken, got, data)
+    return data
+
+
 def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools | None) -> bool:
     """Whether a buffer may be written; reports it where not."""
     if not allocation.writable:

@@ -277,7 +277,7 @@ class Lds:
         elif access == "update" and self.updated is not None:
             self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
         else:
-            self.read[units] = mine
+            self._share(self.read, units, mine, _others(self.read.take(units), mine))
 
     def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None, units: Array) -> None:
         if not np.count_nonzero(race):

@@ -62,8 +62,14 @@ def where(hot: Stretch) -> str:
     return f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
 
 
-def _ratio(value: float | None, matrix: str) -> str:
-    return f"no {matrix}" if value is None else f"1 : {value:.2f}"
+def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
+    """Matrix instructions beside all others, by number and by issue slots; one row where there are none."""
+    if hot.others_per_matrix is None or hot.issue_per_matrix is None:
+        return [(terms.matrix, "none")]
+    return [
+        (f"{terms.matrix} : other", f"1 : {hot.others_per_matrix:.2f}"),
+        ("slots", f"1 : {hot.issue_per_matrix:.2f} of {terms.matrix} and of issuing all others"),
+    ]
 
 
 def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
@@ -76,7 +82,10 @@ def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]
     return [
         ("kernel", kernel.name),
         ("target", found.target),
-        ("registers", " ".join(f"{name} {count}" for name, count in kernel.registers.items())),
+        (
+            "registers",
+            " ".join(f"{name} {count}" for name, count in kernel.registers.items()) + ", allocated in granules",
+        ),
         ("shared", f"{kernel.shared_bytes} bytes"),
         ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
         (found.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
@@ -92,8 +101,7 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
     return [
         ("hot loop", where(hot) if hot.is_loop else f"none: {once}, {where(hot)}"),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
-        (f"{terms.matrix} : other", _ratio(hot.others_per_matrix, terms.matrix)),
-        ("slots", f"{_ratio(hot.issue_per_matrix, terms.matrix)} of {terms.matrix} and of issuing all others"),
+        *_matrix_rows(hot, terms),
         ("FLOP", f"{hot.flop} a {terms.subgroup}, {span}"),
         ("bytes", f"{moved or 'none'}, a {terms.subgroup}, {span}"),
         *((name, f"{count}, {span}") for name, count in kernel.counts.items()),

@@ -24,11 +24,12 @@ _HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, 
 
 
 def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]:
-    """Of a loop, with so many workgroups on a unit."""
+    """Of a loop, or of straight-line code, with so many workgroups on a unit."""
+    name, around = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
     return [
         ("workgroups", f"{loop.groups} on a unit, which holds {kernel.resident} of {kernel.threads} threads"),
-        ("iteration", f"{loop.clocks:.0f} clocks, {loop.clocks / loop.groups:.0f} a workgroup"),
-        ("around it", f"{loop.around:.0f} clocks before and behind"),
+        (name, f"{loop.clocks:.0f} clocks, {loop.clocks / loop.groups:.0f} a workgroup"),
+        ("", f"{around}: {loop.around:.0f} clocks"),
         ("busy", _busy(loop.busy, loop.clocks)),
         ("bound", loop.bound),
     ]
@@ -49,6 +50,7 @@ def kernel_json(kernel: KernelProfile, verbose: bool) -> dict[str, Any]:
 def _loop_json(loop: LoopProfile, verbose: bool) -> dict[str, Any]:
     return {
         "groups": loop.groups,
+        "loop": loop.is_loop,
         "clocks": round(loop.clocks, 2),
         "around": round(loop.around, 2),
         "busy": _rounded(loop.busy),
@@ -120,12 +122,13 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
     """Of all launches."""
     chip, total = found.chip, found.total
     flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
-    rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions" if flop else ""
+    useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
+    rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions with padding" if flop else ""
     units = f"{chip.units} units of {chip.partitions} XCDs"
     entries = {time.entry.kind: time.entry for time in found.launches}
     return [
         ("chip", f"{chip.name} ({chip.target}), {units}"),
-        ("all launches", f"{total:.2f} us{rate}"),
+        ("all launches", f"{total:.2f} us{useful}{rate}"),
         *(
             ("constants", f"{e.kind}: {e.median:.1f} % off in the median of {e.rows} rows of {e.source}")
             for e in entries.values()
@@ -139,6 +142,7 @@ def launches_json(found: Times) -> dict[str, Any]:
     return {
         "chip": {"name": chip.name, "target": chip.target, "units": chip.units, "xcds": chip.partitions},
         "us": round(found.total, 4),
+        "problem_flop": 2 * found.macs or None,
         "launches": [_launch_json(time) for time in found.launches],
     }
 
@@ -197,16 +201,20 @@ def _unit_json(unit: UnitProfile) -> dict[str, Any]:
 
 
 def show_lines(lines: Sequence[TimedLine], verbose: bool) -> None:
-    """The instructions that wait longest, or all, in the order of their addresses."""
-    most = sorted(lines, key=lambda timed: -timed.stalled)[: None if verbose else _SHOWN]
-    kept = [timed for timed in lines if timed in most and (verbose or timed.stalled >= 1)]
+    """Print the instructions that stall longest, longest first, or with `verbose` all in the order of the code.
+
+    Clocks are of one wave: in all, and where instructions are executed several times also of each time.
+    """
+    longest = [timed for timed in sorted(lines, key=lambda timed: -timed.stalled)[:_SHOWN] if timed.stalled >= 1]
+    kept = lines if verbose else longest
     several = any(timed.times != 1 for timed in lines)
-    times = [(f"{timed.times:.4g}",) if several else () for timed in kept]
+    repeats = [(f"{t.times:.4g}", f"{t.stalled / (t.times or 1):.0f}") if several else () for t in kept]
     rows = [
-        (f"+{t.line.offset:#06x}", t.line.kind, *often, f"{t.stalled:.0f}", t.line.text)
-        for t, often in zip(kept, times)
+        (f"+{t.line.offset:#06x}", t.line.kind, f"{t.stalled:.0f}", *repeated, t.line.text)
+        for t, repeated in zip(kept, repeats)
     ]
-    header = ("at", "kind", *(("times",) if several else ()), "stalled", "instruction")
+    repeated_header = ("times", "clocks each") if several else ()
+    header = ("at", "kind", "stall clocks", *repeated_header, "instruction")
     total = sum(timed.stalled for timed in lines)
     report.show_table(header, rows, sys.stdout, [_style(timed.stalled / (total or 1)) for timed in kept])
 

@@ -183,8 +183,19 @@ def code_rows(problem: str, code: Code) -> list[tuple[str, str]]:
         rows.append(("kernel", launch.kernel))
         rows.append(("", f"grid {grid}, workgroup {workgroup}"))
         rows.append(("", str(code.kernels[launch.kernel])))
-    seconds = ", ".join(f"{stage} {1e3 * spent:.0f}" for stage, spent in code.stages.items())
-    return [*rows, ("stages", f"{seconds} (ms)")] if seconds else rows
+    milliseconds = {stage: 1e3 * spent for stage, spent in code.stages.items()}
+    listed = ", ".join(f"{stage} {spent:.0f}" for stage, spent in milliseconds.items() if spent >= _SHOWN_MS)
+    return [*rows, ("stages", f"{sum(milliseconds.values()):.0f} ms: {listed}")] if code.stages else rows
+
+
+def file_rows(files: Files | None) -> list[tuple[str, str]]:
+    """A row with the files that were written, if any were."""
+    return [] if files is None else [("written", written(files))]
+
+
+def written(files: Files) -> str:
+    """The paths of the files that were written."""
+    return ", ".join(path for name in ("asm", "object", "launch") if (path := _path(files, name)) is not None)
 
 
 def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
@@ -260,6 +271,8 @@ def _device_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 Row = tuple[str, ...]
+_LABEL = 12  #: characters; the least width of the labels of a report
+_SHOWN_MS = 1.0  #: stages that take less are not listed in a report
 
 
 def ranking_table(ranked: Sequence[Candidate]) -> tuple[Row, list[Row]]:
@@ -335,8 +348,9 @@ def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     """Print a report: a table on a terminal, else aligned plain text."""
     rows = [(label, visible(text)) for label, text in rows]
     if not stream.isatty():
+        width = max(_LABEL, *(len(label) for label, _ in rows)) + 2
         for label, text in rows:
-            print(f"{label:<14}{text}".rstrip(), file=stream)
+            print(f"{label:<{width}}{text}".rstrip(), file=stream)
         return
     from rich.console import Console
     from rich.table import Table

@@ -183,9 +183,11 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
 
         print(json.dumps(report.as_json(title, code, files, outcome)))
     elif outcome is not None:
-        rows = report.outcome_rows(outcome, report.labels_of(code, outcome))
-        report.show(report.code_rows(title, code) + rows, sys.stdout)
-    elif options.output is None:
+        rows = [*report.code_rows(title, code), *report.file_rows(files)]
+        report.show([*rows, *report.outcome_rows(outcome, report.labels_of(code, outcome))], sys.stdout)
+    elif files is not None:
+        complain(f"note: wrote {report.written(files)}; config {code.config}")
+    else:
         sys.stdout.write(code.asm)
     return FINE if outcome is None or outcome.passed else WRONG
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -87,7 +87,7 @@ class Side:
     @cached_property
     def numbers(self) -> dict[str, float]:
         """What can be said in numbers, by name; names tell the unit."""
-        return {name: value for name, value in (*self._of_time(), *self._of_kernel()) if value is not None}
+        return {**_known(self._of_time()), **self.of_kernel}
 
     def _of_time(self) -> Iterator[tuple[str, float | None]]:
         if self.subject.times is not None:
@@ -101,8 +101,8 @@ class Side:
             yield "workgroups of a unit", min(profile.held.values())
             yield "clocks of them", unit.clocks
             yield "instructions of a wave", profile.instructions
-            yield "L1 hits, %", 100 * moved.l1_hits
-            yield "L2 hits, %", 100 * moved.l2_hits
+            yield "L1 hits, %", round(100 * moved.l1_hits, 2)
+            yield "L2 hits, %", round(100 * moved.l2_hits, 2)
             yield "MiB from memory", moved.memory / (1 << 20)
             for pipe, clocks in unit.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / unit.clocks
@@ -115,6 +115,11 @@ class Side:
                 yield "clocks a kFLOP", 1e3 * self.loop.clocks / (found.flop * self.loop.groups)
             for pipe, clocks in self.loop.busy.items():
                 yield f"{pipe} busy, %", 100 * clocks / self.loop.clocks
+
+    @cached_property
+    def of_kernel(self) -> dict[str, float]:
+        """Numbers of the code object, which do not depend on how it is timed."""
+        return _known(self._of_kernel())
 
     def _of_kernel(self) -> Iterator[tuple[str, float | None]]:
         if self.kernel is None:
@@ -187,7 +192,10 @@ class Difference:
         return [row for row in rows if row[1] != row[2]]
 
     def numbers(self) -> dict[str, tuple[float | None, float | None]]:
-        return _beside(self.a.numbers, self.b.numbers)
+        """The numbers of both sides by name; those of time only where both are of a launch, or both of a loop."""
+        if self.is_comparable:
+            return _beside(self.a.numbers, self.b.numbers)
+        return _beside(self.a.of_kernel, self.b.of_kernel)
 
     @property
     def has_loops(self) -> bool:
@@ -233,7 +241,7 @@ class Difference:
             if mine and other:
                 yield _compared(name, mine, other)
                 break
-        if self.a.bound and self.b.bound:
+        if self.is_comparable and self.a.bound and self.b.bound:
             if self.a.bound != self.b.bound:
                 yield (
                     f"A is bound by {self.a.bound} ({words.bound(self.a.bound)}), B by {self.b.bound}"
@@ -260,6 +268,10 @@ class Difference:
             if longest is not None and longest.stalled >= 1:
                 at = f"+{longest.line.offset:#06x} {longest.line.text}"
                 yield f"In {side.letter} the longest wait is {shown(longest.stalled)} clocks, at {at}."
+
+
+def _known(rows: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    return {name: value for name, value in rows if value is not None}
 
 
 def _beside(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, tuple[float | None, float | None]]:

@@ -18,6 +18,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
 from convgen.ir.types import s32, vector
+from convgen.kernels.agree import one_finds, teams
 from convgen.plan.plan import Part, Plan
 
 _MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
@@ -32,7 +33,9 @@ class Meeting:
     """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
 
     sums: View  #: axes N of a tile and (sharer, shared tile, M of a tile)
-    counts: Global  #: of subgroups that have arrived, by group of sharers, tile and number within the workgroup
+    #: of subgroups that have arrived, by group of sharers, tile and number within the workgroup, or that of a team
+    #: which branches together
+    counts: Global
 
     @classmethod
     def of(cls, plan: Plan, part: Part) -> Meeting:
@@ -42,8 +45,8 @@ class Meeting:
         most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
         memory = Global("workspace", plan.acc_type, most * tile_m * tile_n * plan.acc_type.bytes)
         places = mapping.sharers * mapping.shared
-        groups = sum(plan.config.groups(mapping.sharers))
-        counts = max(p.mapping.shared for p in plan.parts) * groups * plan.subgroups
+        groups, each = sum(plan.config.groups(mapping.sharers)), plan.subgroups // teams(plan.facts, plan.subgroups)
+        counts = max(p.mapping.shared for p in plan.parts) * groups * each
         sums = _as_held(plan, memory, places) if plan.config.at_a_time else _by_rows(plan, memory, places)
         return cls(sums, Global("counts", s32, counts * s32.bytes))
 
@@ -125,10 +128,18 @@ class Meet:
 
     def _arrive(self, around: ExitStack, level: _Level) -> None:
         """Go on as the last of a group, within a suite that ends with those around."""
-        k = self.k
-        index = level.place * self.plan.subgroups + k.subgroup
-        arrived = k.ticket("arrived", self.meeting.counts, index, level.turns)
-        around.enter_context(k.when(eq(arrived, level.turns - 1)))
+        k, facts, together = self.k, self.plan.facts, teams(self.plan.facts, self.plan.subgroups)
+        if together == 1:
+            index, turns = level.place * self.plan.subgroups + k.subgroup, level.turns
+        else:  # all of a team count themselves in one place; where one of them is the last, all go on
+            index, turns = (
+                level.place * (self.plan.subgroups // together) + k.subgroup // together,
+                level.turns * together,
+            )
+        arrived = k.ticket("arrived", self.meeting.counts, index, turns)
+        around.enter_context(k.when(one_finds(k, facts, eq(arrived, turns - 1))))
+        if together > 1:
+            k.acquire()
 
     def _levels(self) -> list[_Level]:
         sharers, rank, of_tile = self.tile["sharers"], self.tile["rank"], self.part.mapping.place(self.tile)

@@ -2,8 +2,8 @@
 
 What the loop over K sums holds products with padding, too: zeros, unless the other factor has an infinity or a NaN
 somewhere. Then all sums of its row are not finite, so that one for each row tells. A subgroup that finds such ones
-makes its sums again: alone, without shared memory, one matrix instruction's part of its tile after the other, and one
-tap at a time.
+makes its sums again, and so does one that branches with it: each its own, without shared memory, one matrix
+instruction's part of its tile after the other, and one tap at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from operator import and_
 
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
+from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Digits, Space
 from convgen.ir.layout.fragment import Fragment
@@ -24,6 +25,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.ir.votes import AllLanes
+from convgen.kernels.agree import all_agree
 from convgen.kernels.epilogue import along
 from convgen.plan.operands import Operand
 from convgen.plan.padding import Padding, piece
@@ -40,21 +42,28 @@ _LINKS = 96  #: products, each added to the one before: what walks an expression
 _TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
 
 
-def finite(k: KernelBuilder, padding: Padding, sums: Whole) -> Expr:
-    """Whether one sum for each row of a factor, if the other has windows, is finite, in all lanes; looked at here."""
+def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
+    """Whether one sum for each row of a factor, if the other has windows, is finite, in all lanes; looked at here.
+
+    Subgroups that branch together have one answer.
+    """
     seen = []
     for total, layout in sums:
         for side in padding.inside:
             few, order = along(layout, _DIMS[1 - side])
             seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
     found = k.let("seen", _zero_if_finite(seen))
-    return AllLanes(eq(found, found))
+    return all_agree(k, facts, eq(found, found))
 
 
-def all_finite(seen: Sequence[Expr]) -> Expr:
-    """Whether all elements of some vectors are finite, in all lanes."""
+def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
+    """Whether all elements of some vectors are finite, in all lanes, also of subgroups that branch together.
+
+    To decide `alone` is for kernels whose subgroups go their own ways in any case.
+    """
     found = _zero_if_finite(seen)
-    return AllLanes(eq(found, found))
+    holds = eq(found, found)
+    return AllLanes(holds) if alone else all_agree(k, facts, holds)
 
 
 def _zero_if_finite(seen: Sequence[Expr]) -> Expr:

@@ -149,7 +149,7 @@ class _Product:
         if padding is None:
             leave(make(sums, (0, 0)), (0, 0))
             return
-        are_finite = finite(self.k, padding, sums)
+        are_finite = finite(self.k, self.plan.facts, padding, sums)
         made = self._meanwhile(make(sums, (0, 0)))
         with self.k.when(are_finite):
             leave(made, (0, 0))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from math import gcd
+from collections.abc import Sequence
+from functools import reduce
 from operator import mul
 
 import numpy as np
 
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Expr, Lane, Pack, Slice, Splat, const, lift, ne, select, zeros
+from convgen.ir.expr import Expr, Lane, Pack, Splat, const, lift, ne, select, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Index, plus
 from convgen.ir.layout.fragment import Fragment
@@ -117,9 +116,9 @@ class Binary(Step):
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         operand = held[0].as_type(f32)
         if self.condition is None:
-            return _in_pieces(k, self.name, eltwise.BINARY[self.name], total, operand)
+            return k.let(self.name, eltwise.BINARY[self.name](total, operand))
         chosen = held[1].as_type(s32)
-        return _in_pieces(k, self.name, lambda x, y, c: select(ne(c, 0), x, y), total, operand, chosen)
+        return k.let(self.name, select(ne(chosen, 0), total, operand))
 
 
 @frozen
@@ -134,7 +133,7 @@ class Prelu(Step):
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         slopes = held[0].as_type(f32)
-        return _in_pieces(k, "prelu", lambda x, slope: select(x > 0.0, x, x * slope), total, slopes)
+        return k.let("prelu", select(total > 0.0, total, total * slopes))
 
 
 @frozen
@@ -158,7 +157,7 @@ class Sum(Step):
 
 @frozen
 class Eltwise(Step):
-    """A function of each sum, few at a time: what it holds of them in between is not much."""
+    """A function of each sum."""
 
     op: post_ops.Eltwise
 
@@ -168,18 +167,7 @@ class Eltwise(Step):
         return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        return _in_pieces(k, self.op.name, partial(eltwise.apply, self.op), total)
-
-
-_AT_A_TIME = 8  #: registers
-
-
-def _in_pieces(k: KernelBuilder, name: str, function: Callable[..., Expr], total: Expr, *others: Expr) -> Expr:
-    """A function of fragments, computed for a few registers at a time."""
-    count = gcd(_AT_A_TIME, total.type.lanes)
-    whole = [k.let("total", total), *others]
-    pieces = ([Slice(each, start, count) for each in whole] for start in range(0, total.type.lanes, count))
-    return Pack(total.type, tuple(k.let(name, function(*piece)) for piece in pieces))
+        return k.let(self.op.name, eltwise.apply(self.op, k.let("total", total)))
 
 
 @frozen

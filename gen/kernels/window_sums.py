@@ -62,7 +62,7 @@ class _OfImage(WindowsKernel):
             return
         sums, row = first = next(whole)
         start, count = row * self.tile.own.columns * self._each, self._each
-        with self.k.when(all_finite(sums[start : start + count])):
+        with self.k.when(all_finite(self.k, self.plan.facts, sums[start : start + count])):
             self._store_rows(chain((first,), whole))
         with self.k.otherwise():
             self._store_again()
@@ -251,7 +251,8 @@ class _OfWeights(WindowsKernel):
 
         Those of one tap tell: it has met all that a lane has of the image.
         """
-        spoiled = self.k.let("spoiled", select(all_finite(sums[:1]), const(0), const(1)))
+        are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)  # when they meet, one subgroup stores
+        spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
         made, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
         for first in range(0, len(sums), together):
             few = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}

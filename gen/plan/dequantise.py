@@ -7,6 +7,7 @@ to the type in which the product multiplies: that of `--attr-fpmath`, the source
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import gcd
 from typing import Any
 
@@ -21,7 +22,9 @@ from convgen.ir.types import Type, VectorType, bf16, f16, f32, scalar, vector
 from convgen.plan import views
 from convgen.plan.blocks import Cuts
 from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
+from convgen.problem.zero_points import ZeroPoint
 
 _AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not much
 
@@ -63,19 +66,16 @@ def _is_made(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups of which an axis does not consist."""
-    if isinstance(problem, Matmul) and problem.dequantises:
-        _check_groups(problem)
-
-
-def _check_groups(problem: Matmul) -> None:
-    if problem.runtime:
-        given = f"{problem.given_sizes} and weights that are dequantised"
+    """Refuse groups that end within others along one axis, and dequantised factors where sizes are not known."""
+    if not isinstance(problem, Matmul):
+        return
+    if problem.runtime and (problem.dequantises or any(problem.groups.values())):
+        given = f"{problem.given_sizes} and {'factors that are dequantised' if problem.dequantises else 'groups'}"
         raise Unsupported(f"{given}, wanted numbers", rule="runtime-sizes")
     for axis, sizes in problem.groups.items():
-        if len(sizes) > 1 or 0 in sizes or (axis == "m" and sizes not in ((), (1,))):
+        if any(larger % size for size, larger in pairwise(sizes)):
             given = f"given groups of {' and '.join(map(str, sizes))} along {axis}"
-            raise Unsupported(f"{given}, wanted one size that divides it, and 1 along m", rule="scales-groups")
+            raise Unsupported(f"{given}, wanted sizes that divide one another", rule="scales-groups")
 
 
 def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
@@ -87,22 +87,27 @@ def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> De
     point, scale = problem.zero_point(role), problem.scales_on_the_way.get(role)
     zero: Shared | int = 0 if point is None or point.value is None else point.value
     if point is not None and not point.is_known:
-        zero = _shared(problem, views.bytes_of(problem, point.name), role, operand, cuts, tile)
-    scales = _shared(problem, problem.tensor(scale.name), role, operand, cuts, tile) if scale else None
+        zero = _shared(problem, views.bytes_of(problem, point.name), point, operand, cuts, tile)
+    scales = _shared(problem, problem.tensor(scale.name), scale, operand, cuts, tile) if scale else None
     return Dequantisation(zero, scales)
 
 
-def _shared(problem: Matmul, spec: TensorSpec, role: str, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Shared:
-    rows_first = slice(None) if role == "src" else slice(None, None, -1)
-    sizes, counts = problem.size(role)[-2:][rows_first], spec.dims[-2:][rows_first]
-    return Shared(views.beside(problem, spec, role, operand, cuts), spans_of(sizes, counts, tile))
+def _shared(
+    problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, operand: View, cuts: Cuts, tile: tuple[int, int]
+) -> Shared:
+    rows_first = slice(None) if attribute.role == "src" else slice(None, None, -1)
+    sizes, spans = problem.size(attribute.role)[-2:][rows_first], problem.spans(attribute)[-2:][rows_first]
+    return Shared(views.beside(problem, spec, attribute, operand, cuts), spans_of(sizes, spans, tile))
 
 
-def spans_of(sizes: Sequence[int], counts: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
-    """Neighbours that share an element along rows and K of a tile, where so many elements are of such sizes."""
+def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
+    """Return how many neighbours along rows and K of a tile share an element: all, or a power of two.
+
+    `spans` of them share one along axes of `sizes`; tiles begin at multiples of their sides.
+    """
     rows, depth = (
-        most if count == 1 else _power_of_two(gcd(size // count, most))
-        for size, count, most in zip(sizes, counts, tile, strict=True)
+        most if span >= size else _power_of_two(gcd(span, most))
+        for size, span, most in zip(sizes, spans, tile, strict=True)
     )
     return rows, depth
 

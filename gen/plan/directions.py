@@ -19,19 +19,16 @@ from math import prod
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.memory import Dim, TensorDim
-from convgen.ir.record import evolve
 from convgen.plan.blocks import Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Tensor, along, dim_of
 from convgen.plan.phases import Columns, Phase
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.conv import Direction as Dir
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import MATRICES, Matmul, Problem
 from convgen.problem.tensors import TensorSpec
 
 _NAMES = "dhw"
-#: names of the rows and columns of the matrices of each tensor
-MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
 
 def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contraction]:
@@ -63,9 +60,9 @@ def _matmul(problem: Matmul) -> Contraction:
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
-        (dim_of("m", problem.m),),
-        _in_groups("n", problem.n, problem.groups["n"]),
-        _in_groups("k", problem.k, problem.groups["k"]),
+        _in_groups(problem, "m", problem.m),
+        _in_groups(problem, "n", problem.n),
+        _in_groups(problem, "k", problem.k),
         Tensor(src, index["src"]),
         Tensor(wei, index["wei"]),
         Tensor(dst, index["dst"]),
@@ -73,20 +70,30 @@ def _matmul(problem: Matmul) -> Contraction:
     )
 
 
-def _in_groups(name: str, size: int, sizes: tuple[int, ...]) -> tuple[Dim, ...]:
-    """K or N, the number of a group apart where neighbours share what they are multiplied by."""
-    if not is_split(sizes):
-        return (dim_of(name, size),)
-    return dim_of(f"{name}g", size // sizes[0]), dim_of(name, sizes[0])
+def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
+    """M, N or K as one dim, or as several: the numbers of groups that share a scale, and the position in the least."""
+    *inner, (outermost, step) = _digits(problem, name)
+    ends = (step for _, step in _digits(problem, name)[1:])
+    within = [dim_of(digit, end // start) for (digit, start), end in zip(inner, ends, strict=True)]
+    return dim_of(outermost, -(-size // step)), *reversed(within)
 
 
-def grouped(problem: Matmul, t: TensorDim) -> TensorDim:
-    """A coordinate where K and N may go in groups."""
-    sizes = problem.groups.get(t.terms[0][0] if t.terms else "", ())
-    if not is_split(sizes):
-        return t
-    ((name, _),) = t.terms
-    return evolve(t, terms=((f"{name}g", sizes[0]), (name, 1)))
+def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
+    """Return a coordinate along M, N or K by the dims of `_in_groups`; a tensor has an element for `span` positions.
+
+    It is masked where the last group is shorter than the others.
+    """
+    for name, _ in t.terms:
+        digits = _digits(problem, name)
+        last, count = digits[-1][1], -(-t.size // span)
+        terms = tuple((digit, step // span) for digit, step in reversed(digits) if step >= span)
+        return TensorDim(count, terms, masked=-(-t.size // last) * last > count * span)
+    return t
+
+
+def _digits(problem: Matmul, name: str) -> list[tuple[str, int]]:
+    """The dims of M, N or K, innermost first, each with the positions from one to the next; the batch has one."""
+    return [(f"{name}{'g' * level}", step) for level, step in enumerate((1, *problem.groups.get(name, ())))]
 
 
 def batched(spec: TensorSpec, matrix: str) -> Index:
@@ -225,8 +232,3 @@ def _phases_as_columns(problem: Problem) -> Contraction:
         Tensor(tensor_of(problem, "diff_src"), (images, _channels(problem, "ic"), *diff_src)),
         batch=_groups(problem),
     )
-
-
-def is_split(sizes: tuple[int, ...]) -> bool:
-    """Whether an axis is one of groups of neighbours."""
-    return len(sizes) == 1 and sizes[0] > 1

@@ -26,6 +26,7 @@ from convgen.ir.types import Type, scalar
 from convgen.kernels.epilogue import Epilogue
 from convgen.kernels.teams import TeamsMeet
 from convgen.passes.messages.pairs import check_halves
+from convgen.passes.split_chains import ROOM
 from convgen.plan import dequantise, steps, views
 from convgen.plan.atoms import chosen_atom, mma_tile
 from convgen.plan.checks import check_words
@@ -462,7 +463,8 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
             messages = each.copy.loaded.registers // each.copy.message
             copied += each.copy.loaded.registers * elem // 4
         masks += messages * masks_of(each.view, plan.config.taps == RUNS)
-    held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks)
+    epilogue = 0 if part.epilogue.is_light else ROOM
+    held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     way = Pipeline.of(partial(getattr, plan.config.way))
     return int(held.registers(part.k_blocks, way, plan.facts.core, by_taps=plan.config.taps == RESIDENT))
 

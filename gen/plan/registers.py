@@ -49,6 +49,7 @@ class Held:
     fragments: Counts  #: registers; of a block
     copied: Counts  #: registers; of a block that comes into shared memory through registers
     masks: Counts  #: of a block's loads, see `masks_of`
+    epilogue: int = 0  #: registers; temporaries of what is computed from sums behind the loop
 
     def registers(self, blocks: Counts, way: Pipeline, core: Core, *, by_taps: bool) -> Numbers:
         """All registers with so many blocks of K, each multiplied tap by tap or at once.
@@ -64,5 +65,6 @@ class Held:
         on_way = np.minimum(waiting, blocks - 1)
         fragments = np.where(loops & (by_taps | several), overlapped, at_once) * self.fragments
         others = core.mask_registers * self.masks + core.other_registers + far * core.tap_registers
-        found: Numbers = np.ceil(self.sums + fragments + on_way * self.copied + others)
+        behind = self.sums + self.epilogue + core.other_registers
+        found: Numbers = np.ceil(np.maximum(self.sums + fragments + on_way * self.copied + others, behind))
         return found.astype(np.int64)

@@ -17,11 +17,12 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.zero_points import ZeroPoint
 
 _ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
+_FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def results(problem: Problem) -> tuple[str, ...]:
     """The types that sums may become."""
-    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, "f8_e4m3", "f8_e5m2")
+    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
 
 
 def check(problem: Problem) -> None:
@@ -47,7 +48,7 @@ def _check_scales(problem: Problem) -> None:
         if _is_on_the_way(problem, scale):
             continue
         given = f"given the scale {scale}"
-        if scale.is_grouped(problem.size(scale.role)):
+        if isinstance(problem, Conv) and _is_grouped(problem, scale):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
         if not scale.is_single and views.is_along_k(problem, scale.name, scale.role):
             raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
@@ -61,7 +62,10 @@ def _check_zero_points(problem: Problem) -> None:
     given = f"given attr-zero-points {text}"
     if isinstance(problem, Conv) and not problem.direction.is_forward:
         raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="zero-points")
-    if isinstance(problem, Matmul) and problem.dequantises and [p.argument for p in problem.zero_points] == ["wei"]:
+    if isinstance(problem, Matmul) and problem.dequantises and _are_integers(problem):
+        if problem.zero_point("src") and problem.zero_point("wei"):  # behind the end of K neither factor would be zero
+            one = "wanted those of one factor where factors become floats"
+            raise Unsupported(f"{given}, {one}", rule="zero-points")
         return
     if problem.acc_type != "s32":
         types = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
@@ -71,11 +75,22 @@ def _check_zero_points(problem: Problem) -> None:
     allowed = {"src": 1 << rank - 1, "dst": (1 << rank) - 1, **allowed}
     for point in problem.zero_points:
         dims = problem.point_dims(point)
-        if any(size > 1 and not allowed[point.argument] >> n & 1 for n, size in enumerate(dims)):
+        if any(size > 1 and not allowed[point.role] >> n & 1 for n, size in enumerate(dims)):
             wanted = {"src": "one value, or one for each position along K", "wei": "one value, or one a column"}
-            raise Unsupported(f"{given}, wanted for {point.argument} {wanted[point.argument]}", rule="zero-points")
-        if any(1 < count < size for count, size in zip(dims, problem.size(point.argument))):
+            raise Unsupported(f"{given}, wanted for {point.role} {wanted[point.role]}", rule="zero-points")
+        if _is_grouped(problem, point):
             raise Unsupported(f"{given}, wanted none that several columns share", rule="zero-points-groups")
+
+
+def _are_integers(problem: Matmul) -> bool:
+    """Whether the tensors that have zero points are of integers, or the result is of any type."""
+    types = (scalar(problem.tensor(point.role).dtype) for point in problem.zero_points if point.role != "dst")
+    return all(elem.is_int for elem in types)
+
+
+def _is_grouped(problem: Problem, attribute: problem_scales.Scale | ZeroPoint) -> bool:
+    """Whether neighbours along an axis share an element, and not all of them."""
+    return any(1 < span < size for span, size in zip(problem.spans(attribute), problem.size(attribute.role)))
 
 
 def _check_steps(problem: Problem, knob: str, rule: str) -> None:

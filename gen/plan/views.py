@@ -19,20 +19,20 @@ from convgen.plan.blocks import Cuts, Index
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Contraction, Product, Tensor, along, dim_of, in_order, reordered
 from convgen.plan.directions import (
-    MATRICES,
     axes_of,
     batched,
     contractions_of,
     coordinates,
     forward_dims,
     grouped,
-    is_split,
     tensor_of,
 )
 from convgen.problem.conv import Conv
 from convgen.problem.conv import Direction as Dir
-from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.matmul import MATRICES, Matmul, Problem
+from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
+from convgen.problem.zero_points import ZeroPoint
 
 
 @lru_cache(maxsize=2**6)
@@ -68,21 +68,17 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
 _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 
 
-def beside(problem: Matmul, spec: TensorSpec, role: str, factor: View, cuts: Cuts) -> View:
-    """A tensor that is 1 long along dims of src or weights, or has one element for a group, by the axes of these, whose
-    dims are those of the product after `cuts`.
+def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
+    """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
+
+    `spec` is 1 long along dims of src or weights, or has an element for each position or each group.
     """
-    index = tuple(_of_groups(problem, t) for t in batched(spec, MATRICES[role]))
-    return Tensor(spec, index).cut(cuts).view(*factor.axes)
-
-
-def _of_groups(problem: Matmul, t: TensorDim) -> TensorDim:
-    """A coordinate as the number of its group, if it goes in groups."""
-    if t.size == 1:
-        return TensorDim(1, ())
-    ((name, _),) = t.terms
-    sizes = problem.groups.get(name, ())
-    return TensorDim(t.size, ((f"{name}g" if is_split(sizes) else name, 1),))
+    coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
+    index = (
+        grouped(problem, t, span) if size > 1 else TensorDim(1, ())
+        for t, span, size in zip(coordinates, problem.spans(attribute), spec.dims, strict=True)
+    )
+    return Tensor(spec, tuple(index)).cut(cuts).view(*factor.axes)
 
 
 def is_widened(problem: Problem, name: str) -> bool:
@@ -225,9 +221,12 @@ def is_along_k(problem: Problem, name: str, role: str) -> bool:
 def _operand_index(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
     """Its coordinates. Along a dim of which it has one position it is alike everywhere, or there alone if `exact`."""
     index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
+    dims = problem.tensor(name).dims
+    alike = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
     if isinstance(problem, Matmul):
-        index = tuple(grouped(problem, t) for t in index)
-    alike = (size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, problem.tensor(name).dims))
+        attribute = problem.attribute(name)
+        spans = problem.spans(attribute) if attribute else (1,) * len(dims)
+        index = tuple(grouped(problem, t, span) for t, span in zip(index, spans))
     return tuple(TensorDim(1, ()) if each else t for t, each in zip(index, alike))
 
 

@@ -37,10 +37,18 @@ def is_single(policy: str) -> bool:
     return policy in SINGLE or (policy.isdigit() and not int(policy))
 
 
-def dims(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
-    """The size of a tensor that differs along the dims of a mask: 1 along the others.
+def spans(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return how many neighbours along each dim of a tensor of `size` share one element: all along dims without a bit.
 
-    So many neighbours along each of the last dims as `groups` says have one element.
+    `groups` gives the sizes of groups along the last dims; the last group of a dim may be shorter.
     """
     each = (*(1 for _ in size[len(groups) :]), *groups)
-    return tuple(-(-extent // count) if mask >> n & 1 else 1 for n, (extent, count) in enumerate(zip(size, each)))
+    return tuple(
+        count if mask >> n & 1 else max(1, extent) for n, (extent, count) in enumerate(zip(size, each, strict=True))
+    )
+
+
+def dims(size: Sequence[int], mask: int, groups: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the size of a tensor with one element for each group of a tensor of `size` (see `spans`)."""
+    each = zip(size, spans(size, mask, groups), strict=True)
+    return tuple(-(-extent // span) if mask >> n & 1 else 1 for n, (extent, span) in enumerate(each))

@@ -8,12 +8,16 @@ from math import prod
 from typing import ClassVar
 
 from convgen.ir.caret import PointedError
+from convgen.ir.error import UserError
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import frozen
 from convgen.problem import grammar, masks, options
 from convgen.problem.conv import Conv
 from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
+
+#: role -> the names of the rows and columns of its matrices
+MATRICES = {"src": "mk", "wei": "kn", "dst": "mn"}
 
 _DIM_OF_K = {"src": -1, "wei": -2}
 
@@ -30,6 +34,11 @@ class Matmul(TensorProblem):
     src_batch: tuple[int, ...] = ()
     wei_batch: tuple[int, ...] = ()
     bias_mask: int = 0  #: bits of the dims of dst along which a bias differs
+
+    def __attrs_post_init__(self) -> None:
+        for name, size in (("m", self.m), ("k", self.k), ("n", self.n)):
+            if type(size) is not int or size < 0:
+                raise UserError(f"given {name}={size!r}, wanted a size, at Matmul(m, k, n)")
 
     @classmethod
     def parse(cls, desc: str, **arguments: str | int | bool) -> Matmul:
@@ -115,32 +124,41 @@ class Matmul(TensorProblem):
         bias = {"bia-dt": self.bias_type, "bia_mask": str(self.bias_mask)} if self.bias_type else {}
         return {**super().knob_texts, **bias}
 
+    @property
+    def acc_type(self) -> str:
+        """In which products are summed: f32 also of integers of which some have scales that differ along K."""
+        return "f32" if self._scales_along_k and super().acc_type == "s32" else super().acc_type
+
     @cached_property
+    def _scales_along_k(self) -> dict[str, Scale]:
+        """The scales of src and of weights, by role, that differ along K."""
+        factors = (scale for scale in self.scales if scale.role in _DIM_OF_K)
+        along = ((scale, _DIM_OF_K[scale.role]) for scale in factors)
+        return {s.role: s for s, dim in along if self.spans(s)[dim] < self.size(s.role)[dim]}
+
+    @property
     def scales_on_the_way(self) -> dict[str, Scale]:
-        """The scales of src and of weights, by role, that differ along K: sums cannot be multiplied by them."""
-        tensors = [s for s in self.scales if s.role in _DIM_OF_K and not s.is_single and self.acc_type == "f32"]
-        return {s.role: s for s in tensors if self.tensor(s.name).dims[_DIM_OF_K[s.role]] > 1}
+        """The scales of src and of weights, by role, by which factors are multiplied: sums cannot be."""
+        return self._scales_along_k if self.acc_type == "f32" else {}
 
     @property
     def dequantises(self) -> bool:
-        """Whether factors become floats, by a zero point of weights or scales, before they are multiplied by floats."""
+        """Whether factors become floats, by a zero point of weights or scales, before they are multiplied."""
         return self.acc_type == "f32" and (self.zero_point("wei") is not None or bool(self.scales_on_the_way))
-
-    def beside(self, role: str) -> tuple[str, ...]:
-        """The names of the tensors by which src or weights become floats: of zero points, then of scales."""
-        point, scale = self.zero_point(role), self.scales_on_the_way.get(role)
-        names = [point.name] if point and not point.is_known else []
-        return (*names, scale.name) if scale else tuple(names)
 
     @cached_property
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """How many neighbours along m, n and k share a zero point or a scale; 0 where they are not always as many."""
-        found: dict[str, list[int]] = {"m": [], "n": [], "k": []}
-        for role, letters in (("src", "mk"), ("wei", "kn")) if self.dequantises else ():
-            for dims in (self.tensor(name).dims for name in self.beside(role)):
-                for letter, count, size in zip(letters, dims[-2:], self.size(role)[-2:]):
-                    found[letter] += [size // count if size % count == 0 else 0] if count > 1 else []
-        return {letter: tuple(dict.fromkeys(sizes)) for letter, sizes in found.items()}
+        """Return the sizes of the groups along m, n and k in which neighbours share a scale or a zero point.
+
+        They are those of the attributes, the least first, whether they divide the axis or not; a group of one, or of
+        all, is none.
+        """
+        sizes: dict[str, list[int]] = {"m": [], "n": [], "k": []}
+        for attribute in self.attributes:
+            sides = MATRICES[attribute.role], self.spans(attribute)[-2:], self.size(attribute.role)[-2:]
+            for letter, span, size in zip(*sides, strict=True):
+                sizes[letter] += [span] if 1 < span < size else []
+        return {letter: tuple(sorted({*own})) for letter, own in sizes.items()}
 
     @property
     def is_empty(self) -> bool:

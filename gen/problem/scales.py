@@ -58,11 +58,6 @@ class Scale:
         """Those of the tensor, for what is scaled."""
         return masks.dims(size, mask, self.groups)
 
-    def is_grouped(self, size: tuple[int, ...]) -> bool:
-        """Whether neighbours have one scale along a dim of `size`, and not all."""
-        each = zip(size[len(size) - len(self.groups) :], self.groups)
-        return any(1 < count < extent for extent, count in each)
-
 
 def read(text: str) -> tuple[Scale, ...]:
     """The scales of a text that `attributes.scales` took; a scale of 1 is none, and the last of a tensor counts."""

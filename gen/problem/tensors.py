@@ -170,19 +170,38 @@ class TensorProblem(ABC):
         shifts = (TensorSpec(p.name, _dense(self.point_dims(p)), p.dtype) for p in points)
         return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors(), *shifts)}
 
-    def zero_point(self, argument: str) -> ZeroPoint | None:
+    def zero_point(self, role: str) -> ZeroPoint | None:
         """That of src, wei or dst, if it has one other than zero."""
-        return next((point for point in self.zero_points if point.argument == argument), None)
+        return next((point for point in self.zero_points if point.role == role), None)
 
     def point_dims(self, point: ZeroPoint) -> tuple[int, ...]:
         """The logical size of a tensor of zero points: that of its argument, 1 along dims where they are the same."""
-        size = self.size(point.argument)
-        return point.dims(size, masks.bits(point.policy, len(size), self.policies(point.argument)))
+        return point.dims(self.size(point.role), self._bits(point.role, point.mask))
+
+    def spans(self, attribute: Scale | ZeroPoint) -> tuple[int, ...]:
+        """Return how many neighbours along each dim of src, wei or dst share one scale or zero point.
+
+        Along an axis that they do not divide, the last group is shorter.
+        """
+        bits = self._bits(attribute.role, attribute.mask)
+        return masks.spans(self.size(attribute.role), bits, attribute.groups)
+
+    def attribute(self, name: str) -> Scale | ZeroPoint | None:
+        """Return the scale or the zero point whose tensor has this name, None for other tensors."""
+        return next((each for each in self.attributes if each.name == name), None)
+
+    @property
+    def attributes(self) -> tuple[Scale | ZeroPoint, ...]:
+        """The scales, then the zero points."""
+        return *self.scales, *self.zero_points
+
+    def _bits(self, role: str, mask: str) -> int:
+        """The bits of a mask, or of a policy, over the dims of src, wei or dst."""
+        return masks.bits(mask, len(self.size(role)), self.policies(role))
 
     def _scale_tensors(self) -> Iterator[TensorSpec]:
         for scale in self.scales:
-            size = self.size(scale.role)
-            dims = scale.dims(size, masks.bits(scale.mask, len(size), self.policies(scale.role)))
+            dims = scale.dims(self.size(scale.role), self._bits(scale.role, scale.mask))
             if not scale.is_single:
                 yield TensorSpec(scale.name, _dense(dims), scale.dtype)
 

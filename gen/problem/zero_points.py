@@ -11,10 +11,10 @@ _TYPES = ("s32", "s8", "u8", "s4", "u4")
 
 @frozen
 class ZeroPoint:
-    """That of one argument: a value that is known, or a tensor that differs along the dims that a policy names."""
+    """That of src, wei or dst, its `role`: a value that is known, or a tensor that differs along the dims of a mask."""
 
-    argument: str
-    policy: str
+    role: str
+    mask: str
     value: int | None = None
     dtype: str = "s32"
     groups: tuple[int, ...] = ()  #: neighbours along each of the last dims that have one
@@ -26,7 +26,7 @@ class ZeroPoint:
     @property
     def name(self) -> str:
         """Of the tensor."""
-        return f"{self.argument}_zero_points"
+        return f"{self.role}_zero_points"
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Those of the tensor, for what it is the zero of."""
@@ -36,23 +36,20 @@ class ZeroPoint:
         value = [] if self.value is None else [str(self.value)]
         groups = "x".join(map(str, self.groups))
         dtype = [self.dtype] if groups or self.dtype != "s32" else []
-        return ":".join([self.argument, self.policy, *value, *dtype, *([groups] if groups else [])])
+        return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
 
 def read(text: str) -> tuple[ZeroPoint, ...]:
     """The zero points of a text that `attributes.zero_points` took and that is not `refused`; zeros change nothing."""
     found = (_read(entry) for entry in attributes.split_entries(text))
-    by_argument = {point.argument: point for point in found if point.value != 0}
-    return tuple(by_argument[name] for name in _ARGUMENTS if name in by_argument)
+    by_role = {point.role: point for point in found if point.value != 0}
+    return tuple(by_role[name] for name in _ARGUMENTS if name in by_role)
 
 
 def refused(text: str) -> str:
     """By which rule a text is refused, if it is."""
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
-        groups = fields[masks.is_single(policy) + 1 :]
-        if any(groups) and argument != "wei":
-            return "zero-points-groups"
         dtype, _ = attributes.typed(fields[masks.is_single(policy) :])
         if attributes.role(argument) not in _ARGUMENTS or (dtype or "s32") not in _TYPES or policy in masks.DYNAMIC:
             return "zero-points"

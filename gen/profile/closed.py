@@ -159,7 +159,7 @@ class Terms:
     """The constants of kernels of one maker on one chip."""
 
     start: float = _term("ticks", 1e-3, 1e5, 5.0, "of a launch, beside its workgroups")
-    matrix: float = _term("1", 0.9, 1.3, 1.0, "matrix clocks beside those at the peak rate")
+    matrix: float = _term("1", 1.0, 1.3, 1.0, "matrix clocks beside those at the peak rate")
     serial: float = _term("clocks", 1.0, 3000.0, 300.0, "of an iteration, in which its workgroup waits for loads")
     far: float = _term("clocks", 1.0, 6000.0, 500.0, "more of one all operands of which come from memory")
     operands: float = _term("bytes/clock", 8.0, 64.0, 30.0, "rate at which operands reach a unit")

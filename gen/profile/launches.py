@@ -121,6 +121,7 @@ class Times:
 
     chip: Chip
     launches: tuple[LaunchTime, ...]
+    macs: int = 0  #: multiply-accumulates of the problem; 0 where it is not known
 
     @property
     def total(self) -> float:
@@ -147,7 +148,8 @@ def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENC
         timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
         for request in given.requests
     ]
-    return Times(found, tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles)))
+    times = tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles))
+    return Times(found, times, given.macs)
 
 
 def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:

@@ -71,6 +71,7 @@ class Code:
     stages: Mapping[str, float]
     tiles: OutputTiles | None = None
     listings: Mapping[str, str] = attrs.field(factory=dict)
+    remarks: tuple[str, ...] = ()  #: what is worth knowing of the kernels: products that lanes compute
 
     @property
     def keeps_padding_out(self) -> bool:
@@ -91,4 +92,5 @@ class Code:
             lines.append(f"          {self.kernels[launch.kernel]}")
         size = "not assembled" if self.object is None else f"object of {len(self.object)} bytes"
         lines.append(f"  code    {self.asm.count(chr(10))} lines of assembly, {size}")
+        lines += [f"  remark  {remark}" for remark in self.remarks]
         return "\n".join(lines)

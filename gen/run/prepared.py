@@ -24,6 +24,7 @@ class Prepared:
     content: bytes
     requests: tuple[LaunchRequest, ...]
     buffers: Callable[[], Mapping[str, Any]]  #: new ones each time
+    macs: int = 0  #: multiply-accumulates that the problem asks for; 0 where nobody says which problem it is
 
 
 def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
@@ -39,10 +40,12 @@ def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prep
     """The launches of a record and its code object. Raises UserError where there are none."""
     if content is None or not record.launches:
         raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
-    drawn = {} if record.problem is None else reference.fills(parse_problem(record.problem), 0)
+    problem = None if record.problem is None else parse_problem(record.problem)
+    drawn = {} if problem is None else reference.fills(problem, 0)
     sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
     inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
-    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs))
+    macs = 0 if problem is None else problem.macs
+    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs), macs)
 
 
 def of_object(

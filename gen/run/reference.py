@@ -200,7 +200,15 @@ def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indice
     """
     tensor, role = inputs[name], name.removesuffix("_scales").removesuffix("_zero_points")
     own = index[1:2] if name == "bia" and isinstance(problem, Conv) else _coordinates(problem, role, index)
-    return np.asarray(tensor[tuple(at if size > 1 else 0 * at for at, size in zip(own, tensor.shape))])
+    groups = _groups_of(problem, name, len(tensor.shape))
+    return np.asarray(tensor[tuple(at // n if size > 1 else 0 * at for at, n, size in zip(own, groups, tensor.shape))])
+
+
+def _groups_of(problem: Problem, name: str, rank: int) -> tuple[int, ...]:
+    """Return how many neighbours along each dim share an element of a tensor, as its attribute says, else 1."""
+    attribute = problem.attribute(name)
+    groups = attribute.groups if attribute else ()
+    return (*(1 for _ in range(rank - len(groups))), *groups)
 
 
 def _coordinates(problem: Problem, role: str, index: Sequence[Indices]) -> Sequence[Indices]:
@@ -277,9 +285,9 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
         return inputs[role]
     found = np.asarray(inputs[role]).astype(np.float32)
     if point is not None:
-        found = found - (_repeated(inputs[point.name], found.shape) if point.value is None else point.value)
+        found = found - (_repeated(problem, inputs, point.name, found.shape) if point.value is None else point.value)
     if scale is not None:
-        found = found * _repeated(inputs[scale.name], found.shape)
+        found = found * _repeated(problem, inputs, scale.name, found.shape)
     given = [types.scalar(name) for name in (problem.src_type, problem.wei_type)]
     wide = [types.SCALARS[name] for name in (problem.fpmath, problem.src_type, "f32") if name in ("f16", "bf16", "f32")]
     to = next(t for t in wide if all(t.holds(each) for each in given))
@@ -287,11 +295,13 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
     return rounded
 
 
-def _repeated(tensor: Tensor, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """A tensor of which neighbours share elements, as long as a shape."""
-    found = np.asarray(tensor).astype(np.float32)
-    for axis, size in enumerate(shape):
-        found = np.repeat(found, size // found.shape[axis], axis)
+def _repeated(
+    problem: Problem, inputs: Mapping[str, Tensor], name: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.float32]:
+    """A tensor of scales or zero points with an element for each position of a factor of that shape."""
+    found = np.asarray(inputs[name]).astype(np.float32)
+    for axis, (size, group) in enumerate(zip(shape, _groups_of(problem, name, len(shape)), strict=True)):
+        found = found.take(np.arange(size) // group if found.shape[axis] > 1 else np.zeros(size, np.int64), axis)
     return found
 
 

@@ -14,6 +14,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
@@ -268,12 +269,36 @@ class _Emitter:
 
     def _product(self, value: Product) -> Expr:
         k, op = self.k, self.layouts.tiles[value]
-        acc = self._as(value.acc, self.layouts.of[value]) if value.acc else None
+        acc = self._as(value.acc, self.layouts.of[value]) if value.acc is not None else None
         if isinstance(op, FmaTile):
             a, b = (self._factor(v, f, value.elem) for v, f in ((value.a, op.a), (value.b, op.b)))
             return _unnamed(multiplied(k, op, a, b, acc))
+        sums = zeros(op.acc_type) if acc is None else acc
+        if self.options.by_steps and op.steps > 1:
+            return self._product_by_steps(value, op, sums)
         right, left = self._as(value.b, Spread(op.a, (1, 0))), self._as(value.a, Spread(op.b, (0, 1)))
-        return k.mma("product", op, zeros(op.acc_type) if acc is None else acc, right, left)
+        return k.mma("product", op, sums, right, left)
+
+    def _product_by_steps(self, value: Product, op: MmaTile, sums: Expr) -> Expr:
+        """A product whose factors are read from shared memory one step along K after the other."""
+        step = evolve(op, steps=1)
+        right, left = ((value.b, Spread(op.a, (1, 0)), step.a), (value.a, Spread(op.b, (0, 1)), step.b))
+        for n in range(op.steps):
+            a, b = (self._step(*factor, n, op) for factor in (right, left))
+            sums = self.k.mma("product", step, sums, a, b)
+        return sums
+
+    def _step(self, factor: Value, whole: Spread, layout: Fragment, n: int, op: MmaTile) -> Expr:
+        """What one step along K takes of a factor: read for it, or part of the registers that hold the factor."""
+        if factor in self.waiting and isinstance(factor, Load) and self.layouts.of[factor] == whole:
+            tile, name = self.shared[factor].tile, factor.tile.tensor.name
+            assert tile is not None
+            return self.k.load_part(f"{name}_frag", tile, layout, (0, n * op.atom.k), "fragment", name)
+        held, each = self._as(factor, whole), layout.registers * op.steps
+        count = (op.atom.a if layout.dims == op.a.dims else op.atom.b).registers
+        parts = tuple(Slice(held, at + n * count, count) for at in range(0, whole.layout.registers, op.steps * count))
+        del each
+        return Pack(vector(held.type.elem, layout.registers), parts)
 
     def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
         """A factor as lanes multiply it: converted while each element is in one lane, then brought to all."""
@@ -285,7 +310,7 @@ class _Emitter:
     def _gathered(self, value: Gather, held: VectorType) -> Expr:
         k, layout, memory = self.k, self.layouts.of[value].layout, self.places.memory[value.tensor.name]
         numbers = self._like(value.indices, value)
-        there = inside(k, memory, numbers, self._like(value.mask, value) if value.mask else None)
+        there = inside(k, memory, numbers, self._like(value.mask, value) if value.mask is not None else None)
         found = k.load_at(f"{memory.name}_at", memory, numbers, layout, there, "load")
         other = Splat(held, const(value.other, value.elem))
         return k.let("gathered", select(there, found, other)) if value.other else found
@@ -370,7 +395,7 @@ class _Emitter:
     def _scatter(self, said: Scatter) -> None:
         k, layout, memory = self.k, self.layouts.of[said.value].layout, self.places.memory[said.tensor.name]
         numbers, value = self._like(said.indices, said.value), self._value(said.value)
-        there = inside(k, memory, numbers, self._like(said.mask, said.value) if said.mask else None)
+        there = inside(k, memory, numbers, self._like(said.mask, said.value) if said.mask is not None else None)
         if said.op:
             value = once(k, value, layout, said.op)
             k.atomic_at(said.op, memory, numbers, value, layout, there, "store")

@@ -144,7 +144,7 @@ KINDS: dict[str, Kind] = {
     "tensor": Kind(r"\w+", lambda what, _: str(what.name), lambda text, scope: scope.tensor(text)),
     "mask": Kind(
         r"(?: if %\w+)?",
-        lambda what, names: f" if {names.name(what)}" if what else "",
+        lambda what, names: f" if {names.name(what)}" if what is not None else "",
         lambda text, scope: scope.value(text[4:]) if text else None,
     ),
     "other": Kind(
@@ -155,7 +155,7 @@ KINDS: dict[str, Kind] = {
     "maps": Kind(MAPS, lambda what, _: f" {{{what}}}" if what else "", _maps),
     "more": Kind(
         r"(?:, %\w+)?",
-        lambda what, names: f", {names.name(what)}" if what else "",
+        lambda what, names: f", {names.name(what)}" if what is not None else "",
         lambda text, scope: scope.value(text[2:]) if text else None,
     ),
     "transpose": _flag("transpose"),

@@ -69,6 +69,7 @@ class Options:
     slots: int | None = None  #: buffers in shared memory of what products share; None: as many as fit, two at most
     mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; the target's first that fits if nothing is said
     acc: str = ""  #: "v" or "a", see docs/config.md; by the count of accumulators if nothing is said
+    by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
 
 
 def statements(said: list[Said]) -> Iterator[Said]:
@@ -225,7 +226,9 @@ class Layouts:
                 continue
             held = tile.d.registers * atom.acc.bytes // 4
             many = self.facts.accumulators and held > _MOST_IN_VECTORS
-            return evolve(tile, separate_accumulators=(self.options.acc or ("a" if many else "v")) == "a")
+            pack = 1 if self.options.by_steps else tile.pack
+            separate = (self.options.acc or ("a" if many else "v")) == "a"
+            return evolve(tile, pack=pack, separate_accumulators=separate)
         if not self.options.mma:
             return None
         given = f"given tile_mma of {m}x{k} by {k}x{n} on {sized(self.options.subgroups)} subgroups"
@@ -280,7 +283,7 @@ def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
                 yield from ((each.args[0], v) for v in each.args[1:])
                 if isinstance(each, Gather):
                     yield each, each.indices
-            case Product() if each.acc:
+            case Product() if each.acc is not None:
                 yield each, each.acc
             case Loop():
                 yield from ((first, last) for _, first, last in each.carried if first.shape == last.shape)

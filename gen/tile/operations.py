@@ -14,6 +14,7 @@ from convgen.ir.simplify.extents import least, rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import scalar
 from convgen.tile.maps import Pairs, maps
+from convgen.tile.source import called
 from convgen.tile.tensors import Index, Tensor, Tile, elem_of, sized
 from convgen.tile.trace import (
     REDUCTIONS,
@@ -69,6 +70,7 @@ def init_tile(
     Raises UserError unless both have the tensor's rank, and the maps divide the block (docs/layouts.md).
     """
     current("init_tile")
+    _expect("init_tile", tensor, Tensor, "init_tile(tensor, offsets, shape)")
     rank = len(tensor.shape)
     sizes = {n: size for n, size in enumerate(shape) if size is not None}
     _check_block("init_tile", sizes.values())
@@ -96,8 +98,13 @@ def load_tile(
 ) -> Value:
     """The tile's elements, or its transpose; zero where it reaches outside the tensor.
 
+    Raises UserError where all of it is outside.
+
     The maps are those of the tile before it is transposed, instead of what `init_tile` was given.
     """
+    current("load_tile")
+    _expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
+    _check_inside("load_tile", tile)
     shape = tile.shape[::-1] if transpose else tile.shape
     given = maps(f"load_tile of {tile.tensor.name}", tile.shape, wg_map, sg_map) or tile.maps
     value: Value = say("load_tile", Load(shape=shape, elem=tile.tensor.elem, tile=tile, turned=transpose, maps=given))
@@ -124,6 +131,9 @@ def store_tile(value: Value, tile: Tile) -> None:
 
 def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
     """A block goes to a tile, or is combined with it by `op`. Raises UserError unless shape, type and maps agree."""
+    _expect(operation, tile, Tile, "store_tile(block, tile)")
+    _expect(operation, value, Value, "store_tile(block, tile)")
+    _check_inside(operation, tile)
     if value.shape != tile.shape or value.elem is not tile.tensor.elem:
         given = f"given {sized(value.shape)} of {value.elem}, wanted {sized(tile.shape)} of {tile.tensor.elem}"
         raise UserError(f"{given}, at {operation} to {tile.tensor.name}")
@@ -152,8 +162,10 @@ def transpose(value: Value) -> Value:
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
-    """A block with every element the same."""
+    """A block with every element the same. Raises UserError for a value that is no number."""
     _check_block("full", shape)
+    if not isinstance(value, int | float):
+        raise UserError(f"given the value {value!r}, wanted a number, at full")
     made: Value = say("full", Full(shape=tuple(shape), elem=elem_of(dtype, "full"), value=value))
     return made
 
@@ -178,15 +190,17 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
     By matrix instructions where the target has one that fits, else by lanes. Raises UserError unless shapes fit, and
     types, which are all of integers or all of floats.
     """
+    for factor in (a, b, *([] if acc is None else [acc])):
+        _expect("tile_mma", factor, Value, "tile_mma(a, b, acc)")
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise UserError(f"given a {sized(a.shape)} and b {sized(b.shape)}, wanted MxK and KxN, at tile_mma")
     shape = (a.shape[0], b.shape[1])
     if acc is not None and acc.shape != shape:
         raise UserError(f"given acc {sized(acc.shape)}, wanted {sized(shape)}, at tile_mma")
-    if len({v.elem.is_int for v in (a, b, *([acc] if acc else []))}) > 1:
-        given = f"given {a.elem} by {b.elem}" + (f" into {acc.elem}" if acc else "")
+    if len({v.elem.is_int for v in (a, b, *([] if acc is None else [acc]))}) > 1:
+        given = f"given {a.elem} by {b.elem}" + ("" if acc is None else f" into {acc.elem}")
         raise UserError(f"{given}, wanted all of integers or all of floats, at tile_mma")
-    elem = acc.elem if acc else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
+    elem = acc.elem if acc is not None else scalar("s32" if a.elem.is_int else "f64" if a.elem.name == "f64" else "f32")
     value: Value = say("tile_mma", Product(shape=shape, elem=elem, a=a, b=b, acc=acc))
     return value
 
@@ -196,6 +210,7 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
     In which order floats are added docs/ir.md says. Raises UserError for another operation or axis.
     """
+    _expect("reduce", value, Value, 'reduce("sum", block, axis)')
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
         given, wanted = f"given reduce {kind!r} along {axis}", f"one of {', '.join(REDUCTIONS)} along an axis"
         raise UserError(f"{given}, wanted {wanted} of {sized(value.shape)}")
@@ -209,6 +224,7 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
     """The elements as another type: floats round to nearest even; see docs/ir.md."""
+    _expect("convert", value, Value, 'convert(block, "f16")')
     made: Value = say(
         "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
     )
@@ -253,6 +269,8 @@ def equal(a: Value, b: Value | float | Expr) -> Value:
 
 def where(cond: Value, a: Value, b: Value) -> Value:
     """`a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
+    for operand in (cond, a, b):
+        _expect("where", operand, Value, "where(condition, a, tile.full((1, 1), number))")
     if cond.elem is not scalar("bool") or a.elem is not b.elem:
         raise UserError(f"given {cond.elem}, {a.elem} and {b.elem}, wanted bool and twice the same type, at where")
     return applied("where", cond, a, b)
@@ -277,6 +295,9 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     iteration to the next. Raises UserError for what cannot be.
     """
     trace = current("range")
+    for bound in (begin, end, step):
+        if not isinstance(bound, int | Expr):
+            raise UserError(f"given the bound {bound!r}, wanted integers, or scalars of the kernel, at tile.range")
     known = isinstance(begin, int) and isinstance(end, int)
     if step < 1 or (known and end < begin):
         raise UserError(
@@ -291,6 +312,25 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     yield plus(times(loop.var, step), begin)
     trace.suites.pop()  # left by a break it stays, which the kernel notices when it ends
     _carry(loop, before, _named(frame))
+
+
+def _check_inside(operation: str, tile: Tile) -> None:
+    """UserError for a tile at offsets known by now of which no element is in the tensor."""
+    block = dict(zip(tile.kept, tile.shape))
+    for n, (offset, size) in enumerate(zip(tile.offsets, tile.tensor.most)):
+        if isinstance(offset, int) and not -block.get(n, 1) < offset < size:
+            given = f"given a block of {block.get(n, 1)} at {offset} along dim {n} of {tile.tensor.name}"
+            wanted = f"wanted an offset below {size}" if offset >= 0 else "wanted some of it in the tensor"
+            raise UserError(f"{given}, {wanted}, at {operation}")
+
+
+def _expect(operation: str, given: object, kind: type, example: str) -> None:
+    """UserError for an argument of another kind."""
+    if not isinstance(given, kind):
+        names = {Value: "a block", Tile: "a tile", Tensor: "a tensor"}
+        told = next((f"{name} ({called(given, '')})" for k, name in names.items() if isinstance(given, k)), None)
+        told = told.replace(" ()", "") if told else f"an argument of type {type(given).__name__}"
+        raise UserError(f"given {told}, wanted {names[kind]}, as in {example}, at {operation}")
 
 
 def _check_block(operation: str, shape: Iterable[object]) -> None:
@@ -330,6 +370,18 @@ def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value |
         if last is first or last is None:
             continue
         if isinstance(first, Value) and isinstance(last, Value):
+            _check_carried(name, first, last)
             loop.carried.append((name, first, last))
         elif isinstance(first, Tile) and isinstance(last, Tile):
             loop.moved.append((name, first, last))
+
+
+def _check_carried(name: str, first: Value, last: Value) -> None:
+    """UserError where a loop leaves a name with a block of another shape or type than it found there."""
+    if (first.shape, first.elem) == (last.shape, last.elem):
+        return
+    at = current("range").lines.get(last)
+    given = f"given {name} as {sized(last.shape)} of {last.elem} behind the loop's body" + (f" ({at})" if at else "")
+    other = f"wanted {sized(first.shape)} of {first.elem} as before it"
+    mend = f": {name} = tile.convert({name}, {first.elem.name!r}), or another name" if first.shape == last.shape else ""
+    raise UserError(f"{given}, {other}{mend}, at tile.range")

@@ -31,7 +31,7 @@ def elem_of(dtype: str, where: str) -> Type:
     """The type of elements of that name. Raises UserError, naming the place, where there is none."""
     try:
         return scalar(dtype)
-    except KeyError:
+    except (KeyError, TypeError):
         raise UserError(f"given the type {dtype!r}, wanted one such as f16 or s8, at {where}") from None
 
 
@@ -49,6 +49,13 @@ class Tensor:
     name: str = ""
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.shape, tuple) or not self.shape:
+            raise UserError(f"given the shape {self.shape!r}, wanted a tuple of sizes, at a tensor")
+        for size in self.shape:
+            if not isinstance(size, Size) and (type(size) is not int or size < 1):
+                raise UserError(f"given the size {size!r} of {self.shape!r}, wanted integers from 1, at a tensor")
+        if not isinstance(self.dtype, str):
+            raise UserError(f"given the type {self.dtype!r}, wanted the name of one such as 'f16', at a tensor")
         if self.elem.bits < 8:
             raise UserError(f"given the type {self.dtype!r}, wanted one of whole bytes, at a tensor")
         _ = self.layout, self.strides

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import attrs
+import numpy as np
 
 from convgen.ir import expr as ir
 from convgen.ir import floats, functions
@@ -23,6 +24,7 @@ from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
 from convgen.tile.maps import Maps
+from convgen.tile.source import Line, called, line
 from convgen.tile.tensors import Shape, Tensor, Tile, common_shape
 
 
@@ -77,6 +79,90 @@ class Value:
     def __rmul__(self, other: float) -> Value:
         return applied("mul", other, self)
 
+    # ------------------------------------------------------------ what Python has and blocks do not
+
+    @property
+    def dtype(self) -> str:
+        """The type of the elements, by name."""
+        return self.elem.name
+
+    def _refused(self, given: str, wanted: str) -> UserError:
+        name = called(self)
+        return UserError(f"given {given}, wanted {wanted}".replace("{}", name))
+
+    def __abs__(self) -> Value:
+        return applied("abs", self)
+
+    def __truediv__(self, other: object) -> Value:
+        raise self._refused("{} / ...", "tile.divide({}, ...), or {} * (1 / number)")
+
+    def __rtruediv__(self, other: object) -> Value:
+        raise self._refused("... / {}", "tile.divide(tile.full({}.shape, ...), {}) or tile.reciprocal({})")
+
+    def __floordiv__(self, other: object) -> Value:
+        raise self._refused("{} // ...", "{} >> bits for a power of two: integers are not divided")
+
+    def __mod__(self, other: object) -> Value:
+        raise self._refused("{} % ...", "{} & (2**bits - 1) for a power of two: integers are not divided")
+
+    def __pow__(self, other: object) -> Value:
+        raise self._refused("{} ** ...", "{} * {}, tile.sqrt({}) or tile.exp2(tile.log2({}) * ...)")
+
+    def __matmul__(self, other: object) -> Value:
+        raise self._refused("{} @ ...", "tile.tile_mma({}, ...)")
+
+    __rmatmul__ = __matmul__
+
+    def __lt__(self, other: object) -> Value:
+        raise self._refused("{} < ...", "tile.less({}, ...)")
+
+    def __gt__(self, other: object) -> Value:
+        raise self._refused("{} > ...", "tile.less(..., {}), the operands in the other order")
+
+    def __le__(self, other: object) -> Value:
+        raise self._refused("{} <= ...", "~tile.less(..., {}), the operands in the other order")
+
+    def __ge__(self, other: object) -> Value:
+        raise self._refused("{} >= ...", "~tile.less({}, ...)")
+
+    def __getitem__(self, key: object) -> Value:
+        raise self._refused("{}[...]", "a tile of the part, by tile.init_tile, and tile.load_tile of it")
+
+    def __setitem__(self, key: object, to: object) -> None:
+        raise self._refused("{}[...] = ...", "{} = tile.where(condition, ..., {})")
+
+    def __iter__(self) -> Iterator[Value]:
+        raise self._refused("a loop over {}", "operations on the whole block, such as tile.reduce")
+
+    def __len__(self) -> int:
+        raise self._refused("len({})", "{}.shape[0]")
+
+    def __bool__(self) -> bool:
+        raise self._refused("{} as a Python condition", "tile.where({}, a, b): elements are known on the GPU only")
+
+    def __float__(self) -> float:
+        raise self._refused("{} as a Python number", "blocks throughout: elements are known on the GPU only")
+
+    __int__ = __index__ = __float__
+
+    def __array__(self, *arguments: object, **named: object) -> Any:
+        raise self._refused("{} as an array of numpy", "functions of convgen.tile: elements are known on the GPU only")
+
+    def __array_ufunc__(self, function: Any, *arguments: Any, **named: object) -> Any:
+        numbers = all(isinstance(a, Value) or np.ndim(a) == 0 for a in arguments[1:])
+        if (same := _PYTHON.get(function.__name__)) is not None and numbers and not named:
+            return same(*(a if isinstance(a, Value) else float(a) for a in arguments[1:]))
+        name = {"absolute": "abs", "maximum": "max", "minimum": "min", "true_divide": "divide"}.get(
+            function.__name__, function.__name__
+        )
+        known = name in ELEMENTWISE and name not in ("add", "sub", "mul")
+        wanted = (
+            f"tile.{name}({{}}{', ...' * (len(arguments) > 2)})"
+            if known
+            else "functions of convgen.tile, and + - * on blocks"
+        )
+        raise self._refused(f"numpy's {function.__name__} of {{}}", wanted)
+
 
 @frozen(eq=False, kw_only=True)
 class Load(Value):
@@ -107,7 +193,7 @@ class Gather(Value):
 
     @property
     def args(self) -> tuple[Value, ...]:
-        return (self.indices, *([self.mask] if self.mask else []))
+        return (self.indices, *([] if self.mask is None else [self.mask]))
 
 
 @frozen(eq=False, kw_only=True)
@@ -175,6 +261,8 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt),
     **functions.LIBRARY,
 }  # fmt: skip
+#: ufuncs that numbers of numpy call for operators with a block.
+_PYTHON: dict[str, Callable[..., Value]] = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
 CONDITIONS = ("less", "equal")  #: functions that give bools
 
 #: name of a reduction -> the operation of the IR
@@ -229,7 +317,7 @@ class Product(Value):
 
     @property
     def args(self) -> tuple[Value, ...]:
-        return (self.a, self.b, *([self.acc] if self.acc else []))
+        return (self.a, self.b, *([] if self.acc is None else [self.acc]))
 
 
 @frozen(eq=False)
@@ -263,7 +351,7 @@ class Scatter:
 
     @property
     def args(self) -> tuple[Value, ...]:
-        return (self.value, self.indices, *([self.mask] if self.mask else []))
+        return (self.value, self.indices, *([] if self.mask is None else [self.mask]))
 
 
 @frozen(eq=False)
@@ -305,7 +393,7 @@ class Trace:
     grid: Grid | None = None
     suites: list[list[Said]] = attrs.field(factory=list)
     ids: int = 0
-
+    lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: where each value and statement was said
     scalars: dict[str, Var] = attrs.field(factory=dict)
 
     def var(self, name: str) -> Var:
@@ -341,13 +429,19 @@ def tracing() -> Iterator[Trace]:
 
 def say(operation: str, said: Any) -> Any:
     """Append a value or statement to the suite that is being traced."""
-    current(operation).suites[-1].append(said)
+    trace = current(operation)
+    trace.suites[-1].append(said)
+    trace.lines[said] = line()
     return said
 
 
 def applied(name: str, *operands: Value | float | Expr) -> Value:
     """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
     values = [v for v in operands if isinstance(v, Value)]
+    for other in operands:
+        if not isinstance(other, Value | Expr | int | float):
+            given = f"given an operand of type {type(other).__name__}"
+            raise UserError(f"{given}, wanted blocks, numbers and scalars of the kernel, at {name}")
     typed = values[1:] if name == "where" else values
     elems = list(dict.fromkeys(v.elem.name for v in typed))
     if len(elems) != 1:

@@ -15,7 +15,9 @@ from convgen.ir.node import CLASSES
 from convgen.ir.types import s32
 from tests import samples
 
-MESSAGES = [c for c in CLASSES.values() if issubclass(c, s.Stmt) and (c.level == "message" or c is s.Ticket)]
+MESSAGES = [
+    c for c in CLASSES.values() if issubclass(c, s.Stmt) and (c.level == "message" or c in (s.Ticket, s.Acquire))
+]
 
 
 def taken(target: str) -> set[type[s.Stmt]]:

@@ -78,6 +78,7 @@ class Target:
     text_suffix: str = ".s"
     object_suffix: str = ".hsaco"
     assembler: str = "any will do"
+    open_defects: tuple[str, ...] = ()
     spoil: Callable[[Memory], None] = lambda memory: None
     findings: tuple[Finding, ...] = ()
     executed: list[LaunchRequest] = attrs.Factory(list)

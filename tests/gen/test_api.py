@@ -90,3 +90,11 @@ def test_what_is_no_array(code: Code) -> None:
         cg.simulate(code, src=[[1], [2, 3]], wei=[])
     with pytest.raises(cg.UserError, match=r"^given arrays src 2, wanted src 1x2x2x2, wei 2x2x1x1$"):
         cg.simulate(code, src=[1, 2])
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "nonsense"])
+def test_a_program_is_compiled_for_the_target_that_it_was_built_for(target: str) -> None:
+    program = cg.build(cg.Matmul.parse("16x16:16x16", dt="f16"), target="gfx942")
+    with pytest.raises(cg.UserError, match="gfx90a and a program built for gfx942" if target == "gfx90a" else target):
+        cg.compile(program, target=target)
+    assert cg.compile(program, target="gfx942").target == "gfx942"

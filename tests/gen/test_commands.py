@@ -77,8 +77,24 @@ def test_passes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_targets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = output(capsys, "targets")[0].splitlines()
+    header, *lines = output(capsys, "targets")[0].splitlines()
+    assert header.split()[0] == "target"
     assert [line.split()[0] for line in lines] == ["gfx90a", "gfx942", "gfx950", "xehpg", "xehpc", "xe2"]
+    assert "mi300x" in lines[1]
+    listed = json.loads(output(capsys, "targets", "--json")[0])
+    assert [each["target"] for each in listed] == [line.split()[0] for line in lines]
+    assert "pvc" in listed[4]["products"]
+
+
+def test_matrix_instructions_of_a_target_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    header, *lines = output(capsys, "targets", "gfx942")[0].splitlines()
+    assert header.split() == ["mma", "instruction", "a", "b", "sums", "clocks"]
+    assert ["32x32x8", "v_mfma_f32_32x32x8_f16", "f16", "f16", "f32", "32"] in [line.split() for line in lines]
+
+
+def test_a_product_is_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    said = output(capsys, *CONV, "--target", "MI300X", code=2)[1]
+    assert "given target 'MI300X', which runs code for gfx942, wanted one of" in said
 
 
 # watching
@@ -209,7 +225,8 @@ def test_a_profile_of_launches(capsys: pytest.CaptureFixture[str]) -> None:
     text, err = output(capsys, "profile", "k.launch.json", "--timeline", "t.json")
     assert err == ""
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("bound")] == ["launch"] * 2
-    assert re.search(r"^all launches +[0-9.]+ us, [0-9.]+ TFLOP/s of matrix instructions$", text, re.MULTILINE)
+    rates = r"[0-9.]+ TFLOP/s of the problem, [0-9.]+ TFLOP/s of matrix instructions with padding"
+    assert re.search(rf"^all launches +[0-9.]+ us, {rates}$", text, re.MULTILINE)
     told = json.loads(output(capsys, "profile", "k.launch.json", "--json", "--chip", "mi300a")[0])
     assert told["chip"] == {"name": "mi300a", "target": "gfx942", "units": 228, "xcds": 6}
     assert told["us"] == pytest.approx(sum(launch["us"] for launch in told["launches"]), abs=1e-3)
@@ -220,3 +237,34 @@ def test_a_profile_of_launches(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds >= {"mfma", "vmem_load", "vmem_atomic"}
     names = {event["name"] for event in json.loads(Path("t.json").read_text())["traceEvents"]}
     assert {f"+{line['offset']:#06x} {line['text']}" for line in product["units"][0]["lines"]} <= names
+
+
+# words
+
+
+def test_labels_of_any_length_stand_apart_from_their_text() -> None:
+    stream = io.StringIO()
+    report.show([("bank conflicts", "1, in all"), ("mix", "mfma 1")], stream)
+    assert stream.getvalue().splitlines() == ["bank conflicts  1, in all", "mix             mfma 1"]
+
+
+def test_straight_line_code_has_no_iteration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output(capsys, "gemm", "32x32:32x32", "--dt", "f16", "-o", "k")
+    text = output(capsys, "profile", "k.hsaco")[0]
+    assert "iteration" not in text
+    assert "hot code" in text
+    assert json.loads(output(capsys, "profile", "k.hsaco", "--json")[0])["kernels"][0]["loops"][0]["loop"] is False
+
+
+def test_the_longest_stalls_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "gemm", "64x256:256x64", "--dt", "f16", "-o", "k")
+    table = output(capsys, "profile", "k.hsaco")[0].split("stall clocks")[1].splitlines()[1:]
+    stalls = [float(line.split()[2]) for line in table if line.startswith("+")]
+    assert stalls == sorted(stalls, reverse=True)
+
+
+def test_shares_of_a_difference_have_no_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    config = "tile=64x64x32 waves=2x2 mma=32x32x8"
+    given = ("diff", "mb1ic64oc64ih14oh14kh3ph1", "--dir", "FWD_D", "--dt", "f16", "--config", config)
+    for line in output(capsys, *given)[0].splitlines():
+        assert "e-" not in line.partition("hits, %")[2]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
 
 import attrs
 import pytest
+from rich.console import Console
 
+import convgen
 from convgen.profile import constants
 from convgen.profile.constants import Entry
 from convgen.profile.published.read import read
 
 BENCH = Path(__file__).parents[2] / "bench"
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
+SHIPPED = Path(constants.__file__).parent / "constants.json"
 CODE = "_code"  #: at the end of tables that are told from machine code, which is not at hand
 
 FIGURES = 0.02  #: per cent by which errors may differ, of other versions of numpy, say
@@ -67,3 +71,25 @@ def test_tiles_are_chosen_by_the_constants_that_are_given() -> None:
         table.sample(row)
     (table,) = read(MEASURED, ["miopen_gfx90a_nhwc"])
     assert table.sample(row).numbers["tile_m"] >= 16
+
+
+def test_clocks_of_a_code_object_are_kept_and_read_back(
+    measured: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--clocks FILE holds them as JSON."""
+    problem = convgen.Conv.parse("mb1ic64ih14oc64oh14kh3ph1", dir="FWD_D", dt="f16")
+    folder, kept = tmp_path / "kernels", tmp_path / "clocks.json"
+    folder.mkdir()
+    code = convgen.compile(convgen.build(problem, target="gfx942")).object
+    assert code is not None
+    (folder / "k.hsaco").write_bytes(code)
+    arguments = [str(MEASURED), "--only", "aiter_gemm", "--constants", str(SHIPPED), "--json"]
+    assert measured.main([*arguments, "--kernels", str(folder), "--clocks", str(kept)]) == 0
+    first = capsys.readouterr().out
+    assert "figures" in first
+    assert len(json.loads(kept.read_text())) == 1
+    clocks = measured.clocks_of(folder, None, Console())
+    assert measured.clocks_of(folder, kept, Console()) == clocks
+    ((target, _),) = clocks
+    assert target == "gfx942"
+    assert clocks[target, _].shared[1].rest > 0

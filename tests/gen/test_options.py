@@ -59,7 +59,8 @@ def test_names_are_those_of_benchdnn() -> None:
 
 REFUSED = [
     (CONV, ["--attr-scales=src:per_oc"], "scales-k"),
-    (MATMUL, ["--attr-scales=src:per_ocic:f32:1x4", "--dt=s8"], "scales-groups"),
+    (MATMUL, ["--attr-scales=src:per_ocic:f32:1x4+wei:per_ocic:f32:6x1"], "scales-groups"),
+    (CONV, ["--attr-scales=dst:per_tensor:f32:2x2"], "scales-groups"),
     (CONV, ["--attr-scales=wei:per_oc:s32"], "scales-type"),
     (CONV, ["--attr-scales=wei:per_oc", "--dt=f64"], "scales-type"),
     (CONV, ["--attr-scales=wei:common:2", "--dir=BWD_D"], "scales-backward"),
@@ -67,7 +68,7 @@ REFUSED = [
     (CONV, ["--attr-scales=src1:common:2"], "scales-argument"),
     (CONV, ["--attr-scales=wei:per_oc+attr_post_op_dw_wei:per_oc"], "post-op-dw"),
     (CONV, ["--attr-zero-points=src:common:1"], "zero-points"),  # of floats
-    (MATMUL, ["--attr-zero-points=src:per_ocic:s8:1x4"], "zero-points-groups"),
+    (MATMUL, ["--attr-zero-points=src:per_ocic:s8:1x4"], "zero-points"),  # of floats
     (CONV, ["--attr-post-ops=soft_relu"], "post-op-eltwise"),
     (CONV, ["--attr-post-ops=relu", "--dir=BWD_D"], "post-op-backward"),
     (CONV, ["--attr-post-ops=relu", "--dt=f64"], "post-op-type"),

@@ -12,6 +12,7 @@ from convgen.plan.choose import candidates
 from convgen.plan.config import Way
 from convgen.plan.registers import Held, Pipeline
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul
 
 CORE = get("gfx950").facts.core
 HELD = Held(sums=64, fragments=32, copied=16, masks=4)
@@ -86,3 +87,27 @@ def test_what_fits_after_all_is_chosen() -> None:
     problem = Conv.parse("mb32ic256ih56oc64oh56kh1", dir="BWD_D", dt="f16", **TAGS)
     best = candidates(problem, get("gfx950").facts)[0]
     assert best.together > 1
+
+
+@pytest.mark.parametrize("name", ["gelu_erf", "gelu_tanh", "swish", "tanh"])
+@pytest.mark.parametrize("shape", ["2048x2048:2048x2048", "1024x64:64x1024"])
+def test_a_function_of_the_sums_takes_no_more_registers_than_the_loop(shape: str, name: str) -> None:
+    """The first config is taken, and takes what it does with a rectifier: as far as the plan knows, too."""
+    taken, estimated = {}, {}
+    for post_op in ("relu", name):
+        tried: list[driver.Attempt] = []
+        problem = Matmul.parse(shape, dt="f16", attr_post_ops=post_op)
+        build = driver.build(problem, "gfx942", tried=tried.append)
+        code = driver.compile(build)
+        assert not [attempt for attempt in tried if attempt.refused]
+        (cost,) = code.kernels.values()
+        taken[post_op] = cost.registers["vgpr"] + cost.registers["agpr"]
+        assert build.plan
+        estimated[post_op] = build.plan.registers
+    assert taken[name] <= taken["relu"] + 8
+    assert estimated[name] == estimated["relu"]
+
+
+def test_temporaries_behind_the_loop_count_where_the_loop_holds_less() -> None:
+    held = Held(sums=64, fragments=4, copied=0, masks=0, epilogue=12)
+    assert registers(Way(1), held=held) == 64 + 12 + CORE.other_registers

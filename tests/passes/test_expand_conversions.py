@@ -21,7 +21,7 @@ from convgen.passes import pipeline
 
 TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
 WIDER = [(a, b) for a in (*WIDENED, t.e8m0) for b in (t.f16, t.bf16, t.f32, t.s8, t.u8) if widens(a, b)]
-NARROWER = [(t.f32, to) for to in (t.f8_e4m3, t.f8_e5m2)]
+NARROWER = [(t.f32, to) for to in (t.f8_e4m3, t.f8_e5m2, t.f8_e4m3fnuz, t.f8_e5m2fnuz)]
 INTEGERS = [(a, b) for a in (t.s4, t.u4) for b in (t.s8, t.u8, t.s16, t.u16, t.s32, t.u32)]
 ROWS = [
     *dict.fromkeys((a, b, False) for a, b in (*WIDER, *INTEGERS)),

@@ -48,6 +48,7 @@ SMALL = {
     "drop_barriers": ("gfx942", "few_channels", 0),
     "unroll": ("gfx942", "sums_of_slices", 1),
     "lower_tiles": ("gfx942", "atomics", 0),
+    "split_chains": ("gfx942", "weights", 1),
     "resolve_packs": ("gfx942", "weights", 1),
     "simplify": ("gfx942", "reordered", 1),
     "reduce_strength": ("gfx942", "halo_unbuffered", 0),

@@ -5,6 +5,7 @@ Clocks are those of `analyze`: a convention for comparing loops, so no seconds a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from math import inf
@@ -83,13 +84,17 @@ def test_other_instructions_take_less_than_the_matrix_engine(target: str, name: 
     assert found.counts["token waits"] < found.counts.get("iga64's waits", inf)  # iga64 dies of some
 
 
+_TO_ITSELF = re.compile(r"(r\d+)\.0<1>:ud \1\.0<1;1,0>:ud")
+
+
 @pytest.mark.parametrize(("target", "name"), CASES)
 def test_fragments_come_from_local_memory_as_they_are_multiplied(target: str, name: str) -> None:
     (found,) = (k for k in analyze(built(target, name), "k.zebin").kernels if k.name.endswith("_main"))
     inside = {line.offset for line in found.hot.lines}
     loop = [i for i in CodeObject.load(built(target, name)).instructions(found.name) if i.address in inside]
     assert sum(i.op.startswith("dpas") for i in loop) == found.hot.mix["dpas"]
-    assert reordered(loop, DEVICES[target].grf_bytes) == []
+    moved = [line for line in reordered(loop, DEVICES[target].grf_bytes) if not _TO_ITSELF.search(line)]
+    assert moved == []  # a move to itself refreshes what the engine keeps (docs/workarounds.md)
 
 
 REORDERED = """

@@ -174,9 +174,10 @@ def test_rounding_of_dequantised_weights() -> None:
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_oc:s4 35x64:64x23", "nibbles"),
         ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:s8:64x8 35x64:64x24", "zero-points-groups"),
         ("--dt=s8:s8:s32 --runtime_dims_masks=1 --attr-zero-points=wei:per_oc:s4 35x64:64x24", "runtime-sizes"),
-        ("--dt=f16:s8:f16 --attr-zero-points=wei:per_ocic:s8:3x1 35x64:64x24", "scales-groups"),
-        ("--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=wei:per_ocic:s8:32x1 35x64:64x24",
+        ("--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=wei:per_ocic:s8:24x1 35x64:64x24",
          "scales-groups"),
+        ("--dt=s8:s8:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=src:common:1+wei:common:1 35x64:64x24",
+         "zero-points"),
         ("--dt=f16 --attr-zero-points=src:common:3 35x64:64x24", "zero-points"),
         ("--dt=f16:f16:f4_e2m1 35x64:64x24", "types"),
         ("--dt=f4_e3m0:f16:f16 35x64:64x24", "types"),
@@ -242,3 +243,22 @@ def test_a_config_whose_registers_hold_no_pairs_does_not_fit() -> None:
     config = "tile=64x32x16 waves=1x2 mma=16x8x16 slots=0 taps=split subtiles=2 in=f16"
     with pytest.raises(cg.UserError, match=r"given config .*, wanted one that fits: no pairs of neighbours along n"):
         cg.compile(cg.build(problem, "xehpg", config))
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950", "xehpc"])
+@pytest.mark.parametrize("to", ["f8_e4m3fnuz", "f8_e5m2fnuz"])
+def test_results_without_negative_zero_round_and_overflow(target: str, to: str) -> None:
+    """As ml_dtypes: minus zero and what rounds to it are zero, what is too large and infinities are NaN."""
+    numbers = [0.0, -0.0, 1.0, -17.0, 240.0, 247.0, 248.0, -248.0, 57344.0, 61439.0, 61440.0, -1e9, 0.1, -1e-30]
+    numbers += [2.0**-10, -(2.0**-11), 3 * 2.0**-11, 2.0**-17, -(2.0**-18), 3 * 2.0**-18, np.inf, -np.inf, np.nan]
+    src = np.zeros((len(numbers), 32), np.float32)
+    src[:, 0] = numbers
+    wei = np.zeros((32, 16), np.float32)
+    wei[0] = 1
+    problem = parse_problem(f"--dt=f32:f32:{to} {len(numbers)}x32:32x16")
+    with np.errstate(invalid="ignore"):
+        wanted = np.broadcast_to(src[:, :1], (len(numbers), 16)).astype(reference.numpy_type(to))
+        found = cg.simulate(cg.compile(cg.build(problem, target)), src=src, wei=wei)
+    finite = np.isfinite(src[:, 0])
+    assert np.array_equal(found[finite].view(np.uint8), wanted[finite].view(np.uint8))
+    assert np.isnan(found[~finite].astype(np.float32)).all()

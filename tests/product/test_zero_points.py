@@ -169,7 +169,7 @@ REFUSED = [
     ("--dt=s8:s8:s32 --attr-zero-points=src:per_dim_0 8x8:8x8", "zero-points"),
     ("--dt=s8:s8:s32 --attr-zero-points=wei:common:1:f32 8x8:8x8", "zero-points"),
     ("--dt=s8:s8:s32 --attr-zero-points=wei:per_ocic:u8:4x1 8x8:8x8", "zero-points"),
-    ("--dt=s8:s8:s32 --attr-zero-points=src:per_ocic:u8:1x4 8x8:8x8", "zero-points-groups"),
+    ("--dt=s8:s8:s32 --attr-zero-points=src:2:u8:1x4 8x8:8x8", "zero-points-groups"),
 ]
 
 

@@ -145,11 +145,12 @@ class _Kernel:
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """The loop where so many workgroups share a unit."""
         found = self._steady(groups, latency)
-        start = hot_code(self._program.kernel, self.arch)[0][0].address
+        (first, *_), _, is_loop = hot_code(self._program.kernel, self.arch)
         code = [self._program.instructions[n] for n in self._parts[1]]
-        lines = (line_of(i, i.address - start, self.arch) for i in code)
+        lines = (line_of(i, i.address - first.address, self.arch) for i in code)
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
-        return LoopProfile(groups, found.each, found.around, _busy(self._ops[1], groups * self.waves), timed)
+        busy = _busy(self._ops[1], groups * self.waves)
+        return LoopProfile(groups, is_loop, found.each, found.around, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops

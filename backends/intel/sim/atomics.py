@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.gateway import note_local
+from convgen.backends.intel.sim.late import deliver_before_store
 from convgen.backends.intel.sim.scopes import begin_atomic
-from convgen.backends.intel.sim.slm import places
+from convgen.backends.intel.sim.slm import check_own_loads, places
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools
@@ -61,11 +62,13 @@ def atomic(
         where = np.argwhere(taken)
         units = slm.units(place, size)[:, taken]
         mine = np.broadcast_to(g.stamp, taken.shape)[taken]
+        check_own_loads(g, step, where[:, 0], units, address, size, taken)
         bad = slm.note_update(g, step, units, mine, where)
         if bad is not None:
             g.env.reporter.add("poison", "the memory updated is undefined", step.instruction, g, int(where[0][0]))
         note_local(g, step, "update", where[:, 0], units)
         return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
+    deliver_before_store(g, address, size, lanes, local=False)
     old = np.zeros(address.shape, kind)
     ticket = g.env.ticket()
     for allocation, offset, some in parts_of(g, step, address, size, lanes, size):

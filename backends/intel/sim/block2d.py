@@ -14,14 +14,15 @@ import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
-from convgen.backends.intel.sim.payload import check_length, check_range, land, refuse, undefined
+from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, refuse, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
-from convgen.backends.sim.arrays import Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes
+from convgen.backends.sim.arrays import U64, Array, Bools, any_along
+from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.ir.record import define, frozen
 
 BASE_ALIGNMENT = 64
@@ -125,6 +126,14 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
     if fits:
         step.run = Block(instruction, message, lsc, context, step, active(instruction, context)).run
     return step
+
+
+def _elements(data: Array, inside: Bools | None, size: int) -> Array:
+    """Words [n, threads, elements] as elements; what lies outside is 0."""
+    if size == 8:
+        pair: Array = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
+        return pair
+    return (data[0] if inside is None else np.where(inside, data[0], 0)).astype(f"u{size}")
 
 
 @define(eq=False)
@@ -234,13 +243,15 @@ class Block:
     def _load(self, g: ThreadGroup, address: Array, inside: Bools, taking: Bools) -> None:
         size = self.lsc.memory_bytes
         data, bad = load_lanes(g, self.step, address, size, inside, size)
-        if size == 8:
-            values = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
-        else:
-            values = np.where(inside, data[0], 0).astype(f"u{size}")
+        values = _elements(data, inside, size)
         spoilt = None if bad is None else any_along(bad, 0) & inside
         lanes = None if taking.all() else np.broadcast_to(taking[:, None], values.shape)
         land(g, self.message.dst.reg, size, values, lanes, spoilt)
+        note_late(g, self.step.index, address, size, inside, self._again, local=False)
+
+    def _again(self, g: ThreadGroup, address: U64, inside: Bools | None) -> None:
+        size = self.lsc.memory_bytes
+        fill(g, self.message.dst.reg, size, _elements(peek_lanes(g, address, size, inside), inside, size), inside)
 
     def _store(self, g: ThreadGroup, address: Array, inside: Bools) -> None:
         size, reg, count = self.lsc.memory_bytes, self.message.src1.reg, address.shape[1]

@@ -49,6 +49,7 @@ class KernelInfo:
     payload: tuple[Implicit, ...]
     bindings: Mapping[int, int]  #: argument index by binding table index
     required_size: tuple[int, int, int] | None
+    unfused: bool  #: the driver runs it without EU fusion (IGC, zeinfo.md, require_disable_eufusion)
 
     @property
     def payload_bytes(self) -> int:
@@ -172,6 +173,7 @@ def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:
         ),
         bindings={item["bti_value"]: item["arg_index"] for item in entry.get("binding_table_indices") or []},
         required_size=None if size is None else _extents(size),
+        unfused=environment.get("require_disable_eufusion") is True,
     )
 
 

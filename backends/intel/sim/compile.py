@@ -10,6 +10,7 @@ from convgen.backends.intel.sim.alu import compile_alu
 from convgen.backends.intel.sim.code_object import KernelInfo
 from convgen.backends.intel.sim.control import compile_control
 from convgen.backends.intel.sim.decode import Instruction, follows
+from convgen.backends.intel.sim.defects import defects_of
 from convgen.backends.intel.sim.dpas import compile_dpas
 from convgen.backends.intel.sim.gateway import compile_gateway
 from convgen.backends.intel.sim.hdc import compile_hdc
@@ -21,6 +22,7 @@ from convgen.backends.intel.sim.rules import check
 from convgen.backends.intel.sim.scopes import order_of
 from convgen.backends.intel.sim.scoreboard import Rules, Scoreboard
 from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.ir.record import evolve
 
 _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
     compile_gateway,
@@ -68,6 +70,8 @@ class Program:
         self.context = Context(platform, layout, kernel.simd, index_of)
         self.steps: list[Step | None] = [None] * len(instructions)
         self.executed = [0] * len(instructions)  #: thread-instructions, by instruction
+        wanted = platform.defects if rules.errata else frozenset()
+        self.defects = defects_of(instructions, layout, wanted)  #: by instruction
         self.board = Scoreboard(platform, layout, self.steps, rules)
 
     @cached_property
@@ -80,6 +84,8 @@ class Program:
         instruction, context = self.instructions[index], self.context
         targets = tuple((o.value, context.index_of.get(o.value, -1)) for o in instruction.sources if o.kind == "label")
         step = _compiled(index, instruction, context.platform, context.layout, context.simd, self.rules, targets)
+        if index in self.defects:
+            step = evolve(step, faults=(*step.faults, *self.defects[index]))
         self.steps[index] = step
         return step
 

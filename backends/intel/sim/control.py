@@ -67,6 +67,23 @@ def _go(g: ThreadGroup, targets: Array) -> None:
         g.targets = targets
 
 
+def _check_pairs(instruction: Instruction, g: ThreadGroup, taken: Bools) -> None:
+    """Report a scalar branch at which the two threads of a fused pair part: they have one instruction pointer.
+
+    Where they part at a branch of channels, the mask of the pair keeps even instructions without a mask from the thread
+    that has left (IGC, SWWA.cpp, "NoMask WA", whose defect DG2's table of workarounds does not have).
+    """
+    if not g.env.fused or taken.all() or not taken.any():
+        return
+    pair = (g.slot.astype(np.int64) << 32) | (g.wave >> 1)
+    order = np.argsort(pair, kind="stable")
+    apart = (pair[order][1:] == pair[order][:-1]) & (taken[order][1:] != taken[order][:-1])
+    if apart.any():
+        row = int(order[1:][apart][0])
+        what = f"threads {int(g.wave[row]) & ~1} and {int(g.wave[row]) | 1}, a fused pair, part at a scalar branch"
+        g.env.reporter.add("fused-branch", what, instruction, g, row)
+
+
 def _jump(instruction: Instruction, context: Context) -> Step:
     """jmpi: the whole thread, by the first bit of its flag."""
     targets = _targets(instruction, context)
@@ -84,6 +101,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
             bad = g.flag_poison[:, place]
             g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
         taken = g.flags[:, place] ^ inverted
+        _check_pairs(instruction, g, taken)
         _go(g, np.where(taken, target, g.pc))
 
     return _branch_step(instruction, context, run)
@@ -92,6 +110,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
 def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
     """The running channels that the predicate chooses, over all channels."""
     count, first = instruction.exec_size, instruction.offset
+    scalar = count == 1
     value = predicate(instruction) if instruction.predicate else None
 
     def chosen(g: ThreadGroup) -> Bools:
@@ -104,6 +123,8 @@ def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
             if bad is not None:
                 g.env.reporter.at_first("poison", "the branch depends on undefined data", instruction, g, bad)
             window &= value(g)
+            if scalar:
+                _check_pairs(instruction, g, window[:, 0])
         return taken
 
     return chosen

@@ -280,6 +280,8 @@ def _stored(total: Array, type_: str, *, saturate: bool) -> Array:
 
 def _pairs(g: ThreadGroup, instruction: Instruction) -> tuple[Array, Array]:
     """The rows of the even and the odd thread of each row's fused pair; both must be at this instruction."""
+    if not g.env.fused:
+        g.env.reporter.add("dpasw", "the kernel runs without EU fusion, which pairs threads", instruction, g)
     keys = g.group_id.astype(np.int64) * (g.env.waves + g.env.waves % 2) + g.wave
     order = np.argsort(keys)
     ranked = keys[order]

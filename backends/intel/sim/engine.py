@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.gateway import retire
+from convgen.backends.intel.sim.late import deliver
 from convgen.backends.intel.sim.scopes import land
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
@@ -20,30 +23,64 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
     def __init__(self, env: Environment, program: Program, limit: int) -> None:
         super().__init__(env, program, limit)
         self.env = env
+        self._phase = 0  #: barriers passed
 
     def _release(self, waiting: list[ThreadGroup]) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
         """Let through the workgroups all of whose threads have signalled."""
+        released, still = self._pass(waiting)
+        if not released:
+            self._deadlock(waiting[0])
+        return released, still
+
+    def _pass(self, waiting: list[ThreadGroup]) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
+        """The groups that pass a barrier which all threads of their workgroups have signalled, and the others."""
         env = self.env
         passed = env.arrived >= env.waves
         env.arrived[passed] = 0
         env.epoch[passed] += np.uint32(1)
+        self._phase += int(passed.any())
         released: list[ThreadGroup] = []
         still: list[ThreadGroup] = []
         for group in waiting:
-            free = passed[group.slot]
+            free = group.stamp[:, 0] >> np.uint32(9) < env.epoch[group.slot]
             for rows, some in ((np.flatnonzero(free), True), (np.flatnonzero(~free), False)):
                 if not len(rows):
                     continue
                 part = group if len(rows) == group.count else group.select(rows)
                 if some:
-                    part.blocked = part.signalled = False
+                    part.blocked = part.signalled = part.held = False
                     part.stamp = env.stamps(part)
                     self._join(released, part)
                 else:
                     still.append(part)
-        if not released:
-            self._deadlock(waiting[0])
         return released, still
+
+    def _release_some(
+        self, waiting: list[ThreadGroup], live: Sequence[ThreadGroup]
+    ) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
+        """Threads that are held behind their signal of a barrier do not keep others from passing it."""
+        return self._pass(waiting) if self.env.adversary is not None else ([], waiting)
+
+    def _start(self, first: ThreadGroup) -> list[ThreadGroup]:
+        adversary = self.env.adversary
+        return [first] if adversary is None else adversary.parts(first, fused=self.env.fused)
+
+    def _next(self, runnable: Sequence[ThreadGroup]) -> ThreadGroup:
+        adversary = self.env.adversary
+        if adversary is None:
+            return super()._next(runnable)
+        return min(runnable, key=lambda g: (*adversary.rank(g, self._phase), g.pc))
+
+    def _may_meet(self, g: ThreadGroup, other: ThreadGroup) -> bool:
+        return g.squad == other.squad
+
+    def _looks_out(self, g: ThreadGroup) -> bool:
+        """Whether a group that has signalled a barrier is held there."""
+        adversary = self.env.adversary
+        if adversary is None or not adversary.holds(g, self._phase):
+            return False
+        g.held = True
+        return True
 
     def _deadlock(self, group: ThreadGroup) -> None:
         arrived, step = int(self.env.arrived[group.slot[0]]), self.program.steps[group.pc - 1]
@@ -55,6 +92,8 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         outcome = g.score.after(step)
         if outcome.findings or step.faults:
             self._report(g, step, (*outcome.findings, *step.faults))
+        if outcome.retired and g.late:
+            deliver(g, outcome.retired)
         if outcome.retired and (g.fences or g.local):
             retire(g, outcome.retired)
         if outcome.retired and g.underway:

@@ -1,8 +1,14 @@
 """Barriers, fences and the end of a thread: what orders memory accesses of different threads.
 
-An access to local memory is ordered by a barrier if its thread has seen its data come back, or a fence behind it,
-before it signals. What is not, is carried over into the epoch behind the barrier, where it races
-(`backends.sim.local`). A global store is behind a fence of the global unit; `scopes` has what orders workgroups.
+A barrier orders a store to local memory if a fence behind it was waited for before the signal, and a load, or an
+atomic operation with a result, if its destination was. An access that is not ordered is carried over into the epoch
+behind the barrier, where it races (`backends.sim.local`). A global store is behind a fence of the global unit;
+`scopes` has what orders workgroups.
+
+IGC's LSC_FENCE.md has a fence wait for all earlier accesses of the thread to its unit, but its scoreboard pass (visa,
+SWSB_G4IR.cpp, clearSLMWARWAissue) has every SLM store and fence wait for the destinations of all SLM loads in flight on
+DG2, MTL, ARL and PVC (HWCaps.inc, hasSLMWARIssue). So there a fence orders stores only, and a later store of the same
+thread may overtake a load (`Platform.slm_fence_orders_loads`).
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.global_access import land_store
 
 SIGNAL, END = 0x4, 0x10
+EPOCH = np.uint32(1 << 9)  #: the next epoch's stamp, less this one's (`backends.sim.local`)
 END_REGISTERS = 16  #: the end-of-thread message comes from the last so many registers
 
 
@@ -83,7 +90,8 @@ def retire(g: ThreadGroup, done: frozenset[int]) -> None:
         if index not in done:
             continue
         if unit == "slm":
-            g.local = [access for access in g.local if access.order > order]
+            orders_loads = g.env.platform.slm_fence_orders_loads
+            g.local = [a for a in g.local if a.order > order or (a.returns and not orders_loads)]
         else:
             land_store(g, [ticket for when, ticket in g.stores if when < order])
             g.stores = [(when, ticket) for when, ticket in g.stores if when > order]
@@ -93,21 +101,23 @@ def retire(g: ThreadGroup, done: frozenset[int]) -> None:
 
 def note_local(g: ThreadGroup, step: Step, access: str, rows: Array, units: Array) -> None:
     """Remember an access to local memory until it is ordered."""
-    if g.env.waves == 1:
+    returns = bool(step.writes)
+    if g.env.waves == 1 and not (returns and not g.env.platform.slm_fence_orders_loads):
         return
     g.order += 1
     shape = np.broadcast_shapes(rows.shape, units.shape)
-    made = LocalAccess(
-        step.index, access, np.broadcast_to(rows, shape).reshape(-1), np.broadcast_to(units, shape).reshape(-1), g.order
-    )
+    flat_rows, flat_units = np.broadcast_to(rows, shape).reshape(-1), np.broadcast_to(units, shape).reshape(-1)
+    made = LocalAccess(step.index, access, flat_rows, flat_units, g.order, step.instruction, returns)
     g.local.append(made)
     if g.signalled:
         _carry_over(g, made)
 
 
 def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
-    ahead = g.env.stamps(g, ahead=1)[:, 0]
+    ahead = g.stamp[:, 0] + EPOCH
     g.env.local.cross_barrier(access.units, ahead[access.rows], access.access)
+    if access.returns:
+        g.env.local.remember(g, access)
 
 
 def _signal(instruction: Instruction, context: Context) -> Step:
@@ -116,7 +126,13 @@ def _signal(instruction: Instruction, context: Context) -> Step:
     assert message is not None
     layout = context.layout
     step = Step(
-        instruction, "send_gtwy", lambda g: None, pipe="*", reads=layout.grf_bits(message.src0.reg, 1), is_send=True
+        instruction,
+        "send_gtwy",
+        lambda g: None,
+        pipe="*",
+        reads=layout.grf_bits(message.src0.reg, 1),
+        is_send=True,
+        control="wait",
     )
     if message.src0.length != 1:
         context.fault("message-length", f"a barrier signal takes 1 register, not {message.src0.length}")

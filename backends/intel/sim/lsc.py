@@ -10,24 +10,27 @@ from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.atomics import atomic
 from convgen.backends.intel.sim.block2d import compile_block2d
 from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.messages import Lsc
 from convgen.backends.intel.sim.payload import (
+    Landing,
     check_length,
     check_range,
     elements,
+    fill,
     land,
     refuse,
     registers,
     spoil,
     undefined,
 )
-from convgen.backends.intel.sim.slm import load_local, store_local
+from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
-from convgen.backends.sim.global_access import load_lanes
+from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.ir.record import define, evolve
 
 UNITS = ("ugm", "slm", "tgm")
@@ -157,15 +160,21 @@ def surface_base(g: ThreadGroup, instruction: Instruction, binding: int) -> np.u
     return np.uint64(allocation.base)
 
 
-def memory_load(access: Access, g: ThreadGroup, at: U64, lanes: Bools | None) -> tuple[Array, Bools | None]:
-    """Words or narrow values [n, threads, count] and their poison."""
+def memory_load(
+    access: Access, g: ThreadGroup, at: U64, lanes: Bools | None, *, again: bool = False
+) -> tuple[Array, Bools | None]:
+    """Words or narrow values [n, threads, count] and their poison; `again` neither checks nor knows poison."""
     channels = access.lsc.channels
     if channels and channels[-1] >= len(channels):  # not the first ones
         whole = evolve(access, vector=1, lsc=evolve(access.lsc, channels=()))
-        parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes) for channel in channels]
+        parts = [memory_load(whole, g, at + np.uint64(4 * channel), lanes, again=again) for channel in channels]
         none = np.zeros((1, *at.shape), np.bool_)
         bad = np.concatenate([none if mark is None else mark for _, mark in parts])
         return np.concatenate([data for data, _ in parts]), bad if bad.any() else None
+    if again and access.local:
+        return peek_local(g, at, access.size, access.lsc.memory_bytes), None
+    if again:
+        return peek_lanes(g, at, access.size, lanes), None
     if access.local:
         return load_local(g, access.step, at, access.size, access.lsc.memory_bytes, lanes)
     return load_lanes(g, access.step, at, access.size, lanes, access.lsc.memory_bytes)
@@ -174,6 +183,20 @@ def memory_load(access: Access, g: ThreadGroup, at: U64, lanes: Bools | None) ->
 def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
     lsc = access.lsc
     counter = f"{'slm' if access.local else 'global'}_read_bytes"
+    first, each = access.message.dst.reg, registers(lsc.register_bytes, access.width, access.context)
+
+    def place(g: ThreadGroup, words: Array, lanes: Bools | None, bad: Bools | None, put: Landing) -> None:
+        if lsc.transposed:  # one thread's consecutive words into consecutive registers
+            put(g, first, 4, words[:, :, 0].T, lanes, None if bad is None else bad[:, :, 0].T)
+            return
+        values, spoilt = element_values(words, bad, lsc.memory_bytes, access.vector, lsc.register_bytes)
+        for number in range(access.vector):
+            mark = None if spoilt is None else spoilt[number]
+            put(g, first + number * each, lsc.register_bytes, values[number], lanes, mark)
+
+    def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
+        words, _ = memory_load(access, g, at, lanes, again=True)
+        place(g, words, lanes, None, fill)
 
     def run(g: ThreadGroup) -> None:
         lanes = access.lanes(g)
@@ -185,15 +208,11 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
             return
         words, bad = memory_load(access, g, at, lanes)
         g.env.counters[counter] += _taken(g, lanes, access.count) * access.size
-        if lsc.transposed:
-            _land_block(access, g, words, lanes, bad)
-            return
-        size = lsc.register_bytes
-        values, spoilt = element_values(words, bad, lsc.memory_bytes, access.vector, size)
-        each = registers(size, access.width, access.context)
-        for number in range(access.vector):
-            reg = access.message.dst.reg + number * each
-            land(g, reg, size, values[number], lanes, None if spoilt is None else spoilt[number])
+        place(g, words, lanes, bad, land)
+        if lsc.transposed:  # the rest of the last register is undefined
+            grf = g.layout.grf
+            spoil(g, first * grf + 4 * len(words), (first + access.data_registers) * grf)
+        note_late(g, access.step.index, at, access.size, lanes, again, local=access.local)
 
     return run
 
@@ -207,14 +226,6 @@ def element_values(words: Array, bad: Bools | None, memory: int, vector: int, si
     if memory == 4 or vector == 1:
         return words.astype(f"u{size}"), bad
     raise AssertionError("vectors of narrow elements are refused")
-
-
-def _land_block(access: Access, g: ThreadGroup, words: Array, lanes: Bools | None, bad: Bools | None) -> None:
-    """One thread's consecutive words into consecutive registers; the rest of the last one is undefined."""
-    reg, grf = access.message.dst.reg, g.layout.grf
-    undefined_words = None if bad is None else bad[:, :, 0].T
-    land(g, reg, 4, words[:, :, 0].T, lanes, undefined_words)
-    spoil(g, reg * grf + 4 * len(words), (reg + access.data_registers) * grf)
 
 
 def _taken(g: ThreadGroup, lanes: Bools | None, count: int) -> int:

@@ -7,16 +7,26 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.lsc import surface_base
 from convgen.backends.intel.sim.masks import active
 from convgen.backends.intel.sim.messages import STATELESS
-from convgen.backends.intel.sim.payload import check_length, check_range, elements, land, refuse, registers, undefined
-from convgen.backends.intel.sim.slm import load_local, store_local
+from convgen.backends.intel.sim.payload import (
+    check_length,
+    check_range,
+    elements,
+    fill,
+    land,
+    refuse,
+    registers,
+    undefined,
+)
+from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
-from convgen.backends.sim.arrays import U64, any_along
-from convgen.backends.sim.global_access import load_lanes
+from convgen.backends.sim.arrays import U64, Bools, any_along
+from convgen.backends.sim.global_access import load_lanes, peek_lanes
 from convgen.ir.record import evolve, frozen
 
 #: Words of 16 bytes by the control field.
@@ -88,6 +98,10 @@ def _run(
         offset = elements(g, header, 4, 3)[:, 2:].astype(np.uint64) * np.uint64(kind.unit)
         return offset if binding == STATELESS or local else offset + surface_base(g, instruction, binding)
 
+    def again(g: ThreadGroup, at: U64, lanes: Bools | None) -> None:
+        data = peek_local(g, at, size, kind.alignment) if local else peek_lanes(g, at, size, lanes)
+        fill(g, dst, 4, data[:, :, 0].T, lanes)
+
     def run(g: ThreadGroup) -> None:
         lanes = acts(g)
         at = address(g)
@@ -109,5 +123,6 @@ def _run(
         else:
             data, spoilt = load_lanes(g, step, at, size, lanes, kind.alignment)
         land(g, dst, 4, data[:, :, 0].T, lanes, None if spoilt is None else spoilt[:, :, 0].T)
+        note_late(g, step.index, at, size, lanes, again, local=local)
 
     return run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
@@ -56,15 +58,25 @@ def refuse(g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: B
         g.env.reporter.at_first("poison", f"{what} is undefined", instruction, g, bad)
 
 
-def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None) -> None:
-    """Write numbers [threads, count] from a register on; lanes that take no part keep what they have."""
-    count = values.shape[1]
+#: (group, register, size, values, lanes, undefined): writes what a message brings.
+Landing = Callable[[ThreadGroup, int, int, Array, "Bools | None", "Bools | None"], None]
+
+
+def fill(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None = None) -> None:
+    """Write numbers [threads, count] from a register on, and leave be what is known of undefined ones."""
     first = reg * g.layout.grf // size
-    place = g.views[f"u{size}"][:, first : first + count]
+    place = g.views[f"u{size}"][:, first : first + values.shape[1]]
     if lanes is None:
         place[...] = values
     else:
         np.copyto(place, values, where=lanes)
+
+
+def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None) -> None:
+    """Write numbers [threads, count] from a register on; lanes that take no part keep what they have."""
+    count = values.shape[1]
+    first = reg * g.layout.grf // size
+    fill(g, reg, size, values, lanes)
     units = g.layout.units(reg * g.layout.grf, size * count)
     if bad is None and not g.dirty & units:
         return

@@ -54,6 +54,11 @@ class Platform:
     send_overlap: bool  #: a message's response may take its payload's place (WaDisableSendSrcDstOverlap)
     #: least scope of a fence that all threads of a launch share, as `messages` counts; XeHPC may run one on two tiles
     launch_scope: int
+    #: an SLM fence orders the thread's earlier SLM loads, as LSC_FENCE.md says of all accesses; where not, a load is
+    #: complete only when its destination was waited for, and a later store may overtake it (hasSLMWARIssue)
+    slm_fence_orders_loads: bool
+    fused: bool  #: threads 2k and 2k + 1 of a workgroup execute in lockstep (hasFusedEU)
+    defects: frozenset[str]  #: kinds of `defects` that production steppings have (skuwa tables)
     plain_fences: bool  #: a fence that flushes nothing keeps its scope; else it is local (Mesa, Wa_14012437816)
     #: src0 addressed through a0 may meet a destination of two registers (Wa_13010473643)
     indirect_crossing: bool = True
@@ -95,6 +100,9 @@ XEHPG = Platform(
     float_vectors=True,
     send_overlap=True,
     launch_scope=TILE,
+    slm_fence_orders_loads=False,
+    fused=True,
+    defects=frozenset({"code-end", "end-suppression", "send-suppression", "dpas-suppression"}),
     plain_fences=False,
 )
 XEHPC = Platform(
@@ -130,6 +138,9 @@ XEHPC = Platform(
     float_vectors=True,
     send_overlap=False,
     launch_scope=GPU,
+    slm_fence_orders_loads=False,
+    fused=False,
+    defects=frozenset({"code-end"}),
     plain_fences=True,
 )
 XE2 = evolve(
@@ -142,6 +153,8 @@ XE2 = evolve(
     float_vectors=False,
     send_overlap=True,
     launch_scope=TILE,
+    slm_fence_orders_loads=True,
+    defects=frozenset(),
     indirect_crossing=False,
     pitch_multiple=16,
 )

@@ -7,19 +7,20 @@ from functools import partial
 
 import numpy as np
 
+from convgen.backends.intel.sim.adversary import Adversary
 from convgen.backends.intel.sim.code_object import CodeObject
 from convgen.backends.intel.sim.compile import Program
 from convgen.backends.intel.sim.engine import ThreadEngine
 from convgen.backends.intel.sim.environment import Environment
 from convgen.backends.intel.sim.launch import Payload, place_payload, start_group, surfaces_of, threads_of
 from convgen.backends.intel.sim.scoreboard import Rules
+from convgen.backends.intel.sim.slm import Slm
 from convgen.backends.intel.sim.sources import SOURCES
 from convgen.backends.intel.sim.step import KINDS
 from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
-from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
 from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, SimReport
 
@@ -42,6 +43,7 @@ def simulate(
     trust_igc: bool = False,
     approximate: int | None = None,
     scrutiny: Scrutiny = STRICT,
+    adversary: Adversary | None = None,
 ) -> SimReport:
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
@@ -51,12 +53,13 @@ def simulate(
     threads start behind the prologue that loads local ids, which come in registers: runtimes do both. Code of
     Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older than the workaround for a defect of
     XeHPC, as IGC 1.0.12504 is, no look for `errata`. With the seed `approximate`, math functions err as much as is
-    documented (see `curves`). Raises Unsupported where `scrutiny` wants to be shown threads.
+    documented (see `curves`). An `adversary` delays loads and orders threads as kernels like least. Raises Unsupported
+    where `scrutiny` wants to be shown threads.
     """
     if scrutiny.watch is not None:
         raise Unsupported("looking at registers while a kernel for Xe runs")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
-    run.observe = observe
+    run.observe, run.adversary = observe, adversary
     run.reporter.allow(scrutiny.allow)
     run.load(code_object, Rules(errata, trust_igc, approximate), hardware_ids=hardware_ids)
     return run.report(launches, KINDS, progress)
@@ -64,6 +67,7 @@ def simulate(
 
 class _Run(Run):
     sources = SOURCES
+    adversary: Adversary | None = None
 
     def load(self, code_object: bytes, rules: Rules, *, hardware_ids: bool) -> None:
         """Take a code object, and by which rules it runs."""
@@ -104,9 +108,15 @@ class _Run(Run):
         self, program: Program, launch: LaunchRequest, payload: Payload, waves: int, slm_bytes: int, groups: Array
     ) -> None:
         kernel, count = program.kernel, len(groups)
-        slm = Lds(count, slm_bytes, program.local_grain, "slm-race")
+        slm = Slm(count, slm_bytes, program.local_grain)
         surfaces = surfaces_of(self.memory, kernel, launch)
-        env = Environment(self, self.code.platform, slm, count, waves, surfaces, kernel.barriers, self.causality)
+        platform, barriers = self.code.platform, kernel.barriers
+        fused = platform.fused and not kernel.unfused
+        env = Environment(
+            *(self, platform, slm, count, waves, surfaces, barriers, self.causality),
+            fused=fused,
+            adversary=self.adversary,
+        )
         first = start_group(
             env,
             kernel,

@@ -7,15 +7,90 @@ access of each bank a clock, lanes that want the same dword share it.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from convgen.backends.intel.sim.gateway import note_local
-from convgen.backends.intel.sim.state import ThreadGroup
+from convgen.backends.intel.sim.late import deliver_before_store
+from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools, any_along
-from convgen.backends.sim.local import Stretch
+from convgen.backends.sim.local import SEVERAL, Lds, Stretch
+from convgen.backends.sim.threads import Located, Stepped, Threads
+from convgen.backends.simulation import Source
 
+_OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")
+_WAVE = np.uint32(0xFF)
 BANKS = 32
 TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, which the hardware must ignore
+
+
+class Slm(Lds):
+    """Local memory that remembers the loads which a barrier does not order."""
+
+    def __init__(self, slots: int, size: int, grain: int) -> None:
+        super().__init__(slots, size, grain, "slm-race")
+        #: The row of the thread that stores to a unit, for the time of one store; -1 without.
+        self.owner: npt.NDArray[np.int32] = np.full(len(self.read), -1, np.int32)
+        self._carried: dict[int, list[tuple[Array, Array, Located]]] = {}  #: by epoch: units, stamps, instruction
+
+    def remember(self, g: ThreadGroup, access: LocalAccess) -> None:
+        """A thread signals a barrier while a load, or an atomic operation with a result, is under way."""
+        stamps = (g.stamp[:, 0] + np.uint32(1 << 9))[access.rows]
+        for epoch in np.unique(stamps >> np.uint32(9)):
+            if epoch not in self._carried:
+                self._carried = {old: loads for old, loads in self._carried.items() if old + 2 > epoch}
+            self._carried.setdefault(int(epoch), []).append((access.units, stamps, access.instruction))
+
+    def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
+        if self._carried and np.count_nonzero(others[1]):
+            flat = others[1].reshape(len(others[1]), -1)  # of which the base class reports this one
+            column = flat.any(axis=0).argmax()
+            unit = np.broadcast_to(units, others[1].shape).reshape(flat.shape)[flat[:, column].argmax(), column]
+            named = self._unwaited(int(unit))
+            if named is not None:
+                self._report(group, step, others[1], named, where, units)
+                others = others.copy()
+                others[1] = False
+        super()._overwrites(group, step, others, where, units)
+
+    def _unwaited(self, unit: int) -> str | None:
+        """What a store to a unit does to a load that was under way at the barrier."""
+        for loaded, mine, instruction in self._carried.get(int(self.read[unit] >> np.uint32(9)), ()):
+            met = loaded == unit
+            if met.any():
+                thread = int(mine[met][0] >> np.uint32(1) & _WAVE)
+                load = f"`{instruction.text}` at {instruction.address:#x}"
+                return f"overwrites what thread {thread}'s {load}, not waited for before the barrier, may still read"
+        return None
+
+
+def check_own_loads(
+    g: ThreadGroup, step: Step, rows: Array, units: Array, address: U64, size: int, lanes: Bools | None
+) -> None:
+    """Report a store that may overtake a load of the same thread; where it may not, have late loads read."""
+    deliver_before_store(g, address, size, lanes, local=True)
+    if g.env.platform.slm_fence_orders_loads:
+        return
+    loads = [access for access in g.local if access.returns]
+    if not loads:
+        return
+    shape = np.broadcast_shapes(rows.shape, units.shape)
+    # A load that is under way has stamped what it reads with its thread's epoch, or the next.
+    read, mine = g.env.local.read.take(units), g.stamp[:, 0].take(rows)
+    own = ((read ^ mine) & SEVERAL == 0) | (read & SEVERAL == SEVERAL)
+    if not np.count_nonzero(own & (read >> np.uint32(9) >= mine >> np.uint32(9))):
+        return
+    owner = g.env.local.owner
+    stored = np.broadcast_to(units, shape)
+    owner[stored] = np.broadcast_to(rows, shape)
+    for access in loads:
+        met = owner.take(access.units) == access.rows
+        if met.any():
+            load = f"`{access.instruction.text}` at {access.instruction.address:#x}"
+            what = f"overwrites what the thread's own {load} may still read: its destination was not waited for"
+            row = int(access.rows[met.argmax()])
+            g.env.reporter.add("slm-race", what, step.instruction, g, row, source=_OVERTAKES)
+    owner[stored] = -1
 
 
 def places(
@@ -73,6 +148,13 @@ def load_local(
     return words, undefined
 
 
+def peek_local(g: ThreadGroup, address: U64, size: int, alignment: int) -> Array:
+    """Data [words, threads, lanes] without a look at whether it may be read; addresses outside read the last bytes."""
+    slm = g.env.local
+    offset = np.minimum((address & TAG).astype(np.int64), max(slm.size - size, 0)) & ~(alignment - 1)
+    return slm.load(Stretch.of(offset + (g.slot * slm.stride)[:, None], size))
+
+
 def store_local(
     g: ThreadGroup,
     step: Step,
@@ -91,6 +173,7 @@ def store_local(
     if bad is not None:
         clean = (~np.repeat(bad, len(units) // len(bad), axis=0)).astype(np.uint32)
     if lanes is None:
+        check_own_loads(g, step, np.arange(g.count)[:, None], units, address, size, None)
         slm.write(g, step, Stretch.of(place, size), values, units, g.stamp, clean)
         note_local(g, step, "write", np.arange(g.count)[:, None], units)
     else:
@@ -98,6 +181,7 @@ def store_local(
         mine = np.broadcast_to(g.stamp, lanes.shape)[lanes]
         kept = clean if isinstance(clean, int) else np.broadcast_to(clean, units.shape)[:, lanes]
         at = Stretch.of(place[lanes], size)
+        check_own_loads(g, step, where[:, 0], units[:, lanes], address, size, lanes)
         slm.write(g, step, at, values[:, lanes], units[:, lanes], mine, kept, where)
         note_local(g, step, "write", where[:, 0], units[:, lanes])
     count_conflicts(g, place, size, lanes)

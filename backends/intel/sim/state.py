@@ -16,10 +16,12 @@ import numpy.typing as npt
 from convgen.backends.intel.sim.registers import ACCUMULATORS, FLAG_CHANNELS, Layout
 from convgen.backends.sim.arrays import U32, Array, Bools
 from convgen.backends.sim.threads import Threads
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 
 if TYPE_CHECKING:
+    from convgen.backends.intel.sim.decode import Instruction
     from convgen.backends.intel.sim.environment import Environment
+    from convgen.backends.intel.sim.late import LateLoad
     from convgen.backends.intel.sim.scoreboard import Score
 
 CHANNELS = 32
@@ -35,11 +37,18 @@ class LocalAccess:
     rows: Array  #: the thread's row in the group, per unit
     units: Array
     order: int
+    instruction: Instruction
+    returns: bool  #: gives data, so that the wait for its destination shows it to be complete
 
     def take(self, place: Array) -> LocalAccess:
         """For a part of the group; `place` gives each row's new number, -1 where it is not in the part."""
         kept = place[self.rows] >= 0
-        return LocalAccess(self.step, self.access, place[self.rows[kept]], self.units[kept], self.order)
+        return evolve(self, rows=place[self.rows[kept]], units=self.units[kept])
+
+    def joined(self, other: LocalAccess, count: int) -> LocalAccess:
+        """For the threads of both groups, of which the first has `count`."""
+        rows, units = (self.rows, other.rows + count), (self.units, other.units)
+        return evolve(self, rows=np.concatenate(rows), units=np.concatenate(units))
 
 
 @define(eq=False)
@@ -67,7 +76,7 @@ class ThreadGroup(Threads):
     env: Environment
     arrays: ClassVar = {
         **Threads.arrays,
-        **dict.fromkeys(("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume"), 0),
+        **dict.fromkeys(("regs", "poison", "flags", "flag_poison", "wide", "mask", "resume", "stamp"), 0),
     }
 
     def __init__(
@@ -80,6 +89,9 @@ class ThreadGroup(Threads):
         self.signalled = False  #: has signalled a barrier that it has not waited for
         self.control = 0  #: cr0.0
         self.local: list[LocalAccess] = []
+        self.late: list[LateLoad] = []  #: loads that have not read memory for good, where an adversary delays them
+        self.squad = 0  #: threads of a number run together, where an adversary orders them
+        self.held = False  #: behind the signal of a barrier, until all others can do no more
         self.stores: list[tuple[int, int]] = []  #: global stores that no fence has covered: (order, ticket)
         self.fences: list[tuple[int, int, str]] = []  #: fences under way: instruction, order, what they order
         self.underway: list[Underway] = []  #: what may order workgroups
@@ -93,6 +105,7 @@ class ThreadGroup(Threads):
         self.wide: npt.NDArray[np.int64] = np.zeros((n, ACCUMULATORS * layout.grf // 4), np.int64)
         self.mask: Bools = np.ones((n, CHANNELS), np.bool_)
         self.resume: npt.NDArray[np.int32] = np.full((n, CHANNELS), ACTIVE, np.int32)
+        self.stamp: U32 = env.stamps(self)  #: of clean accesses to local memory, [threads, 1]
         self.ready()
 
     def ready(self) -> None:
@@ -101,7 +114,6 @@ class ThreadGroup(Threads):
         for kind in ("i1", "i2", "i4", "i8", "f2", "f4", "f8"):
             self.views[kind] = self.regs.view(kind)
         self.poisons: dict[int, Array] = {size: self.poison.view(f"u{size}") for size in (1, 2, 4, 8)}
-        self.stamp: U32 = self.env.stamps(self)
         self.mask_changed()
 
     def mask_changed(self) -> None:
@@ -132,6 +144,7 @@ class ThreadGroup(Threads):
         place = np.full(self.count, -1)
         place[rows] = np.arange(len(rows))
         part.local = [access.take(place) for access in self.local]
+        part.late = [load.take(rows) for load in self.late]
         part.stores, part.fences = list(self.stores), list(self.fences)
         part.underway = [one.take(rows) for one in self.underway]
         part.ready()
@@ -140,8 +153,9 @@ class ThreadGroup(Threads):
     def signature(self) -> tuple[object, ...]:
         pending = tuple((access.step, access.access, access.order) for access in self.local)
         underway = tuple((one.step, one.upto) for one in self.underway)
-        state = self.pc, self.blocked, self.signalled, self.control
-        return (*state, pending, underway, tuple(self.stores), tuple(self.fences))
+        late = tuple((load.step, load.order) for load in self.late)
+        state = self.pc, self.blocked, self.signalled, self.control, self.squad, self.held
+        return (*state, pending, late, underway, tuple(self.stores), tuple(self.fences))
 
     def merge(self, other: Self) -> Self:
         self._settle()
@@ -150,16 +164,8 @@ class ThreadGroup(Threads):
         both.score = self.score.union(other.score)
         both.dirty, both.flags_dirty = self.dirty | other.dirty, self.flags_dirty or other.flags_dirty
         both.order = max(self.order, other.order)
-        both.local = [
-            LocalAccess(
-                a.step,
-                a.access,
-                np.concatenate((a.rows, b.rows + self.count)),
-                np.concatenate((a.units, b.units)),
-                a.order,
-            )
-            for a, b in zip(self.local, other.local, strict=True)
-        ]
+        both.local = [a.joined(b, self.count) for a, b in zip(self.local, other.local, strict=True)]
+        both.late = [a.joined(b) for a, b in zip(self.late, other.late, strict=True)]
         both.stores, both.fences = list(self.stores), list(self.fences)
         both.underway = [a.joined(b) for a, b in zip(self.underway, other.underway, strict=True)]
         both.ready()

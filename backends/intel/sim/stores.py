@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convgen.backends.intel.sim.late import deliver_before_store
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools
@@ -13,6 +14,7 @@ def store_global(
 ) -> None:
     """Write [words, threads, lanes]."""
     env = g.env
+    deliver_before_store(g, address, size, lanes, local=False)
     ticket = env.ticket()
     if env.waves > 1:
         g.order += 1

@@ -62,9 +62,13 @@ class _Kernel:
         return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
 
     @cached_property
+    def _hot(self) -> tuple[list[Instruction], list[Instruction], bool]:
+        return hot_code(self.loaded.instructions(self.info.name), self.target)
+
+    @cached_property
     def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
         """The instructions before the hot code, in it and behind it."""
-        code, hot = hot_code(self.loaded.instructions(self.info.name), self.target)
+        code, hot, _ = self._hot
         body = sorted(hot, key=lambda i: i.address)
         first, last = body[0].address, body[-1].address
         return [i for i in code if i.address < first], body, [i for i in code if i.address > last]
@@ -89,7 +93,7 @@ class _Kernel:
         found = Steady.of(short, long, len(before), len(body))
         lines = (line_of(i, self.target) for i in self._parts[1])
         timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
-        return LoopProfile(groups, found.each, found.around, _busy(body, sum(threads)), timed)
+        return LoopProfile(groups, self._hot[2], found.each, found.around, _busy(body, sum(threads)), timed)
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:

@@ -77,6 +77,9 @@ class Code:
         dst, src = ((), (self.r(100), self.r(at))) if row.stores else ((self.r(at),), (self.r(100),))
         self.add(XeInstruction(row, dst, src, access=access))
 
+    def fence(self, response: int) -> None:
+        self.add(XeInstruction(OPCODES["fence"], (self.r(response),), (self.r(101),)))
+
     def signal(self) -> None:
         self.add(XeInstruction(OPCODES["signal"], (), (self.r(101),)))
 
@@ -461,3 +464,35 @@ def test_a_barrier_waits_for_loads_of_what_is_overwritten(behind: Callable[[Code
         c.signal()
         behind(c)
         assert ("$4.dst" in c.waits("xehpc")[1]) == (waits and kind == "load")
+
+
+@pytest.mark.parametrize(("target", "waits"), [("xehpg", True), ("xehpc", True), ("xe2", False)])
+def test_a_fence_does_not_stand_for_loads_that_it_may_overtake(target: str, waits: bool) -> None:
+    """Others may overwrite what was loaded: the signal waits for the results, the fence by itself does not."""
+    c = Code()
+    c.local("load", 1)
+    c.fence(9)
+    c.signal()
+    c.local("store", 2)
+    load, fence, signal, _ = c.waits(target)
+    assert load == "$4"
+    assert fence == "$5"
+    assert signal.startswith("sync.allwr 0x30" if waits else "$5.dst")
+
+
+@pytest.mark.parametrize(("target", "waits"), [("xehpg", True), ("xehpc", True), ("xe2", False)])
+@pytest.mark.parametrize("name", ["tile", "other"])
+def test_a_store_does_not_overtake_loads_of_the_same_bytes(target: str, waits: bool, name: str) -> None:
+    c = Code()
+    c.local("load", 1)
+    c.local("store", 2, name)
+    assert ("$4.dst" in c.waits(target)[1]) == (waits and name == "tile")
+
+
+def test_loads_that_are_there_cost_a_barrier_nothing() -> None:
+    c = Code()
+    c.local("load", 1)
+    c.alu(3, 1)
+    c.signal()
+    c.local("store", 2)
+    assert "dst" not in c.waits("xehpc")[2]

@@ -161,10 +161,12 @@ EPILOGUES = {
     "xehpc": """
 (W) mov (16|M0) r127.0<1>:f r0.0<1;1,0>:f
 (W) send.gtwy (8|M0) null r127 null:0 0x0 0x02000010 {EOT,F@1,$15}
+nop
 """,
     "xehpg": """
 (W) mov (8|M0) r127.0<1>:f r0.0<1;1,0>:f
 (W) send.gtwy (8|M0) null r127 null:0 0x0 0x02000010 {EOT,A@1,$15}
+nop
 """,
 }
 

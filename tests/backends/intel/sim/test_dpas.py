@@ -177,4 +177,4 @@ def test_fused_pair_out_of_step(sim: Any) -> None:
     jump = "(W) cmp (1|M0) (eq)f0.0 null<1>:ud r9.0<0;1,0>:ud 1:uw\n(W&f0.0) jmpi over\n"
     body = PAIR + jump + op + "over:\n(W) sync.nop null {$5.dst}\n"
     report = sim.run("xehpg", body, {"in": data, "out": out}, workgroup=16)
-    assert sim.kinds(report) == ["dpasw"]
+    assert sim.kinds(report) == ["dpasw", "fused-branch"]

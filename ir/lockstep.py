@@ -1,0 +1,71 @@
+"""Which values are the same in all subgroups of a team that branches together, and which branches part such a team.
+
+Where subgroups share an instruction pointer (`TargetFacts.lockstep`), a condition must have one value in all of a team,
+subgroups 2k and 2k + 1 for two. The number of a subgroup is what differs, and what is made of it; so does what memory
+gives to subgroups that look in different places. A product of several subgroups (`MmaAtom.spans`) brings all rows of B
+to each of them: its result differs only where A does, or what it is added to. So a team agrees without shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convgen.ir.expr import And, Const, Div, Expr, Mma, Shr, Var
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import ExitIf, For, If, Load, Stmt
+from convgen.ir.uniform import Uniformity, analysed
+
+
+class Team(Uniformity):
+    """Whether the subgroups of a team of `size` have the same values, each lane those of its like in the others."""
+
+    def __init__(self, kernel: Kernel, size: int) -> None:
+        super().__init__((kernel.subgroup,) if kernel.subgroups > 1 else ())
+        self.subgroup, self.size = kernel.subgroup, size
+
+    def _decide(self, e: Expr) -> bool:
+        match e:
+            case Var():
+                return e not in self.varying
+            case Shr(Var() as number, Const(bits=places)) if number is self.subgroup:
+                return (1 << places) % self.size == 0
+            case Div(Var() as number, Const(bits=by)) if number is self.subgroup:
+                return by % self.size == 0
+            case And(Var() as number, Const(bits=kept)) if number is self.subgroup:
+                return not kept & (self.size - 1)
+            case Mma(op=op) if op.atom.spans == self.size:
+                return self(e.acc) and self(e.a)
+            case Mma(op=op) if op.atom.spans > 1:
+                return False
+        return all(map(self, e.children()))
+
+
+def team_of(kernel: Kernel, size: int) -> Team:
+    """What the subgroups of a team have in common."""
+    return analysed(kernel.body, Team(kernel, size), _given)
+
+
+def _given(s: Load) -> Sequence[Expr] | None:
+    """What the value that a statement binds is made of; None if it differs whatever that is."""
+    return None if s.updates else s.operands
+
+
+def parting(kernel: Kernel, size: int) -> Iterator[tuple[Stmt, Expr]]:
+    """The statements at which a team of subgroups may part, each with the condition or bound that may differ."""
+    if kernel.subgroups == 1:
+        return
+    team = team_of(kernel, size)
+    for s in statements(kernel.body):
+        for e in _decisions(s):
+            if not team(e):
+                yield s, e
+
+
+def _decisions(s: Stmt) -> Sequence[Expr]:
+    match s:
+        case If(cond=cond) | ExitIf(cond=cond):
+            return (cond,)
+        case For(begin=begin, end=end):
+            return begin, end
+    return ()

@@ -1,0 +1,329 @@
+"""Element-wise work on fragments, a few registers at a time.
+
+An operation on a whole fragment has as many temporaries as the fragment has registers, and so has each operation that
+follows from it. So a chain of operations is cut into parts, each computed from first to last before the next begins:
+the temporaries of one part are alive at a time. A store has its own parts computed just before it. Ensures: no let of a
+chain is computed for more elements than its temporaries leave room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from convgen.ir.expr import (
+    Binary,
+    Conversion,
+    Expr,
+    Pack,
+    Select,
+    Shuffle,
+    Slice,
+    Splat,
+    Unary,
+    Uniform,
+    Var,
+    var,
+)
+from convgen.ir.floats import Fma
+from convgen.ir.mutate import postorder, statements
+from convgen.ir.node import replace
+from convgen.ir.program import Kernel
+from convgen.ir.stmt import Block, Let, Load, Stmt, Store, block
+from convgen.ir.types import AnyType, VectorType, vector
+from convgen.passes.unused import drop_unused
+
+_ELEMENTWISE = (Unary, Binary, Conversion, Select, Fma)
+
+ROOM = 12  #: registers of a lane; for the temporaries of a part
+_LEAST, _MOST = 2, 4  #: registers of a part; of several, instructions hide the latency of one another
+_WORD = 32  #: bits
+
+#: Registers up to which a chain stays whole: it takes no more with all its temporaries.
+_SMALL = 24
+
+
+def split_chains(kernel: Kernel) -> Kernel:
+    """Compute fragments part by part, element-wise operations one after the other within a part."""
+    chains = {s.var: s for s in statements(kernel.body) if isinstance(s, Let) and _is_chain(s.value)}
+    if not chains and not any(_is_chain(s.value) for s in statements(kernel.body) if isinstance(s, Store)):
+        return kernel
+    return replace(kernel, body=_Splitter().within(drop_unused(kernel.body)))
+
+
+def _is_chain(e: Expr) -> bool:
+    """Whether an expression is element-wise work whose temporaries take more than a few registers."""
+    if _is_list(e):
+        return _registers(e.type) > _SMALL
+    return _is_elementwise(e) and _registers(e.type) > _LEAST and _temporaries(e) * e.type.lanes > _SMALL
+
+
+def _is_list(e: Expr) -> bool:
+    """Whether an expression has each element of a vector as a scalar, such as its position."""
+    return isinstance(e, Pack) and e.type.lanes == len(e.parts) and all(p.type is e.type.elem for p in e.parts)
+
+
+def _is_elementwise(e: Expr) -> bool:
+    return isinstance(e, _ELEMENTWISE) and not isinstance(e, Uniform) and isinstance(e.type, VectorType)
+
+
+def _registers(type: AnyType) -> float:
+    return 0.0 if type.elem.is_bool else type.bits / _WORD
+
+
+def _operations(e: Expr) -> list[Expr]:
+    """The element-wise operations under an expression, operands first."""
+    found: dict[Expr, None] = {}
+    _gather(e, found)
+    return list(found)
+
+
+def _gather(e: Expr, found: dict[Expr, None]) -> None:
+    for c in e.children():
+        if c not in found and _is_elementwise(c):
+            _gather(c, found)
+    found[e] = None
+
+
+def _temporaries(e: Expr) -> float:
+    """Registers of the temporaries that are alive at a time while one element is computed."""
+    order = _operations(e)
+    last = {c: n for n, made in enumerate(order) for c in made.children()}
+    alive = most = 0.0
+    for n, made in enumerate(order):
+        alive += _registers(made.type) / made.type.lanes
+        most = max(most, alive)
+        alive -= sum(
+            _registers(c.type) / c.type.lanes
+            for c in set(made.children())
+            if c in last and last[c] == n and _is_elementwise(c)
+        )
+    return most
+
+
+def _part_size(e: Expr) -> int:
+    """Elements of a part: a power of two, in whole words of whatever the chain is made of."""
+    operations = _operations(e)
+    widest = max((_registers(made.type) for made in operations), default=0.0) / e.type.lanes or 1.0
+    narrowest = min((t.elem.bits for made in operations for t in _types(made)), default=_WORD)
+    registers = min(_MOST, max(_LEAST, int(ROOM * widest / max(widest, _temporaries(e)))))
+    size = 1 << max(0, int(registers / widest).bit_length() - 1)
+    return max(size, _WORD // min(_WORD, narrowest))
+
+
+def _types(e: Expr) -> Iterable[AnyType]:
+    yield from (t.type for t in (e, *e.children()) if isinstance(t.type, VectorType) and not t.type.elem.is_bool)
+
+
+class _Chain(NamedTuple):
+    """A let of a chain, and its parts as far as they are computed, by their numbers."""
+
+    let: Let
+    size: int  #: elements of a part
+    parts: dict[int, Var]
+
+    @property
+    def number(self) -> int:
+        """Parts of the whole."""
+        return -(-self.let.var.type.lanes // self.size)
+
+
+class _Splitter:
+    """Walks a block; what is to be computed in parts waits until something needs a part."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Var, _Chain] = {}
+        self.picked: dict[Var, Let] = {}  #: elements of what waits, under another name
+        self.out: list[Stmt] = []
+        self.taken: dict[tuple[Expr, int, int], Expr] = {}
+
+    def within(self, s: Any) -> Any:
+        """A statement that stands for itself, a block or the body of one."""
+        around = self.waiting, self.picked, self.out, self.taken
+        self.waiting, self.picked, self.out, self.taken = {}, {}, [], {}
+        for inner in s.stmts if isinstance(s, Block) else (s,):
+            self._statement(inner)
+        self._finish(list(self.waiting.values()))
+        for v in list(self.picked):
+            self._needed(v)
+        made = block(*self.out)
+        self.waiting, self.picked, self.out, self.taken = around
+        return made
+
+    def _statement(self, s: Stmt) -> None:
+        if isinstance(s, Let) and _is_chain(s.value):
+            self.waiting[s.var] = _Chain(s, _part_size(s.value), {})
+        elif isinstance(s, Let) and self._is_picked(s.value):
+            self.picked[s.var] = s
+        elif isinstance(s, Let) and _is_elementwise(s.value):
+            self.out.append(replace(s, value=self._part(s.value, 0, s.var.type.lanes)))
+        elif isinstance(s, Let):
+            self._needed(s.value)
+            self.out.append(s)
+        elif isinstance(s, Store):
+            self.out.append(self._stored(s))
+        elif isinstance(s, Load):
+            for e in s.operands:
+                self._needed(e)
+            self._finish([chain for chain in self.waiting.values() if self._frees(chain.let.value)])
+            self.out.append(s)
+        else:
+            self._finish(list(self.waiting.values()))
+            for v in list(self.picked):
+                self._needed(v)
+            self.out.append(s.map_bodies(self.within))
+
+    def _stored(self, s: Any) -> Any:
+        """A store of what is computed for it, part by part."""
+        for e in s.operands:
+            if e is not s.value:
+                self._needed(e)
+        value = s.value
+        if _is_chain(value):
+            size = _part_size(value)
+            parts = [
+                self._bound("part", value, at, min(size, value.type.lanes - at))
+                for at in range(0, value.type.lanes, size)
+            ]
+            return replace(s, value=Pack(value.type, tuple(parts)))
+        return replace(s, value=self._part(value, 0, value.type.lanes) if isinstance(value.type, VectorType) else value)
+
+    # ------------------------------------------------------------ parts
+
+    def _finish(self, chains: Sequence[_Chain]) -> None:
+        """Compute chains that wait, the first parts of all before the second ones."""
+        for n in range(max((chain.number for chain in chains), default=0)):
+            for chain in chains:
+                if n < chain.number:
+                    self._computed(chain, n)
+        for chain in chains:
+            self._whole(chain)
+
+    def _waits(self, e: Expr) -> bool:
+        return isinstance(e, Var) and (e in self.waiting or e in self.picked)
+
+    def _is_picked(self, e: Expr) -> bool:
+        """Whether an expression picks elements of what waits, or is a mask made of it, which takes no register."""
+        if isinstance(e, (Slice, Shuffle)):
+            return self._waits(e.a)
+        return (
+            _is_elementwise(e)
+            and e.type.elem.is_bool
+            and any(isinstance(v, Var) and self._waits(v) for v in postorder(e))
+        )
+
+    def _frees(self, e: Expr) -> bool:
+        """Whether registers hold what a chain is made of, rather than that it is made of scalars only."""
+        held = (v for v in postorder(e) if isinstance(v, Var) and isinstance(v.type, VectorType))
+        return any(self._frees(self._value_of(v)) if self._waits(v) else True for v in held)
+
+    def _value_of(self, v: Var) -> Expr:
+        return self.waiting[v].let.value if v in self.waiting else self.picked[v].value
+
+    def _whole(self, chain: _Chain) -> None:
+        """Bind the variable of a chain to all of its parts."""
+        parts = tuple(self._computed(chain, n) for n in range(chain.number))
+        self.out.append(replace(chain.let, value=Pack(chain.let.var.type, parts)))
+        self.waiting.pop(chain.let.var, None)
+
+    def _needed(self, e: Expr) -> None:
+        """Compute whole what an expression is made of."""
+        for v in postorder(e):
+            if isinstance(v, Var) and v in self.waiting:
+                self._whole(self.waiting[v])
+            elif isinstance(v, Var) and v in self.picked:
+                made = self._part(v, 0, v.type.lanes)
+                self.out.append(replace(self.picked.pop(v), value=made))
+
+    def _computed(self, chain: _Chain, n: int) -> Var:
+        """The variable of a part, which is computed if it was not yet."""
+        if n not in chain.parts:
+            v, at = chain.let.var, n * chain.size
+            chain.parts[n] = self._bound(v.name, chain.let.value, at, min(chain.size, v.type.lanes - at))
+        return chain.parts[n]
+
+    def _bound(self, name: str, e: Expr, start: int, count: int) -> Var:
+        value = self._part(e, start, count)
+        made = var(name, value.type)
+        self.out.append(Let(made, value))
+        return made
+
+    def _part(self, e: Expr, start: int, count: int) -> Expr:
+        """Some elements of an expression: operations are applied to these only."""
+        key = e, start, count
+        if (known := self.taken.get(key)) is None:
+            known = self.taken[key] = self._taken(e, start, count)
+        return known
+
+    def _taken(self, e: Expr, start: int, count: int) -> Expr:
+        is_all = count == e.type.lanes
+        match e:
+            case Var() if e in self.waiting:
+                return self._of_chain(self.waiting[e], start, count)
+            case Var() if e in self.picked:
+                return self._part(self.picked[e].value, start, count)
+            case Slice(a, first, _):
+                return self._part(a, first + start, count)
+            case Splat(dtype, a) if not is_all:
+                return Splat(vector(dtype.elem, count), a)
+            case Shuffle(a, order):
+                return self._picked(a, order[start : start + count])
+            case Pack(_, parts) if isinstance(e.type, VectorType):
+                return self._of_pack(e, parts, start, count)
+        if _is_elementwise(e):
+            narrowed = [self._part(c, start, count) if isinstance(c.type, VectorType) else c for c in e.children()]
+            fields: dict[str, Any] = dict(zip(e.child_fields, narrowed))
+            if isinstance(e, Conversion):
+                fields["dtype"] = vector(e.type.elem, count)
+            return replace(e, **fields)
+        return e if is_all else Slice(e, start, count)
+
+    def _picked(self, a: Expr, order: Sequence[int]) -> Expr:
+        """Elements in an order; those that follow one another are a part."""
+        first = order[0]
+        if list(order) == list(range(first, first + len(order))):
+            return self._part(a, first, len(order))
+        if self._waits(a):
+            parts = [self._part(a, n, 1) for n in order] if a.type.elem.bits >= _WORD else []
+            return (
+                Pack(vector(a.type.elem, len(order)), tuple(parts)) if parts else Shuffle(self._held(a), tuple(order))
+            )
+        return Shuffle(self._part(a, 0, a.type.lanes), tuple(order))
+
+    def _held(self, v: Expr) -> Expr:
+        """A variable that waits, once all of it is computed."""
+        self._needed(v)
+        return v
+
+    def _of_chain(self, chain: _Chain, start: int, count: int) -> Expr:
+        """Elements of what waits: only the parts that have them are computed."""
+        first, last = start // chain.size, (start + count - 1) // chain.size
+        parts = [self._computed(chain, n) for n in range(first, last + 1)]
+        return self._of_parts(chain.let.var.type, parts, start - first * chain.size, count)
+
+    def _of_pack(self, e: Pack, parts: Sequence[Expr], start: int, count: int) -> Expr:
+        """Elements of values side by side, of those that have some of them."""
+        elem = e.type.elem
+        if _is_list(e):
+            return Pack(vector(elem, count), tuple(parts[start : start + count]))
+        if any(not isinstance(p.type, VectorType) or p.type.elem.bits != elem.bits for p in parts):
+            return Slice(e, start, count) if count != e.type.lanes else e
+        at, needed, begin = 0, list[Expr](), 0
+        for p in parts:
+            if at < start + count and start < at + p.type.lanes:
+                if not needed:
+                    begin = at
+                needed.append(p)
+            at += p.type.lanes
+        return self._of_parts(e.type, needed, start - begin, count)
+
+    def _of_parts(self, type: AnyType, parts: Sequence[Expr], start: int, count: int) -> Expr:
+        """Elements of parts side by side, none of which is without one of them."""
+        found, at = list[Expr](), -start
+        for p in parts:
+            first, end = max(0, -at), min(p.type.lanes, count - at)
+            found.append(self._part(p, first, end - first))
+            at += p.type.lanes
+        if len(found) == 1 and found[0].type.elem is type.elem:
+            return found[0]
+        return Pack(vector(type.elem, count), tuple(found))

@@ -1,0 +1,88 @@
+"""Defects of the hardware that a program's text shows: each in a kernel that lacks the workaround, and with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+
+def zeros(first: int, count: int) -> str:
+    return "".join(f"(W) mov (8|M0) r{reg}.0<1>:f 0.0:f\n" for reg in range(first, first + count))
+
+
+START = "(W) mov (2|M0) r6.0<1>:ud r4.0<1;1,0>:ud\n" + zeros(40, 40) + "(W) sync.nop null {A@1}\n"
+END = "(W) store.ugm.d32x8t.a64 (1|M0) [r6:1] r40:1 {$2}\n"
+REWRITE = "mov (8|M0) r50.0<1>:ud r50.0<1;1,0>:ud {A@1}\n(W) sync.nop null {A@1}\n"
+DPAS = "dpas.8x1 (8|M0) r40:f r40:f r50:hf r60.0:hf {$3}\n(W) sync.nop null {$3.dst}\n"
+FLAG = "(W) mov (1|M0) f0.0<1>:ud 0xF:ud\n(W) sync.nop null {A@1}\n"
+PREDICATED = "(W&f0.0) load.ugm.d32x1t.a64 (1|M0) r90:1 [r6:1] {A@1,$4}\n(W) sync.nop null {$4.dst}\n"
+DIVERGENT = "(f0.0) goto (8|M0) MEET MEET\nmov (8|M0) r91.0<1>:ud 1:w\nMEET:\njoin (8|M0) ON\nON:\n"
+UNIFORM = "(W&f0.0) jmpi MEET\n(W) mov (8|M0) r91.0<1>:ud 1:w\nMEET:\n"
+
+
+def chain(*factors: int) -> str:
+    """Dpas of whole arrays in one chain, with these registers as src1."""
+    lines = [f"dpas.8x8 (8|M0) r{40}:f r40:f r{factor}:hf r70.0:hf" for factor in factors]
+    return "".join(f"{line} {{Atomic}}\n" for line in lines[:-1]) + lines[-1] + " {$3}\n(W) sync.nop null {$3.dst}\n"
+
+
+@attrs.frozen
+class Case:
+    """A body that lacks a workaround, and one that has it."""
+
+    kind: str
+    wrong: str
+    right: str
+
+
+CASES = {
+    "predicated load and dpas": Case("send-suppression", FLAG + PREDICATED + DPAS, FLAG + PREDICATED + REWRITE + DPAS),
+    "predicated load behind the mov": Case(
+        "send-suppression", FLAG + REWRITE + PREDICATED + DPAS, FLAG + PREDICATED + REWRITE + DPAS
+    ),
+    "predicated load in another block": Case(
+        "send-suppression", FLAG + PREDICATED + UNIFORM + DPAS, FLAG + PREDICATED + UNIFORM + REWRITE + DPAS
+    ),
+    "divergent branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + DIVERGENT + REWRITE + DPAS),
+    "uniform branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + UNIFORM + DPAS),
+    "chain of one factor": Case("dpas-suppression", chain(50, 50), chain(60, 50, 50)),
+    "factor of the last dpas": Case(
+        "dpas-suppression", chain(60, 50) + FLAG + UNIFORM + chain(50), chain(60, 50) + FLAG + UNIFORM + chain(60, 50)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_defect(sim: Any, name: str) -> None:
+    case = CASES[name]
+    for body, wanted in ((case.wrong, [case.kind]), (case.right, [])):
+        buffers = {"out": np.zeros(64, np.uint32)}
+        report = sim.run("xehpg", START + body + END, buffers)
+        assert sim.kinds(report) == wanted, [str(finding) for finding in report.findings]
+        if wanted:
+            assert "Wa_" in report.findings[0].message
+            assert not sim.run("xehpg", START + body + END, buffers, errata=False).findings
+
+
+@pytest.mark.parametrize("platform", ["xehpg", "xehpc"])
+def test_something_stands_behind_the_end_of_a_thread(sim: Any, platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not sim.run(platform, "", {"out": np.zeros(64, np.uint8)}).findings
+    monkeypatch.setitem(sim.epilogues, platform, sim.epilogues[platform].replace("nop\n", ""))
+    (finding,) = sim.run(platform, "", {"out": np.zeros(64, np.uint8)}).findings
+    assert finding.kind == "code-end"
+    assert "Wa_16013338947" in finding.message
+
+
+def test_the_end_of_a_thread_with_256_registers(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    epilogue = sim.epilogues["xehpg"].replace("r127", "r255")
+    halves = "(W) csel (4|M0) (eq)f0.0 r20.0<1>:w r20.0<1;0>:w r20.0<1;0>:w r20.0<1>:w\n"
+    floats = "(W) csel (4|M0) (eq)f0.0 r21.0<1>:f r21.0<1;0>:f r21.0<1;0>:f r21.0<1>:f\n"
+    start = "(W) mov (8|M0) r20.0<1>:ud 0:w\n(W) mov (8|M0) r21.0<1>:f 0.0:f\n(W) sync.nop null {A@1}\n"
+    wide = sim.Source("", grf=256)
+    for before, wanted in (("", ["end-suppression"]), (floats, ["end-suppression"]), (halves + floats, [])):
+        monkeypatch.setitem(sim.epilogues, "xehpg", epilogue.replace("(W) send.gtwy", before + "(W) send.gtwy"))
+        report = sim.run("xehpg", start, {"out": np.zeros(64, np.uint8)}, source=wide)
+        assert sim.kinds(report) == wanted, [str(finding) for finding in report.findings]

@@ -1,0 +1,181 @@
+"""Scales and zero points in groups that do not divide their axis, against a product written here by plain indexing.
+
+An element k, n of weights takes `scales[k // gk, n // gn]`: a group has the size that the attribute gives, the last one
+along an axis is shorter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import convgen as cg
+from convgen.problem.matmul import Matmul, parse_problem
+from convgen.run import reference
+
+TARGETS = ("gfx90a", "gfx942", "gfx950", "xehpg", "xehpc")
+WEIGHTS = "--dt=f16:s8:f32 --attr-fpmath=f16:true --attr-scales=wei:per_ocic:f16:{gk}x{gn}"
+BLOCKS = "--dt=f8_e4m3:f8_e4m3:f32 --attr-fpmath=bf16 --attr-scales=src:per_tensor:f32:1x128+wei:per_tensor:f32:128x128"
+
+Floats = npt.NDArray[np.float64]
+
+
+def drawn(problem: Matmul, seed: int = 5) -> dict[str, Any]:
+    """Inputs of which every product and sum is exact: integers, and powers of two for scales."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for spec in problem.inputs:
+        least = 0 if spec.dtype == "u8" else -3
+        values = (0.25, 0.5, 1.0, 2.0) if spec.name.endswith("_scales") else range(least, 4)
+        found[spec.name] = rng.choice(values, spec.dims).astype(reference.numpy_type(spec.dtype))
+    return found
+
+
+def spread(tensor: Any, shape: tuple[int, int], groups: tuple[int, int]) -> Floats:
+    """Element [i // groups[0], j // groups[1]] for each i, j of a matrix."""
+    i, j = np.arange(shape[0])[:, None], np.arange(shape[1])[None, :]
+    spread: Floats = tensor.astype(np.float64)[i // groups[0], j // groups[1]]
+    return spread
+
+
+def simulated(line: str, target: str, wanted: Any, config: str | None = None) -> None:
+    """Compare the simulated kernel and the reference, which must agree with what the test computed, bit for bit."""
+    problem = parse_problem(line)
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    right = wanted(arrays)
+    assert np.array_equal(reference.whole(problem, arrays, "dst").astype(np.float64), right)
+    code = cg.compile(cg.build(problem, target, config))
+    assert np.array_equal(cg.simulate(code, **arrays).astype(np.float64), right)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("k", "n"), [(136, 2112), (2112, 24), (576, 136), (136, 2624), (2240, 24)])
+def test_the_last_group_of_weights_is_shorter(k: int, n: int, target: str) -> None:
+    def wanted(arrays: dict[str, Any]) -> Any:
+        weights = arrays["wei"].astype(np.float64) * spread(arrays["wei_scales"], (k, n), (128, 128))
+        return arrays["src"].astype(np.float64) @ weights
+
+    simulated(f"{WEIGHTS.format(gk=128, gn=128)} 5x{k}:{k}x{n}", target, wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_both_factors_have_scales_in_groups(target: str) -> None:
+    """src has a scale for each row and 128 of K, weights one for 128 x 128, as DeepSeek's products have."""
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        src = arrays["src"].astype(np.float64) * spread(arrays["src_scales"], (9, 136), (1, 128))
+        return src @ (arrays["wei"].astype(np.float64) * spread(arrays["wei_scales"], (136, 136), (128, 128)))
+
+    simulated(f"{BLOCKS} 9x136:136x136", target, wanted)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_groups_of_odd_sizes_along_every_axis(target: str) -> None:
+    """Groups that divide no axis and no tile: 10 rows of src, 7 columns of weights, 24 of K; zero points beside."""
+    line = (
+        "--dt=f16:s8:f32 --attr-fpmath=f16:true --attr-scales=src:per_tensor:f16:10x24+wei:per_ocic:f16:24x7 "
+        "--attr-zero-points=wei:per_ocic:s8:24x7 33x203:203x91"
+    )
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        src = arrays["src"].astype(np.float64) * spread(arrays["src_scales"], (33, 203), (10, 24))
+        less = arrays["wei"].astype(np.float64) - spread(arrays["wei_zero_points"], (203, 91), (24, 7))
+        return src @ (less * spread(arrays["wei_scales"], (203, 91), (24, 7)))
+
+    simulated(line, target, wanted)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_weights_of_4_bits_have_shorter_last_groups(target: str) -> None:
+    line = (
+        "--dt=f16:s4:f32 --attr-fpmath=f16:true --attr-scales=wei:per_ocic:f16:48x24 "
+        "--attr-zero-points=wei:per_ocic:s4:48x24 17x200:200x90"
+    )
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        less = arrays["wei"].astype(np.float64) - spread(arrays["wei_zero_points"], (200, 90), (48, 24))
+        return arrays["src"].astype(np.float64) @ (less * spread(arrays["wei_scales"], (200, 90), (48, 24)))
+
+    simulated(line, target, wanted)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+def test_scales_behind_the_sums_come_in_groups(target: str) -> None:
+    """Rows of src, columns of weights and blocks of dst share scales; no factor is dequantised on its way."""
+    line = "--dt=f16:f16:f32 --attr-scales=src:1:f32:10x1+wei:2:f16:1x24+dst:per_tensor:f32:10x24 33x40:40x91"
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        sums = arrays["src"].astype(np.float64) @ arrays["wei"].astype(np.float64)
+        rows, columns = arrays["src_scales"], arrays["wei_scales"]
+        scaled = sums * spread(rows, (33, 91), (10, 91)) * spread(columns, (33, 91), (33, 24))
+        quotient: Floats = scaled / spread(arrays["dst_scales"], (33, 91), (10, 24))
+        return quotient
+
+    simulated(line, target, wanted)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc"])
+def test_integers_have_scales_along_k(target: str) -> None:
+    """Groups of 48 of src and of 24 of weights along one K; what is multiplied are floats, summed as such."""
+    line = (
+        "--dt=u8:s8:f32 --attr-fpmath=f16:true --attr-scales=src:per_tensor:f16:1x48+wei:per_tensor:bf16:24x1 "
+        "--attr-zero-points=wei:per_ocic:s8:24x1+dst:per_tensor:s8:10x9 17x136:136x40"
+    )
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        src = arrays["src"].astype(np.float64) * spread(arrays["src_scales"], (17, 136), (1, 48))
+        less = arrays["wei"].astype(np.float64) - spread(arrays["wei_zero_points"], (136, 40), (24, 1))
+        product = src @ (less * spread(arrays["wei_scales"], (136, 40), (24, 1)))
+        return product + spread(arrays["dst_zero_points"], (17, 40), (10, 9))
+
+    simulated(line, target, wanted)
+
+
+@pytest.mark.parametrize(
+    ("target", "config"),
+    [
+        ("gfx942", "tile=32x32x32 waves=1x1 mma=16x16x16 slots=3 stages=2 in=f16"),
+        ("gfx942", "tile=32x32x32 waves=1x1 mma=16x16x16 slots=2 slices=2 sum=launch in=f16"),
+        ("gfx942", "tile=32x32x32 waves=1x1 mma=16x16x16 slots=0 in=f16"),
+        ("gfx942", "tile=32x32x64 waves=1x1 mma=16x16x16 slots=2 taps=split in=f16"),
+        ("xehpc", "tile=32x32x32 waves=2x1 mma=16x8x16 slots=2 slices=2 sum=launch in=f16"),
+        ("xehpc", "tile=32x16x32 waves=4x1 mma=16x8x16 slots=0 prefetch=2 in=f16"),
+    ],
+)
+@pytest.mark.parametrize("tags", ["", "--stag=ba --wtag=ab --dtag=ba"])
+def test_tiles_end_anywhere_in_groups(target: str, config: str, tags: str) -> None:
+    def wanted(arrays: dict[str, Any]) -> Any:
+        weights = arrays["wei"].astype(np.float64) * spread(arrays["wei_scales"], (104, 136), (40, 48))
+        return arrays["src"].astype(np.float64) @ weights
+
+    simulated(f"{tags} {WEIGHTS.format(gk=40, gn=48)} 34x104:104x136", target, wanted, config)
+
+
+def test_matrices_of_a_batch_have_groups_of_their_own() -> None:
+    line = "--dt=f16:s8:f32 --attr-fpmath=f16:true --attr-scales=wei:per_tensor:f16:48x40 2x9x104:2x104x56"
+
+    def wanted(arrays: dict[str, Any]) -> Any:
+        pairs = zip(arrays["wei"], arrays["wei_scales"])
+        weights = np.stack([wei.astype(np.float64) * spread(scales, (104, 56), (48, 40)) for wei, scales in pairs])
+        product: Floats = arrays["src"].astype(np.float64) @ weights
+        return product
+
+    simulated(line, "gfx942", wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "sizes"),
+    [
+        (f"{WEIGHTS.format(gk=128, gn=128)} 64x256:256x192", {"m": (), "n": (128,), "k": (128,)}),
+        (f"{WEIGHTS.format(gk=300, gn=1)} 64x256:256x192", {"m": (), "n": (), "k": ()}),
+        (f"{BLOCKS} 64x576:576x2112", {"m": (), "n": (128,), "k": (128,)}),
+    ],
+)
+def test_groups_have_the_sizes_that_the_attributes_give(line: str, sizes: dict[str, tuple[int, ...]]) -> None:
+    problem = parse_problem(line)
+    assert isinstance(problem, Matmul)
+    assert problem.groups == sizes
