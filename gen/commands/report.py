@@ -231,7 +231,10 @@ def finding_rows(outcome: Outcome) -> list[tuple[str, str]]:
 def hint_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """Return what to try where a launch of a code object without a record looks incomplete."""
     hints = []
-    if any(finding.kind in ("lds-bounds", "slm-bounds") for finding in outcome.findings):
+    if any(
+        finding.kind == "lds-bounds" or (finding.kind == "out-of-bounds" and "local memory" in finding.message)
+        for finding in outcome.findings
+    ):
         hints.append("if the host asks for dynamic LDS, give its size: --lds BYTES")
     missed, places = (
         sum(map(len, (one.missed for one in outcome.coverage))),

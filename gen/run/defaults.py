@@ -14,6 +14,7 @@ import numpy as np
 
 from convgen.backends.simulation import Budget, Bytes, Pages, Parameter, Places
 from convgen.ir import types
+from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.ir.types import Kind, Type
 from convgen.run.fills import Fill
@@ -70,8 +71,14 @@ class Defaults:
 
         return Pages(self.size, make, self.budget, beside=4)
 
-    def scalar(self, parameter: Parameter) -> str:
-        """Return the value of an argument that is no pointer, as an option would give it; "" for a structure."""
-        if parameter.size > 8:
-            return ""
-        return str(parameter.multiple_of)
+    def scalar(self, parameter: Parameter, number: int) -> str:
+        """Return the value of an argument that is no pointer, as an option would give it; "" for a structure.
+
+        Raises UserError where nobody can assume one.
+        """
+        if parameter.default is None:
+            name = parameter.name or str(number)
+            raise UserError(
+                f"given no --arg {name}, wanted one: its offset in local memory, behind the arguments before"
+            )
+        return "" if parameter.size > 8 else str(parameter.default)

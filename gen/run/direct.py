@@ -185,14 +185,18 @@ def prepare(
     settings = list(arguments)
     for number, parameter in left.items():
         name = _unused(parameter.name or str(number), arrays)
+        assumed: str | bytes = bytes(parameter.size)
         if filling is not None and parameter.is_pointer:
             made[name] = filling.buffer(parameter, number)
             settings.append((name, f"{filling.size} bytes"))
+            assumed = name
         elif filling is not None:
-            settings.append((name, filling.scalar(parameter) or "zeros"))
+            text = filling.scalar(parameter, number)
+            settings.append((name, text or "zeros"))
+            assumed = _encoded(text, name, parameter) if text else assumed
         elif not parameter.is_pointer:
             raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
-        args.append(KernelArg(parameter.offset, parameter.size, _assumed(name, parameter, made, filling)))
+        args.append(KernelArg(parameter.offset, parameter.size, assumed))
     request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
     return Direct(request, arrays, tuple(undefined), made, tuple(settings))
 
@@ -202,14 +206,6 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
     while name in taken:
         name += "'"
     return name
-
-
-def _assumed(name: str, parameter: Parameter, made: Mapping[str, Pages], filling: Defaults | None) -> str | bytes:
-    """The value of an argument that is not given: a made buffer, a scalar that `filling` chooses, or zeros."""
-    if name in made:
-        return name
-    text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter)
-    return _encoded(text, name, parameter) if text else bytes(parameter.size)
 
 
 def _kernel(signatures: Mapping[str, Signature], name: str | None) -> Signature:

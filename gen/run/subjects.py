@@ -171,6 +171,6 @@ def _parameters(path: Path, kernel: str) -> tuple[Parameter, ...]:
 def _parameter(argument: re.Match[str]) -> Parameter:
     found: Mapping[str, str | None] = argument.groupdict()
     divisor = _DIVISOR.search(found["attributes"] or "")
-    multiple = 1 if divisor is None or found["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
+    default = 1 if divisor is None or found["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
     type_name = f"{found['pointee']}*" if found["pointee"] else found["type"] or ""
-    return Parameter(found["name"] or "", 0, 0, found["pointee"] is not None, type_name, multiple)
+    return Parameter(found["name"] or "", 0, 0, found["pointee"] is not None, type_name, default)

@@ -272,6 +272,29 @@ def test_kernels_of_intels_compiler_are_judged(capsys: pytest.CaptureFixture[str
     assert (kernel["target"], kernel["verdict"], kernel["lds_bytes"]) == ("xehpg", "clean", 256)
 
 
+def test_local_pointers_of_a_zebin_are_offsets_and_its_names_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    path = DATA / "intel" / "groups_dg2.bin"
+    code, told = checked(capsys, path, "--kernel", "exchange", "--block", "64", "--lds", "256")
+    assert code == 0
+    size = f"{1 << 28} bytes"
+    assert told["kernels"][0]["arguments"] == {"out": size, "in": size, "tile": "0"}
+    assert check(path, "--kernel", "exchange", "--block", "64") == 1
+    assert "give its size: --lds BYTES" in capsys.readouterr().out
+
+
+def test_local_pointers_of_opencl_on_amd_begin_behind_static_lds(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ".offset: 8, .size: 8, .value_kind: global_buffer, .address_space: global"
+    local = ".offset: {}, .size: 4, .value_kind: dynamic_shared_pointer, .pointee_align: 4"
+    one = faulty("missing_wait", {given: local.format(8)})
+    _, told = checked(capsys, one, "--lds", "64")
+    assert told["kernels"][0]["arguments"]["flag"] == "512"
+    assert told["kernels"][0]["lds_bytes"] == 576
+    two = faulty("missing_wait", {given: f"{local.format(8)}}}\n      - {{.name: more, {local.format(12)}"})
+    assert check(two, "--lds", "64") == 2
+    assert "given no --arg more, wanted one: its offset in local memory" in capsys.readouterr().err
+    assert check(two, "--lds", "64", "--arg", "more=544") == 1
+
+
 def test_run_executes_kernels_of_intels_compiler() -> None:
     np.save("x.npy", np.arange(64, dtype=np.float32))
     np.save("y.npy", np.ones(64, np.float32))
