@@ -185,18 +185,14 @@ def prepare(
     settings = list(arguments)
     for number, parameter in left.items():
         name = _unused(parameter.name or str(number), arrays)
-        assumed: str | bytes = bytes(parameter.size)
+        if filling is None and not parameter.is_pointer:
+            raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
         if filling is not None and parameter.is_pointer:
             made[name] = filling.buffer(parameter, number)
-            settings.append((name, f"{filling.size} bytes"))
-            assumed = name
-        elif filling is not None:
-            text = filling.scalar(parameter, number)
-            settings.append((name, text or "zeros"))
-            assumed = _encoded(text, name, parameter) if text else assumed
-        elif not parameter.is_pointer:
-            raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
+        text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
+        assumed = name if name in made else _encoded(text, name, parameter) if text else bytes(parameter.size)
         args.append(KernelArg(parameter.offset, parameter.size, assumed))
+        settings.append((name, f"{len(made[name].data)} bytes" if name in made else text or "zeros"))
     request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
     return Direct(request, arrays, tuple(undefined), made, tuple(settings))
 
