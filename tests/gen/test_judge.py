@@ -209,6 +209,11 @@ def test_a_cache_of_triton_gives_workgroup_lds_names_and_types(capsys: pytest.Ca
     assert kernel["arguments"]["n"] == "16"
 
 
+def test_the_workgroup_of_a_cache_goes_before_the_bound_of_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = checked(capsys, cache(Path("cache"), num_warps=2))
+    assert told["kernels"][0]["workgroup"] == [128, 1, 1]
+
+
 def test_options_override_what_a_cache_says(capsys: pytest.CaptureFixture[str]) -> None:
     cache(Path("cache"))
     _, told = checked(capsys, "cache", "--arg", "n=1000", "--grid", "2,2", "--block", "128", "--lds", "64")
