@@ -161,6 +161,8 @@ def _show(judgement: Judgement) -> None:
     assert launch is not None
     assert outcome is not None
     request = launch.request
+    counted = [finding for finding in outcome.findings if outcome.advice or finding.source.required]
+    advice = [finding for finding in outcome.findings if finding not in counted]
     grid, block = ("x".join(map(str, extents)) for extents in (request.grid, request.workgroup))
     rows = [
         ("object", judgement.name),
@@ -168,7 +170,8 @@ def _show(judgement: Judgement) -> None:
         ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of LDS"),
         ("arguments", ", ".join(f"{name}={value}" for name, value in launch.settings) or "none"),
         *report.execution_rows(outcome),
-        *report.finding_rows(outcome),
+        *(report.finding_rows(advice, "advice") if advice else []),
+        *report.finding_rows(counted),
         *report.hint_rows(outcome),
         ("verdict", judgement.verdict.upper()),
     ]

@@ -210,7 +210,7 @@ def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[s
         *(("", str(mismatch)) for mismatch in outcome.first),
     ]
     if not outcome.on:
-        rows += finding_rows(outcome)
+        rows += finding_rows(outcome.findings)
     verdict = outcome.status.upper()
     return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
 
@@ -223,9 +223,9 @@ def execution_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple
     ]
 
 
-def finding_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the lines on a simulator's findings."""
-    return [("findings", str(len(outcome.findings))), *(("", str(finding)) for finding in outcome.findings)]
+def finding_rows(findings: Sequence[Finding], label: str = "findings") -> list[tuple[str, str]]:
+    """Return the lines on a simulator's findings: how many, and each."""
+    return [(label, str(len(findings))), *(("", str(finding)) for finding in findings)]
 
 
 def hint_rows(outcome: Outcome) -> list[tuple[str, str]]:

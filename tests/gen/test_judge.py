@@ -128,6 +128,16 @@ def test_a_fault_is_found_and_its_mending_is_clean(
     assert check(faulty(name, missing), *options) == 0
 
 
+def test_advice_is_told_apart_from_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Strides of 1 make loads of 16 bytes misaligned, which Linux permits: no manual asks for more."""
+    assert check(GEMM, "--lds", "8192") == 0
+    told = capsys.readouterr().out
+    assert "advice        2\n              misaligned: " in told
+    assert "findings      0\n" in told
+    assert check(GEMM, "--lds", "8192", "--strict", "llvm") == 1
+    assert "findings      2\n              misaligned: " in capsys.readouterr().out
+
+
 def test_findings_that_are_allowed_do_not_count() -> None:
     assert check(faulty("missing_wait"), "--allow", "lds-race") == 0
 
