@@ -132,10 +132,10 @@ def test_advice_is_told_apart_from_findings(capsys: pytest.CaptureFixture[str]) 
     """Strides of 1 make loads of 16 bytes misaligned, which Linux permits: no manual asks for more."""
     assert check(GEMM, "--lds", "8192") == 0
     told = capsys.readouterr().out
-    assert "advice        2\n              misaligned: " in told
+    assert re.search(r"^advice +[1-9][0-9]*\n +misaligned: ", told, re.MULTILINE)
     assert "findings      0\n" in told
     assert check(GEMM, "--lds", "8192", "--strict", "llvm") == 1
-    assert "findings      2\n              misaligned: " in capsys.readouterr().out
+    assert re.search(r"^findings +[1-9][0-9]*\n +misaligned: ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_findings_that_are_allowed_do_not_count() -> None:
