@@ -6,14 +6,14 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
 from convgen.commands.arguments import Parser, add_finding_options, number
 from convgen.commands.execute import add_launch_options, launch_of
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
@@ -96,35 +96,49 @@ def _judgements(options: argparse.Namespace) -> Iterator[Judgement]:
     for file in subjects.files(path):
         try:
             for subject in subjects.of_file(file):
-                yield from _of_subject(subject, options, everything=not path.is_dir())
+                yield from _of_subject(subject, options, selects=path.is_dir())
         except (UserError, Unsupported) as error:
             yield Judgement(str(file), NOT_JUDGED, reason=session.failure(error)[1])
 
 
-def _of_subject(subject: Subject, options: argparse.Namespace, *, everything: bool) -> Iterator[Judgement]:
-    """Judge the kernels of a code object. Where not `everything` is wanted, one without --kernel's is passed over."""
+def _of_subject(subject: Subject, options: argparse.Namespace, *, selects: bool) -> Iterator[Judgement]:
+    """Judge the kernels of a code object. If --kernel `selects`, an object without that kernel is passed over."""
+    target = ""
+    try:
+        target, known = _described(subject)
+        for name in _chosen(known, options.kernel, subject.name, selects=selects):
+            yield _guarded(subject, target, known[name], options)
+    except (UserError, Unsupported) as error:
+        yield Judgement(subject.name, NOT_JUDGED, target=target, reason=session.failure(error)[1])
+
+
+def _described(subject: Subject) -> tuple[str, dict[str, Signature]]:
+    """The target and the kernels of a code object. Raises UserError, Unsupported."""
     from convgen.backends import target as targets
 
     machine = targets.executor(subject.content, subject.name)
-    target = machine.architecture(subject.content)
-    known = {name: subject.hints_of(name).applied(found) for name, found in machine.signatures(subject.content).items()}
-    if options.kernel is not None and (everything or options.kernel in known):
-        known = {options.kernel: known[options.kernel]} if options.kernel in known else _no_kernel(options, known)
-    elif options.kernel is not None:
-        return
+    found: dict[str, Signature] = machine.signatures(subject.content)
+    known = {name: subject.hints_of(name).applied(signature) for name, signature in found.items()}
+    return str(machine.architecture(subject.content)), known
+
+
+def _chosen(known: Mapping[str, Signature], kernel: str | None, where: str, *, selects: bool) -> Sequence[str]:
+    """The names of the kernels to judge. Raises UserError where there are none."""
     if not known:
-        raise UserError(f"given {subject.name} without kernels, wanted some")
-    for name, signature in known.items():
-        try:
-            yield _judged(subject, target, signature, options)
-        except (UserError, Unsupported) as error:
-            yield Judgement(subject.name, NOT_JUDGED, name, target, reason=session.failure(error)[1])
+        raise UserError(f"given {where} without kernels, wanted some")
+    if kernel is None:
+        return list(known)
+    if kernel not in known and not selects:
+        raise UserError(f"given the kernel {named(kernel, known)}, wanted one of {', '.join(known)}")
+    return [kernel] if kernel in known else []
 
 
-def _no_kernel(options: argparse.Namespace, known: dict[str, Signature]) -> dict[str, Signature]:
-    from convgen.ir.error import named
-
-    raise UserError(f"given the kernel {named(options.kernel, known)}, wanted one of {', '.join(known)}")
+def _guarded(subject: Subject, target: str, signature: Signature, options: argparse.Namespace) -> Judgement:
+    """The verdict on a kernel, which may be that it cannot be judged."""
+    try:
+        return _judged(subject, target, signature, options)
+    except (UserError, Unsupported) as error:
+        return Judgement(subject.name, NOT_JUDGED, signature.kernel, target, reason=session.failure(error)[1])
 
 
 def _judged(subject: Subject, target: str, signature: Signature, options: argparse.Namespace) -> Judgement:

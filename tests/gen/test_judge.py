@@ -210,6 +210,16 @@ def test_every_object_of_a_bundle_is_judged(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_an_entry_for_an_unknown_processor_does_not_stop_a_bundle(capsys: pytest.CaptureFixture[str]) -> None:
+    content = SOFTMAX.read_bytes()
+    flags = struct.unpack_from("<I", content, 48)[0]
+    other = content[:48] + struct.pack("<I", flags & ~0xFF | 0x41) + content[52:]  # EF_AMDGPU_MACH_AMDGCN_GFX1100
+    Path("k.o").write_bytes(bundle(("hip-amdgcn--gfx1100", other), ("hip-amdgcn--gfx942", content)))
+    code, told = checked(capsys, "k.o", "--lds", "16")
+    assert code == 2
+    assert [entry["verdict"] for entry in told["kernels"]] == ["not judged", "clean"]
+
+
 def test_a_cache_of_triton_gives_workgroup_lds_names_and_types(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = checked(capsys, cache(Path("cache")))
     assert code == 0
