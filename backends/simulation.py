@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,9 @@ class Parameter:
     size: int
     is_pointer: bool
     type_name: str = ""  #: as the source has it, where the object says so
+    #: Of a scalar that nobody gives: the divisor that its compiler assumed, or an offset in local memory; None if no
+    #: value can be assumed.
+    default: int | None = 1
 
 
 @frozen
@@ -138,6 +141,18 @@ class Signature:
     kernel: str
     parameters: tuple[Parameter, ...]
     shared_bytes: int
+    workgroup: tuple[int, int, int] | None = None  #: work-items that the object asks for, if it says so
+
+
+def with_offsets(signature: Signature, numbers: Sequence[int], begin: int) -> Signature:
+    """Return a signature whose parameters of these numbers are offsets in local memory, of which hosts give the sizes.
+
+    The first lies at `begin`; nobody can assume where the next ones lie.
+    """
+    parameters = list(signature.parameters)
+    for place, number in enumerate(numbers):
+        parameters[number] = evolve(parameters[number], default=None if place else begin)
+    return evolve(signature, parameters=tuple(parameters))
 
 
 @frozen

@@ -109,8 +109,8 @@ _MODELS: dict[str, str] = {
     ".asm": "convgen.backends.intel.timing.kernel",
     ".zebin": "convgen.backends.intel.timing.kernel",
 }
-#: Machine of an ELF file -> module that executes such objects without a record (e_machine; EM_AMDGPU).
-_EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.sim"}
+#: Machine of an ELF file -> module that executes such objects without a record (e_machine: EM_AMDGPU, EM_INTELGT).
+_EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.foreign", 205: "convgen.backends.intel.foreign"}
 
 
 def _machine(content: bytes) -> int:
@@ -118,10 +118,18 @@ def _machine(content: bytes) -> int:
     return int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
 
 
+def can_execute(content: bytes) -> bool:
+    """Whether `executor` has a module for a code object, of which the first 20 bytes suffice."""
+    return _machine(content) in _EXECUTORS
+
+
 def executor(content: bytes, where: str) -> Any:
-    """The module whose `signatures` and `simulate` take a code object; `where` names the file. Raises UserError."""
-    if _machine(content) not in _EXECUTORS:
-        raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD GPU")
+    """Return the module whose `architecture`, `signatures` and `simulate` take a code object.
+
+    `where` names the file in errors. Raises UserError.
+    """
+    if not can_execute(content):
+        raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD or Intel GPU")
     return imported(_EXECUTORS[_machine(content)])
 
 

@@ -112,6 +112,13 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object a problem, and nothing else, on stdout")
 
 
+def add_finding_options(add: Callable[..., object]) -> None:
+    """Which findings of the simulator count."""
+    strict = "whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for"
+    add("--strict", choices=("manual", "llvm"), default="manual", help=strict)
+    add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
+
+
 def add_device(add: Callable[..., object]) -> None:
     """Where code runs."""
     add("--on", metavar="DEVICE", help="run on a device instead: hip, level-zero, or one by number such as hip:1")

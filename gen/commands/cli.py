@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "batch": ("batch", "parser", "batch", "FILE [KNOBS]", "every problem of a benchdnn batch file"),
     "tune": ("tune", "parser", "tune", "LIST|PROBLEM ...", "time the best configs, keep the quickest in a registry"),
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
+    "check": ("judge", "parser", "run", "FILE|FOLDER", "judge anybody's code objects: races, waits, undefined values"),
     "export": ("export", "parser", "run", "LAUNCH.json --c PREFIX", "kernels as C, to link into other programs"),
     "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
     "profile": (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convgen.commands import session
-from convgen.commands.arguments import Parser, add_device, number
+from convgen.commands.arguments import Parser, add_device, add_finding_options, number
 from convgen.commands.looking import watching
 from convgen.ir.error import UserError
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from convgen.backends.simulation import Scrutiny
     from convgen.run.verify import Outcome
 
-_STRICT = "whose rules fail a run: the ISA manuals' (default), or also what LLVM alone asks for"
 _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
 
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
         "run",
-        "Execute a code object on the simulator: what a launch record says, or any kernel for an AMD GPU.",
+        "Execute a code object on the simulator: what a launch record says, or any kernel.",
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
@@ -36,8 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("record", metavar="FILE", help="a launch record, whose object lies beside it, or a code object")
     add_device(add)
-    add("--strict", choices=("manual", "llvm"), default="manual", help=_STRICT)
-    add("--allow", action="append", default=[], metavar="CHECK", help="a kind of finding that is none (repeatable)")
+    add_finding_options(add)
     add("--trace", metavar="FILE", help="write each executed instruction: place, workgroups and waves, text")
     add("--break", dest="place", metavar="PLACE", help="print registers when a wave comes to a label, or +BYTES")
     add("--json", action="store_true", help="print one JSON object on stdout")
@@ -124,7 +122,8 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(report.outcome_json(outcome)))
     else:
         kind = "record" if path.suffix == ".json" else "object"
-        report.show([(kind, options.record), *report.outcome_rows(outcome)], sys.stdout)
+        hints = report.hint_rows(outcome) if kind == "object" else []
+        report.show([(kind, options.record), *report.outcome_rows(outcome), *hints], sys.stdout)
     return session.FINE if outcome.passed else session.WRONG
 
 

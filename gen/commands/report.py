@@ -11,12 +11,13 @@ from convgen.run.code import Code
 from convgen.run.files import Files
 
 if TYPE_CHECKING:
-    from convgen.backends.simulation import Coverage
+    from convgen.backends.simulation import Coverage, Finding
     from convgen.driver import Attempt
     from convgen.plan.choose import Candidate
     from convgen.run.schema import Entry
     from convgen.run.verify import Few, Outcome
 
+_MANY_MISSED = 0.2  #: of a kernel's instructions: so few did not run in kernels whose arguments are right
 _MOST_STRETCHES = 8  #: of instructions that did not run, that a report lists
 
 
@@ -114,7 +115,7 @@ def labels_of(code: Code, outcome: Outcome) -> Labels:
     return found
 
 
-def _coverage_json(coverage: Sequence[Coverage], labels: Labels) -> dict[str, Any]:
+def coverage_json(coverage: Sequence[Coverage], labels: Labels | None = None) -> dict[str, Any]:
     """How many instruction places there are, how many ran, and the stretches of those that did not."""
     return {
         "of": sum(one.places for one in coverage),
@@ -126,7 +127,7 @@ def _coverage_json(coverage: Sequence[Coverage], labels: Labels) -> dict[str, An
                 "end": places[-1].end,
                 "count": len(places),
                 "instruction": places[0].instruction,
-                "label": _label(labels.get(one.kernel, ()), places[0].pc),
+                "label": _label((labels or {}).get(one.kernel, ()), places[0].pc),
             }
             for one in coverage
             for places in one.stretches
@@ -140,7 +141,7 @@ def _label(labels: Sequence[tuple[int, str]], pc: int) -> str:
 
 
 def _coverage_rows(coverage: Sequence[Coverage], labels: Labels) -> list[tuple[str, str]]:
-    told = _coverage_json(coverage, labels)
+    told = coverage_json(coverage, labels)
     rows = [("places", f"{told['executed']} of {told['of']} instructions executed")]
     for number, never in enumerate(told["never"][:_MOST_STRETCHES]):
         place = f"{never['kernel']}+{never['begin']:#x} to +{never['end']:#x}"
@@ -164,7 +165,7 @@ def outcome_json(outcome: Outcome, labels: Labels | None = None) -> dict[str, An
         **({"on": outcome.on} if outcome.on else {}),
         "seconds": round(outcome.seconds, digits),
         "instructions": dict(outcome.instructions),
-        **({"places": _coverage_json(outcome.coverage, labels or {})} if outcome.coverage else {}),
+        **({"places": coverage_json(outcome.coverage, labels)} if outcome.coverage else {}),
         **({"specials": _specials_json(few, digits)} if few else {}),
     }
 
@@ -202,17 +203,63 @@ def outcome_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[s
     few = outcome.specials
     second = ", all in the run with infinities and NaNs" if few and outcome.mismatches else ""
     rows = [
-        *(_device_rows(outcome) if outcome.on else _simulator_rows(outcome)),
-        *(_coverage_rows(outcome.coverage, labels or {}) if outcome.coverage else []),
+        *execution_rows(outcome, labels),
         ("checked", f"{outcome.checked} outputs"),
         *([("", f"{few.checked} outputs again, with {few.values} infinities and NaNs in the inputs")] if few else []),
         ("mismatches", f"{outcome.mismatches}{second}"),
         *(("", str(mismatch)) for mismatch in outcome.first),
     ]
     if not outcome.on:
-        rows += [("findings", str(len(outcome.findings))), *(("", str(finding)) for finding in outcome.findings)]
+        rows += finding_rows(outcome.findings)
     verdict = outcome.status.upper()
     return [*rows, ("result", f"{verdict}, nothing to compare" if outcome.status == "executed" else verdict)]
+
+
+def execution_rows(outcome: Outcome, labels: Labels | None = None) -> list[tuple[str, str]]:
+    """Return the lines on what was executed: instructions, time, places that no subgroup reached."""
+    return [
+        *(_device_rows(outcome) if outcome.on else _simulator_rows(outcome)),
+        *(_coverage_rows(outcome.coverage, labels or {}) if outcome.coverage else []),
+    ]
+
+
+def finding_rows(findings: Sequence[Finding], label: str = "findings") -> list[tuple[str, str]]:
+    """Return the lines on a simulator's findings: how many, and each."""
+    return [(label, str(len(findings))), *(("", str(finding)) for finding in findings)]
+
+
+def hint_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return what to try where a launch of a code object without a record looks incomplete."""
+    hints = []
+    if any(
+        finding.kind == "lds-bounds" or (finding.kind == "out-of-bounds" and "local memory" in finding.message)
+        for finding in outcome.findings
+    ):
+        hints.append("if the host asks for dynamic LDS, give its size: --lds BYTES")
+    missed, places = (
+        sum(map(len, (one.missed for one in outcome.coverage))),
+        sum(one.places for one in outcome.coverage),
+    )
+    if missed > _MANY_MISSED * places:
+        hints.append(f"{missed} of {places} instructions did not run: other --arg or --grid may reach them")
+    return [("" if number else "hint", hint) for number, hint in enumerate(hints)]
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding for `--json`. `required` is false where no manual asks for the rule."""
+    return {
+        "kind": finding.kind,
+        "message": finding.message,
+        "kernel": finding.kernel,
+        "pc": finding.pc,
+        "instruction": finding.instruction,
+        "line": finding.line,
+        "workgroup": finding.workgroup,
+        "subgroup": finding.subgroup,
+        "lane": finding.lane,
+        "source": finding.source.text,
+        "required": finding.source.required,
+    }
 
 
 def _simulator_rows(outcome: Outcome) -> list[tuple[str, str]]:
@@ -314,7 +361,7 @@ def show(rows: list[tuple[str, str]], stream: TextIO) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    colors = {"PASSED": "bold green", "FAILED": "bold red"}
+    colors = {**dict.fromkeys(("PASSED", "CLEAN"), "bold green"), **dict.fromkeys(("FAILED", "FINDINGS"), "bold red")}
     table = Table(show_header=False, box=None, pad_edge=False)
     for label, text in rows:
         table.add_row(Text(label, style="cyan"), Text(text, style=colors.get(text, "")))

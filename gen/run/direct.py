@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
-from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Parameter, Scrutiny, Signature
+from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Pages, Parameter, Scrutiny, Signature
 from convgen.ir import types
 from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
-from convgen.run import npy, reference
+from convgen.run import defaults, npy, reference
+from convgen.run.defaults import Defaults
 from convgen.run.files import write_all
 from convgen.run.verify import Executor, Outcome
 
@@ -32,23 +33,33 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 _SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
-_FLOATS: Mapping[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
-_FLOAT_NAMES = ("float", "half", "double", "_Float16")  #: of types, as OpenCL and HIP give them
+_FLOATS: Mapping[int, types.Type] = {2: types.f16, 4: types.f32, 8: types.f64}  #: by bytes, where nobody says which
 _MOST_BYTES = 1 << 34  #: of an array that a shape asks for
 
 
 @frozen
 class Direct:
-    """A launch, its buffers as arrays by name, and which of these hold nothing defined yet."""
+    """A launch, its buffers as arrays by name, and which of these hold nothing defined yet.
+
+    `made` holds the buffers that defaults made for pointers which nobody gave; `settings` tells each argument's value,
+    by name or number, as an option would give it.
+    """
 
     request: LaunchRequest
     arrays: Mapping[str, Array]
     undefined: tuple[str, ...]
+    made: Mapping[str, Pages] = {}
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
-    def buffers(self) -> dict[str, npt.NDArray[np.uint8]]:
+    def array_bytes(self) -> dict[str, npt.NDArray[np.uint8]]:
         """The arrays' bytes, which a run changes in place."""
         return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
+
+    @property
+    def buffers(self) -> dict[str, Any]:
+        """All buffers, which a run changes in place."""
+        return {**self.array_bytes, **self.made}
 
 
 def run(
@@ -74,10 +85,29 @@ def run(
     if unknown:
         wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
         raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
+    outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
+    _save(outputs, launch.arrays)
+    return outcome
+
+
+def execute(
+    content: bytes,
+    name: str,
+    launch: Direct,
+    *,
+    progress: Progress | None = None,
+    advice: bool = False,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> Outcome:
+    """Execute a launch of a code object, which `name` names in errors; its buffers change in place.
+
+    Raises UserError, Unsupported.
+    """
     if on is not None:
         given = on.execute(content, [launch.request], launch.buffers)
     else:
-        given = targets.executor(content, path.name).simulate(
+        given = targets.executor(content, name).simulate(
             content,
             [launch.request],
             launch.buffers,
@@ -85,7 +115,6 @@ def run(
             uninitialised=launch.undefined,
             scrutiny=scrutiny,
         )
-    _save(outputs, launch.arrays)
     where, counted = "" if on is None else str(on), given.instructions
     return Outcome(
         *(0, 0, (), given.findings, given.seconds, counted),
@@ -132,8 +161,12 @@ def prepare(
     block: Extents,
     dynamic_lds: int,
     arguments: Sequence[tuple[str, str]],
+    filling: Defaults | None = None,
 ) -> Direct:
-    """A launch of `grid` workgroups of `block` work-items. Raises UserError."""
+    """A launch of `grid` workgroups of `block` work-items; `filling` makes the arguments that are not given.
+
+    Without it, pointers that are not given are null, and values are an error. Raises UserError.
+    """
     chosen = _kernel(signatures, kernel)
     left = dict(enumerate(chosen.parameters))
     args: list[KernelArg] = []
@@ -148,13 +181,27 @@ def prepare(
             undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
         value = name if parameter.is_pointer else _encoded(text, name, parameter)
         args.append(KernelArg(parameter.offset, parameter.size, value))
+    made: dict[str, Pages] = {}
+    settings = list(arguments)
     for number, parameter in left.items():
-        if not parameter.is_pointer:
-            what = parameter.name or str(number)
-            raise UserError(f"given no argument {what} of {chosen.kernel}, wanted its value")
-        args.append(KernelArg(parameter.offset, parameter.size, bytes(parameter.size)))
+        name = _unused(parameter.name or str(number), arrays)
+        if filling is None and not parameter.is_pointer:
+            raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
+        if filling is not None and parameter.is_pointer:
+            made[name] = filling.buffer(parameter, number)
+        text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
+        assumed = name if name in made else _encoded(text, name, parameter) if text else bytes(parameter.size)
+        args.append(KernelArg(parameter.offset, parameter.size, assumed))
+        settings.append((name, f"{len(made[name].data)} bytes" if name in made else text or "zeros"))
     request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
-    return Direct(request, arrays, tuple(undefined))
+    return Direct(request, arrays, tuple(undefined), made, tuple(settings))
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    """A buffer's name that no other buffer has."""
+    while name in taken:
+        name += "'"
+    return name
 
 
 def _kernel(signatures: Mapping[str, Signature], name: str | None) -> Signature:
@@ -185,14 +232,17 @@ def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
             raise UserError(f"given {name}={text}, wanted a number, or an array of {size} bytes")
         return array.tobytes()
     whole = re.fullmatch(r"[-+]?(0x[0-9a-fA-F]+|[0-9]+)", text) is not None
-    if whole and not parameter.type_name.startswith(_FLOAT_NAMES):
+    elem = defaults.element(parameter.type_name)
+    is_float = elem is not None and elem.kind is types.Kind.FLOAT and elem.bytes == size
+    if whole and not is_float:
         number = int(text, 0)
         if not -(1 << 8 * size - 1) <= number < 1 << 8 * size:
             raise UserError(f"given {name}={text}, wanted a number of {size} bytes")
         return (number & (1 << 8 * size) - 1).to_bytes(size, "little")
-    if size not in _FLOATS:
+    if not is_float and size not in _FLOATS:
         raise UserError(f"given {name}={text}, wanted a whole number of {size} bytes")
-    return bytes(np.array(float(text), _FLOATS[size]).tobytes())
+    numbers = elem if elem is not None and is_float else _FLOATS[size]
+    return bytes(np.array(float(text)).astype(numbers.numpy).tobytes())
 
 
 def _array(text: str, name: str) -> Array:

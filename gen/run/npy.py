@@ -36,16 +36,16 @@ def inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
 
 
 def _load(path: Path, buffer: Buffer) -> Array:
-    """A logical array from `.npy`; types that numpy has not are raw bits of the same size."""
+    """Return a logical array from `.npy`; types that numpy lacks are raw bits, as `np.save` writes or as integers."""
     wanted = reference.numpy_type(buffer.tensor.dtype)
 
     def check(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
-        if shape != buffer.tensor.dims or dtype not in (wanted, _stored(wanted)):
+        if shape != buffer.tensor.dims or dtype not in (wanted, *_spellings(wanted)):
             given = f"{shown(dtype)}{list(shape)[:12]} in {path}"
             raise UserError(f"given {given}, wanted {_stored(wanted)}{list(buffer.tensor.dims)}")
 
     array = load(path, check)
-    return array.view(wanted) if array.dtype == _stored(wanted) else array
+    return array.view(wanted) if array.dtype in _spellings(wanted) else array
 
 
 def load(path: Path, check: Check) -> Array:
@@ -99,3 +99,8 @@ def save(directory: Path, arrays: Mapping[str, Array]) -> None:
 def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+
+
+def _spellings(dtype: np.dtype[np.generic]) -> tuple[np.dtype[np.generic], ...]:
+    """The types under which `.npy` files hold a type: ours, and for one that numpy lacks also `np.save`'s, `|V2`."""
+    return (_stored(dtype),) if dtype.isbuiltin == 1 else (_stored(dtype), np.dtype(f"V{dtype.itemsize}"))

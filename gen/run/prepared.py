@@ -63,6 +63,6 @@ def of_object(
     )
 
     def copies() -> dict[str, Any]:
-        return {name: data.copy() for name, data in launch.buffers.items()}
+        return {name: data.copy() for name, data in launch.array_bytes.items()}
 
     return Prepared(path.name, content, (launch.request,), copies)

@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from convgen import driver
@@ -260,10 +261,12 @@ def test_records_run_as_their_problem(machine: Target, record: Path, tmp_path: P
     assert np.array_equal(stored, expected.view(np.uint16))
 
 
-def test_records_run_on_given_data(machine: Target, record: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spelling", [np.uint16, np.dtype("V2")])
+def test_records_run_on_given_data(machine: Target, record: Path, tmp_path: Path, spelling: npt.DTypeLike) -> None:
+    """Files of bf16 hold raw bits, as integers or as `np.save` writes arrays of ml_dtypes (`|V2`)."""
     arrays = reference.fill(PROBLEM, 7)
     for name, array in arrays.items():
-        np.save(tmp_path / f"{name}.npy", array.view(np.uint16))
+        np.save(tmp_path / f"{name}.npy", array.view(spelling))
     outcome = verify.run_record(record, data=tmp_path, out=tmp_path / "out")
     assert (outcome.status, outcome.passed, outcome.checked) == ("executed", True, 0)
     expected = reference.whole(PROBLEM, arrays, "dst")

@@ -1,0 +1,84 @@
+"""Values of kernel arguments that nobody gives, for `convgen check`: buffers of small numbers, and scalars.
+
+A code object says which arguments are pointers and how large the others are, seldom how large a buffer must be or what
+an integer counts. So buffers are large (only pages that a kernel touches take memory) and hold numbers that are valid
+in many roles: floats from -2 to 2, integers from 0 to 3, which are also short indices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from convgen.backends.simulation import Budget, Bytes, Pages, Parameter, Places
+from convgen.ir import types
+from convgen.ir.error import UserError
+from convgen.ir.record import frozen
+from convgen.ir.types import Kind, Type
+from convgen.run.fills import Fill
+
+MOST_BYTES = 1 << 32  #: of a buffer that nobody gives
+
+#: Element type by its name in HIP and OpenCL metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
+_ELEMENTS: Mapping[str, str] = {
+    **dict.fromkeys(("half", "_Float16", "__half", "f16"), "f16"),
+    **dict.fromkeys(("__hip_bfloat16", "__bf16", "bf16"), "bf16"),
+    **dict.fromkeys(("float", "f32"), "f32"),
+    **dict.fromkeys(("double", "f64"), "f64"),
+    "f8E4M3FN": "f8_e4m3",
+    "f8E5M2": "f8_e5m2",
+    "f8E4M3FNUZ": "f8_e4m3fnuz",
+    "f8E5M2FNUZ": "f8_e5m2fnuz",
+    **dict.fromkeys(("char", "signed char", "i8", "i1", "bool"), "s8"),
+    **dict.fromkeys(("uchar", "unsigned char"), "u8"),
+    **dict.fromkeys(("short", "i16"), "s16"),
+    **dict.fromkeys(("ushort", "unsigned short"), "u16"),
+    **dict.fromkeys(("int", "i32"), "s32"),
+    **dict.fromkeys(("uint", "unsigned int"), "u32"),
+    **dict.fromkeys(("long", "long long", "i64"), "s64"),
+    **dict.fromkeys(("ulong", "unsigned long"), "u64"),
+}
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict|__restrict|__restrict__|global|__global)\b|[*&]")
+_UNKNOWN = types.u32  #: the elements of a buffer whose type nobody states: words of 0 to 3
+
+
+def element(type_name: str) -> Type | None:
+    """Return the scalar type that a type's name means, its pointers removed; None where the name says nothing."""
+    known = _ELEMENTS.get(" ".join(_QUALIFIERS.sub(" ", type_name).split()))
+    return None if known is None else types.scalar(known)
+
+
+@frozen(eq=False)
+class Defaults:
+    """Makes what no option gives: buffers of `size` bytes, whose pages draw on `budget`, and scalars."""
+
+    size: int
+    budget: Budget
+
+    def buffer(self, parameter: Parameter, number: int) -> Pages:
+        """Return the buffer behind a pointer, the argument of that number: its content depends on nothing else."""
+        elem = element(parameter.type_name) or _UNKNOWN
+        least, most = (-2, 2) if elem.kind is Kind.FLOAT else (0, 3)
+        values = np.arange(least, most + 1).astype(elem.numpy)
+        count = self.size // elem.bytes
+        fill = Fill.of(values, (number,), (max(1, count),))
+
+        def make(places: Places) -> Bytes:
+            drawn = fill.numbered(places[:, :: elem.bytes] // elem.bytes)
+            return np.ascontiguousarray(drawn).view(np.uint8).reshape(places.shape)
+
+        return Pages(self.size, make, self.budget, beside=4)
+
+    def scalar(self, parameter: Parameter, number: int) -> str:
+        """Return the value of an argument that is no pointer, as an option would give it; "" for a structure.
+
+        Raises UserError where nobody can assume one.
+        """
+        if parameter.default is None:
+            name = parameter.name or str(number)
+            raise UserError(
+                f"given no --arg {name}, wanted one: its offset in local memory, behind the arguments before"
+            )
+        return "" if parameter.size > 8 else str(parameter.default)
