@@ -149,12 +149,25 @@ def _changing(
             yield allocation, offset, differ
 
 
-def check_overwrites(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
+def check_overwrites(
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    values: Array,
+    lanes: Bools | None,
+    *,
+    own_in_order: bool = False,
+) -> None:
     """Report a store that changes what another thread has stored in this launch, with nothing to order the two.
 
-    Storing the same value again is no race that anyone can see.
+    Storing the same value again is no race that anyone can see. `own_in_order`: a thread's own stores keep their order.
     """
     for allocation, offset, changed in _changing(g, address, size, values, lanes):
+        if own_in_order:
+            marks = allocation.marks(offset, size)
+            assert marks is not None
+            changed &= ((marks[0] > 0) & (marks[1] != g.wave_ids()[:, None])).any(axis=0)
         check_stores(g, step, allocation, offset, size, changed, "overwrites")
 
 

@@ -51,7 +51,7 @@ _LDS_EXCHANGE = """
   s_barrier
   ds_read_b32 v2, v3
   s_waitcnt lgkmcnt(0)
-  v_and_b32_e32 v1, 0xff, v1
+  v_and_b32_e32 v1, 0x1ff, v1
 """
 _DMA = """
   s_mov_b32 m0, 0
@@ -114,7 +114,7 @@ CASES = {
     "write after write": Case(
         "lds-race",
         "v_xor_b32_e32 v3, 0x100, v1\n ds_write_b32 v1, v0\n s_waitcnt lgkmcnt(0)\n s_barrier\n ds_write_b32 v3, v0\n"
-        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0xff, v1",
+        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0x1ff, v1",
         "s_barrier",
         workgroup=128,
     ),
@@ -128,7 +128,7 @@ CASES = {
     "several waves store the same bytes": Case(
         "lds-race",
         "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n ds_write_b32 v4, v5\n v_mov_b32_e32 v2, 0\n"
-        " v_and_b32_e32 v1, 0xff, v1",
+        " v_and_b32_e32 v1, 0x1ff, v1",
         "63, v0",
         "127, v0",
         workgroup=128,
@@ -137,7 +137,7 @@ CASES = {
         "lds-race",
         "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n v_readfirstlane_b32 s20, v0\n s_cmp_eq_u32 s20, 0\n"
         " s_cbranch_scc0 .Lone\n ds_write_b8 v4, v5\n.Lone:\n s_cbranch_scc1 .Lend\n ds_write_b8 v4, v5\n.Lend:\n"
-        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0xff, v1",
+        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0x1ff, v1",
         "63, v0",
         "127, v0",
         workgroup=128,
