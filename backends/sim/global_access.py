@@ -98,6 +98,8 @@ def load_lanes(
                 check_stores(g, step, allocation, offset, size, taken, "loads")
             if atomic in ("", "guess"):
                 check_updates(g, step, allocation, offset, size, taken, "loads", guess=bool(atomic))
+            elif atomic == "operations":
+                check_overtaken(g, step, allocation, offset, size, taken)
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
                 undefined = undefined if taken is None else undefined & taken
@@ -328,6 +330,32 @@ def check_updates(
             report()
             if source is None:
                 return
+
+
+def check_overtaken(
+    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None
+) -> None:
+    """Report an atomic load of what an atomic store of another thread wrote, where this thread has observed what the
+    other published behind the store without waiting for it: the flag may arrive before the data.
+    """
+    if allocation.updated is None or not g.env.causality.tracked:
+        return
+    units = allocation.units(offset, size)
+    hit = allocation.updated.take(units)
+    if lanes is not None:
+        hit &= lanes
+    for row in np.flatnonzero(hit.any(axis=(0, 2))):
+        thread = int(g.wave_ids()[row])
+        for unit in set(units[:, row][hit[:, row]].tolist()):
+            for wave, ticket in allocation.updates[unit].items():
+                if wave != thread and g.env.causality.overtakes(thread, ticket, wave):
+                    lane = int((hit[:, row] & (units[:, row] == unit)).any(axis=0).argmax())
+                    message = (
+                        f"loads what workgroup {wave // g.env.waves} stored and did not wait for before its flag, "
+                        f"at {allocation.name} + {int(offset[row, lane]):#x}"
+                    )
+                    g.env.reporter.add("global-visibility", message, step.instruction, g, int(row), lane)
+                    return
 
 
 def land_store(g: Threads, tickets: Iterable[int]) -> None:

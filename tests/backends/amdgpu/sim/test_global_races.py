@@ -138,3 +138,37 @@ _BEHIND_GLOBAL = "global_load_dword v2, v1, s[4:5]\n flat_load_dword v6, v[4:5]"
 def test_only_a_wait_for_zero_is_sure_of_a_flat_load(sim: Any, loads: str, wait: str, safe: bool) -> None:
     found = kinds(sim, _FLAT.format(loads=loads, wait=wait), Twin("", "", ""))
     assert found == ([] if safe else ["wait-count"])
+
+
+#: Workgroup 0 stores data past its caches and sets a flag, for which workgroup 1 waits.
+_MESSAGE = """
+  v_mov_b32_e32 v4, 9
+  s_mov_b64 exec, 1
+  v_mov_b32_e32 v5, 1
+  s_cmp_eq_u32 s2, 0
+  s_cbranch_scc0 .Lwait
+  global_store_dword v3, v4, s[4:5] sc0 sc1
+  s_waitcnt vmcnt(0)
+  global_atomic_add v3, v5, s[6:7] sc1
+  s_branch .Lend
+.Lwait:
+  s_sleep 1
+  global_load_dword v6, v3, s[6:7] sc0 sc1
+  s_waitcnt vmcnt(0)
+  v_cmp_eq_u32_e32 vcc, 0, v6
+  s_cbranch_vccnz .Lwait
+  buffer_inv sc0 sc1
+  global_load_dword v7, v3, s[4:5] sc0 sc1
+  s_waitcnt vmcnt(0)
+.Lend:
+"""
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("flag", ["global_atomic_add v3, v5, s[6:7] sc1", "global_store_dword v3, v5, s[6:7] sc0 sc1"])
+def test_data_is_waited_for_before_its_flag(sim: Any, order: str, flag: str) -> None:
+    twin = Twin("", "", "", grid=2)
+    body = _MESSAGE.replace("global_atomic_add v3, v5, s[6:7] sc1", flag)
+    assert not kinds(sim, body, twin, order)
+    late = body.replace("s_waitcnt vmcnt(0)\n", "", 1)
+    assert kinds(sim, late, twin, order) == ["global-visibility"]
