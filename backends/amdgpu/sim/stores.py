@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
 from convgen.backends.sim.arrays import U64, Array, Bools
-from convgen.backends.sim.global_access import check_meeting, check_overwrites, store_lanes
+from convgen.backends.sim.global_access import check_meeting, check_overwrites, check_reads, store_lanes
 
 
 def store_checked(
@@ -27,6 +27,7 @@ def store_checked(
     compared = g.env.strict and not atomic
     if compared:
         check_overwrites(g, step, address, size, values, lanes, own_in_order=True)
+        check_reads(g, step, address, size, values, lanes)
     store_lanes(g, step, address, size, values, lanes, ticket, atomic=atomic)
     if compared and g.count > 1:
         check_meeting(g, step, address, size, values, lanes)

@@ -44,7 +44,32 @@ _WAVES_IN_TURN = """
   global_store_dword v3, v4, s[4:5]
 .Lend:
 """
+_READ_THEN_STORED = """
+  s_cmp_eq_u32 s8, 0
+  s_cbranch_scc0 .Lsecond
+  global_load_dword v5, v3, s[4:5]
+  s_waitcnt vmcnt(0)
+  s_barrier
+  s_branch .Lend
+.Lsecond:
+  s_barrier
+  v_mov_b32_e32 v4, 77
+  global_store_dword v3, v4, s[4:5]
+.Lend:
+"""
 TWINS = {
+    "a wave stores what another wave has read": Twin(
+        "global-race", _READ_THEN_STORED, ".Lsecond:\n  s_barrier", ".Lsecond:", workgroup=128
+    ),
+    "workgroups store what others have read": Twin(
+        "global-race",
+        "v_mov_b32_e32 v6, s2\n v_lshlrev_b32_e32 v6, 2, v6\n v_mov_b32_e32 v7, v6\n"
+        " global_load_dword v5, v7, s[4:5]\n s_waitcnt vmcnt(0)\n v_add_u32_e32 v5, 100, v5\n"
+        " global_store_dword v6, v5, s[4:5]",
+        "v_mov_b32_e32 v7, v6",
+        "v_mov_b32_e32 v7, 4",
+        grid=3,
+    ),
     "two waves store at once": Twin(
         "global-race",
         "global_store_dword v1, v0, s[4:5]",
