@@ -42,6 +42,7 @@ class Environment(Surroundings):
         self.arch = arch
         self.image_base = self.memory.by_name[IMAGE].base if IMAGE in self.memory.by_name else 0
         self.scratch = scratch
+        self.workgroup = (1, 1, 1)  #: work-items along x, y and z
         #: Gives the work-item ids that v0 of some waves holds at first, [waves, lanes].
         self.work_items: Callable[[WaveGroup], Array] = lambda g: np.zeros(0, np.uint32)
         #: What instructions found last: words of the address register, workgroups, places and bank conflicts.

@@ -126,6 +126,7 @@ def packed_ids(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> A
 def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
     """v0 packs the work-item ids; lanes beyond the workgroup are inactive."""
     g.v[0] = packed_ids(g, descriptor, launch)
+    g.env.workgroup = launch.workgroup
     g.env.work_items = partial(packed_ids, descriptor=descriptor, launch=launch)
     g.poison_vector(0, None)
     inside = g.wave[:, None] * 64 + np.arange(64) < threads
