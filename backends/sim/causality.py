@@ -25,20 +25,39 @@ def _latest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {key: max(one.get(key, 0), other.get(key, 0)) for key in {**one, **other}}
 
 
+_NEVER: tuple[int, frozenset[int]] = (0, frozenset())
+
+
+def _last(
+    one: Mapping[int, tuple[int, frozenset[int]]], other: Mapping[int, tuple[int, frozenset[int]]]
+) -> dict[int, tuple[int, frozenset[int]]]:
+    """Of each thread the later publication."""
+    return {
+        key: max(one.get(key, _NEVER), other.get(key, _NEVER), key=lambda each: each[0]) for key in {**one, **other}
+    }
+
+
 @frozen
 class Knowledge:
     """Stores that are known: a thread's up to a ticket, and a workgroup's that it waited for before an epoch."""
 
     threads: Mapping[int, int] = attrs.field(factory=dict)
     groups: Mapping[int, int] = attrs.field(factory=dict)
+    #: By thread: its last publication's ticket, and its stores that it had not waited for then.
+    unwaited: Mapping[int, tuple[int, frozenset[int]]] = attrs.field(factory=dict)
 
     def joined(self, other: Knowledge) -> Knowledge:
-        return Knowledge(_latest(self.threads, other.threads), _latest(self.groups, other.groups))
+        threads, groups = _latest(self.threads, other.threads), _latest(self.groups, other.groups)
+        if not self.unwaited and not other.unwaited:
+            return Knowledge(threads, groups)
+        return Knowledge(threads, groups, _last(self.unwaited, other.unwaited))
 
     def includes(self, other: Knowledge) -> bool:
         """Whether all that another knows is known."""
-        return all(self.threads.get(key, 0) >= value for key, value in other.threads.items()) and all(
-            self.groups.get(key, 0) >= value for key, value in other.groups.items()
+        return (
+            all(self.threads.get(key, 0) >= value for key, value in other.threads.items())
+            and all(self.groups.get(key, 0) >= value for key, value in other.groups.items())
+            and all(self.unwaited.get(key, _NEVER)[0] >= value[0] for key, value in other.unwaited.items())
         )
 
 
@@ -82,6 +101,16 @@ class Causality:
         """A thread has released its stores up to a ticket, and its workgroup's before the last barrier."""
         before = self._released.get(who.thread, _NOTHING).joined(self.known(who))
         self._released[who.thread] = before.joined(Knowledge({who.thread: ticket}, {who.group: who.epoch}))
+
+    def leave_unwaited(self, thread: int, ticket: int, stores: frozenset[int]) -> None:
+        """A thread publishes with operation `ticket` while `stores` of its own are not waited for."""
+        before = self._released.get(thread, _NOTHING)
+        if stores or thread in before.unwaited:
+            self._released[thread] = before.joined(Knowledge(unwaited={thread: (ticket, stores)}))
+
+    def overtakes(self, thread: int, ticket: int, writer: int) -> bool:
+        """Whether a thread has observed what a writer published before it had waited for its store `ticket`."""
+        return ticket in self._published[self.observed(thread)].unwaited.get(writer, _NEVER)[1]
 
     def acquire(self, who: Who, number: int) -> None:
         """A thread has acquired what it had observed (`observed`)."""

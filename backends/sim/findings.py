@@ -38,6 +38,7 @@ class Reporter:
         self.base = 0  #: address of the kernel's symbol
         self.line_of: Callable[[int], str] = lambda address: ""  #: the source line of an address, as FILE:LINE
         self._seen: set[tuple[str, str, int, bool]] = set()
+        self._causes: set[tuple[str, str, tuple[object, ...]]] = set()
         self._held: list[tuple[set[Place], Callable[[], None]]] = []
 
     def start(self, kernel: str, base: int, line_of: Callable[[int], str] = lambda address: "") -> None:
@@ -61,8 +62,12 @@ class Reporter:
         row: int = 0,
         lane: int = -1,
         source: Source | None = None,
+        cause: tuple[object, ...] | None = None,
     ) -> None:
-        """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame."""
+        """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame.
+
+        Of findings with one `cause` only the first is recorded.
+        """
         if kind in self.allowed:
             return
         address = self.base - 1 if instruction is None else instruction.address
@@ -71,6 +76,11 @@ class Reporter:
         if key in self._seen:
             return
         self._seen.add(key)
+        if cause is not None:
+            reason = kind, self.kernel, cause
+            if reason in self._causes:
+                return
+            self._causes.add(reason)
         self.findings.append(
             Finding(
                 kind,

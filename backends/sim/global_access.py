@@ -10,7 +10,7 @@ import numpy as np
 
 from convgen.backends.sim.arrays import U64, Array, Bools, all_bits
 from convgen.backends.sim.causality import Who
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.memory import READER_GROUP, READER_WAVE, Allocation
 from convgen.backends.sim.threads import Stepped, Threads
 from convgen.backends.simulation import Source
 
@@ -72,6 +72,35 @@ def parts_of(
     return found
 
 
+def reader_of(g: Threads) -> Array:
+    """The stamp of a load by each thread now, [threads, 1]."""
+    epoch = g.env.epoch[g.slot].astype(np.int64)
+    stamp: Array = (g.group_id.astype(np.int64) + 1 << READER_GROUP) | epoch << READER_WAVE | (g.wave + 1)
+    return stamp[:, None]
+
+
+def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
+    """Report a store that changes what another thread has loaded in this launch with nothing to order the two: one of
+    its workgroup since the last barrier, or one of another workgroup where no kernel code acquires.
+    """
+    for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
+        taken = some if some is not None else lanes
+        if allocation.private or not allocation.writable or (allocation.readers is None and not allocation.loads):
+            continue
+        offset = (address - np.uint64(allocation.base)).view(np.int64)
+        offset = offset if taken is None else np.where(taken, offset, 0)
+        before, own = allocation.read_by(offset, size), reader_of(g)
+        apart = before >> READER_GROUP != own >> READER_GROUP
+        here = (before >> READER_WAVE == own >> READER_WAVE) & (before != own)
+        race = (before != 0) & (here | apart & (not g.env.causality.tracked))
+        if not np.count_nonzero(race):
+            continue
+        lost = race.any(axis=0) & np.any(allocation.load(offset, size) != values, axis=0)
+        lost = lost if taken is None else lost & taken
+        what = "overwrites what another wave has loaded, with nothing to order the two"
+        g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
+
+
 def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
     """Tell who looks on of an access."""
     if g.env.observe is not None:
@@ -98,6 +127,10 @@ def load_lanes(
                 check_stores(g, step, allocation, offset, size, taken, "loads")
             if atomic in ("", "guess"):
                 check_updates(g, step, allocation, offset, size, taken, "loads", guess=bool(atomic))
+            elif atomic == "operations":
+                check_overtaken(g, step, allocation, offset, size, taken)
+            if not atomic:
+                allocation.note_load(offset, size, taken, reader_of(g))
             undefined = allocation.load_poison(offset, size)
             if undefined is not None:
                 undefined = undefined if taken is None else undefined & taken
@@ -149,12 +182,25 @@ def _changing(
             yield allocation, offset, differ
 
 
-def check_overwrites(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
+def check_overwrites(
+    g: Threads,
+    step: Stepped,
+    address: U64,
+    size: int,
+    values: Array,
+    lanes: Bools | None,
+    *,
+    own_in_order: bool = False,
+) -> None:
     """Report a store that changes what another thread has stored in this launch, with nothing to order the two.
 
-    Storing the same value again is no race that anyone can see.
+    Storing the same value again is no race that anyone can see. `own_in_order`: a thread's own stores keep their order.
     """
     for allocation, offset, changed in _changing(g, address, size, values, lanes):
+        if own_in_order:
+            marks = allocation.marks(offset, size)
+            assert marks is not None
+            changed &= ((marks[0] > 0) & (marks[1] != g.wave_ids()[:, None])).any(axis=0)
         check_stores(g, step, allocation, offset, size, changed, "overwrites")
 
 
@@ -315,6 +361,32 @@ def check_updates(
             report()
             if source is None:
                 return
+
+
+def check_overtaken(
+    g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None
+) -> None:
+    """Report an atomic load of what an atomic store of another thread wrote, where this thread has observed what the
+    other published behind the store without waiting for it: the flag may arrive before the data.
+    """
+    if allocation.updated is None or not g.env.causality.tracked:
+        return
+    units = allocation.units(offset, size)
+    hit = allocation.updated.take(units)
+    if lanes is not None:
+        hit &= lanes
+    for row in np.flatnonzero(hit.any(axis=(0, 2))):
+        thread = int(g.wave_ids()[row])
+        for unit in set(units[:, row][hit[:, row]].tolist()):
+            for wave, ticket in allocation.updates[unit].items():
+                if wave != thread and g.env.causality.overtakes(thread, ticket, wave):
+                    lane = int((hit[:, row] & (units[:, row] == unit)).any(axis=0).argmax())
+                    message = (
+                        f"loads what workgroup {wave // g.env.waves} stored and did not wait for before its flag, "
+                        f"at {allocation.name} + {int(offset[row, lane]):#x}"
+                    )
+                    g.env.reporter.add("global-visibility", message, step.instruction, g, int(row), lane)
+                    return
 
 
 def land_store(g: Threads, tickets: Iterable[int]) -> None:

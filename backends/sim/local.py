@@ -10,7 +10,8 @@ each other either: nobody can see which came last, and compilers let several wav
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 SEVERAL = np.uint32(0x1FE)  #: the wave field of a unit that more than one wave has read or updated
 _SINCE = " since the last barrier"
 _ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
+
+
+_REMEMBERED = 512  #: accesses that a batch looks back on to name the other side of a race
+
+
+class _Access(NamedTuple):
+    """An access to local memory, so that a race names both of its sides."""
+
+    kind: str  #: "read", "write" or "update"
+    step: Stepped
+    units: Array
+    stamps: U32
+    outstanding: bool  #: whether a barrier was passed without its wait
 
 
 def stamps_of(epoch: Array, wave: Array) -> U32:
@@ -84,6 +98,7 @@ class Lds:
         #: finds out what was stale, and those of them with none so far; the last such read. None where there are none.
         self._guesses: tuple[U32, U32] | None = None
         self._guess: tuple[Stepped, Threads] | None = None
+        self._accesses: deque[_Access] = deque(maxlen=_REMEMBERED)  #: the latest ones
 
     def units(self, place: Array, size: int) -> Array:
         """Indices of the stamps that `size` bytes at each flat byte address cover."""
@@ -139,12 +154,14 @@ class Lds:
         """
         stamps = self._accessed.take(units, axis=1)
         others = _others(stamps, mine)
-        self._report(group, step, others[0], "reads what another wave wrote" + _SINCE, where, units)
+        self._race(group, step, others[0], "reads what {} wrote", "write", where, units)
         if guess:
             self._note_guess(group, step, units, mine)
         elif self.updated is not None:
-            self._race(group, step, self.updated.take(units), mine, "reads what another wave updated", where, units)
+            race = _others(self.updated.take(units), mine)
+            self._race(group, step, race, "reads what {} updated", "update", where, units)
         self._share(self.read, units, mine, others[1])
+        self._accesses.append(_Access("read", step, units, mine, outstanding=False))
         return _undefined(stamps[0])
 
     def write(
@@ -165,11 +182,9 @@ class Lds:
         if np.count_nonzero(others):
             others[0] &= self._differ(at, values, len(units))
             self._overwrites(group, step, others, where, units)
-        if self.updated is not None:
-            self._race(
-                group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
-            )
+        self._overwrites_update(group, step, mine, where, units)
         self.store(at, values)
+        self._accesses.append(_Access("write", step, units, mine, outstanding=False))
         if self.stamp_write(units, mine, clean):
             lost = _others(self.written.take(units), mine) & self._differ(at, values, len(units))
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
@@ -189,10 +204,8 @@ class Lds:
     ) -> None:
         """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
         self._overwrites(group, step, _others(self._accessed.take(units, axis=1), mine), where, units)
-        if self.updated is not None:
-            self._race(
-                group, step, self.updated.take(units), mine, "overwrites what another wave updated", where, units
-            )
+        self._overwrites_update(group, step, mine, where, units)
+        self._accesses.append(_Access("write", step, units, mine, outstanding=False))
         if self.stamp_write(units, mine, clean):
             race = _others(self.written.take(units), mine)
             self._report(group, step, race, "writes where another wave writes with the same instruction", where, units)
@@ -202,14 +215,15 @@ class Lds:
     ) -> Bools | None:
         """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
         stamps = self.written.take(units)
-        self._race(group, step, stamps, mine, "atomically updates what another wave wrote", where, units)
+        self._race(group, step, _others(stamps, mine), "atomically updates what {} wrote", "write", where, units, mine)
         read = self.read.take(units)
         if self._guesses is not None:
             read[self._guesses[0].take(units) != 0] = 0
-        self._race(group, step, read, mine, "atomically updates what another wave has read", where, units)
+        self._race(group, step, _others(read, mine), "atomically updates what {} has read", "read", where, units, mine)
         if self.updated is None:
             self.updated = np.zeros(len(self.read), np.uint32)
         self._share(self.updated, units, mine, _others(self.updated.take(units), mine))
+        self._accesses.append(_Access("update", step, units, mine, outstanding=False))
         return _undefined(stamps)
 
     def _note_guess(self, group: Threads, step: Stepped, units: Array, mine: U32) -> None:
@@ -254,15 +268,65 @@ class Lds:
         if clash is not None and np.count_nonzero(clash):
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
-    def _race(
-        self, group: Threads, step: Stepped, stamps: U32, mine: U32, what: str, where: Array | None, units: Array
-    ) -> None:
-        self._report(group, step, _others(stamps, mine), what + _SINCE, where, units)
-
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
         """Report a write of what others wrote, in the first row of `others`, or read, in the second."""
-        self._report(group, step, others[0], "overwrites what another wave wrote" + _SINCE, where, units)
-        self._report(group, step, others[1], "overwrites what another wave has read" + _SINCE, where, units)
+        self._race(group, step, others[0], "overwrites what {} wrote", "write", where, units)
+        self._race(group, step, others[1], "overwrites what {} has read", "read", where, units)
+
+    def _overwrites_update(self, group: Threads, step: Stepped, mine: U32, where: Array | None, units: Array) -> None:
+        """Report a write of what others updated atomically."""
+        if self.updated is not None:
+            race = _others(self.updated.take(units), mine)
+            self._race(group, step, race, "overwrites what {} updated", "update", where, units)
+
+    def _race(
+        self,
+        group: Threads,
+        step: Stepped,
+        race: Bools,
+        what: str,
+        access: str,
+        where: Array | None,
+        units: Array,
+        mine: U32 | None = None,
+    ) -> None:
+        """Report a race with another wave's `access`, named by its wave and instruction where it is remembered.
+
+        `mine` are the stamps of the waves that meet it, by default those of their rows.
+        """
+        if not np.count_nonzero(race):
+            return
+        first = int(race.argmax())
+        unit = int(np.broadcast_to(units, race.shape).reshape(-1)[first])
+        own = self._own(group, race, where, first) if mine is None else np.broadcast_to(mine, race.shape).flat[first]
+        other = self._other(access, unit, np.asarray(own, np.uint32))
+        if other is None:
+            self._report(group, step, race, what.format("another wave") + _SINCE, where, units)
+            return
+        wave, made = other
+        instruction = made.step.instruction
+        named = f"`{instruction.text}` at +{instruction.address - group.env.reporter.base:#x}"
+        lack = f" by {named}, not waited for before the barrier" if made.outstanding else f"{_SINCE} by {named}"
+        cause = what, instruction.address, made.outstanding
+        self._report(group, step, race, what.format(f"wave {wave}") + lack, where, units, cause)
+
+    @staticmethod
+    def _own(group: Threads, race: Bools, where: Array | None, first: int) -> U32:
+        """The stamp of the wave that meets a race, the entry `first` of it."""
+        place = np.unravel_index(first, race.shape)[1]
+        row = int(place) if race.ndim == 3 or where is None else int(where[place][0])
+        own: U32 = group.env.stamps(group)[row]
+        return own
+
+    def _other(self, access: str, unit: int, own: U32) -> tuple[int, _Access] | None:
+        """The wave and the latest access of its kind that another wave than `own`'s made to a unit in its epoch."""
+        for made in reversed(self._accesses):
+            if made.kind == access:
+                stamps = np.broadcast_to(made.stamps, made.units.shape)[made.units == unit]
+                others = stamps[_others(stamps, own)]
+                if len(others):
+                    return int(others[0]) >> 1 & 0xFF, made
+        return None
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:
         """Set the write stamps of some units; whether several accesses of the same instruction meet in one of them."""
@@ -270,8 +334,13 @@ class Lds:
         self.written[units] = stamps
         return stamps.size > 1 and bool(np.count_nonzero(self.written.take(units) != stamps))
 
-    def cross_barrier(self, units: Array, mine: U32, access: str) -> None:
-        """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier."""
+    def cross_barrier(self, units: Array, mine: U32, access: str, step: Stepped | None = None) -> None:
+        """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier.
+
+        `step` is the instruction that made it, where it is known.
+        """
+        if step is not None:
+            self._accesses.append(_Access(access, step, units, mine, outstanding=True))
         if access == "write":
             self.stamp_write(units, mine, self.written.take(units) & np.uint32(1))
         elif access == "update" and self.updated is not None:
@@ -279,7 +348,16 @@ class Lds:
         else:
             self._share(self.read, units, mine, _others(self.read.take(units), mine))
 
-    def _report(self, group: Threads, step: Stepped, race: Bools, what: str, where: Array | None, units: Array) -> None:
+    def _report(
+        self,
+        group: Threads,
+        step: Stepped,
+        race: Bools,
+        what: str,
+        where: Array | None,
+        units: Array,
+        cause: tuple[object, ...] | None = None,
+    ) -> None:
         if not np.count_nonzero(race):
             return
         lanes = race.any(axis=0)
@@ -291,4 +369,4 @@ class Lds:
         first = race.reshape(len(race), -1)[:, column].argmax()
         place = int(np.broadcast_to(units, race.shape).reshape(len(race), -1)[first, column]) * self.grain % self.stride
         message = f"{what}, at local address {place:#x}"
-        group.env.reporter.add(self.kind, message, step.instruction, group, row, lane)
+        group.env.reporter.add(self.kind, message, step.instruction, group, row, lane, cause=cause)

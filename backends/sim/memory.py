@@ -9,6 +9,7 @@ are there once they are touched: buffers may be larger than memory. Who reads or
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Mapping
 
 import attrs
@@ -23,6 +24,11 @@ from convgen.ir.record import define
 FIRST_ADDRESS = 0x7000_0000_0000
 SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
 _WAVE_BITS = 24
+_LOADS = 256  #: loads of a buffer that are remembered before the launch first stores to it
+#: A stamp of a load: workgroup + 1 from bit 36, epoch from bit 10, wave + 1 in bits 9:0.
+READER_GROUP, READER_WAVE = 36, 10
+SEVERAL_WAVES = (1 << READER_WAVE) - 1  #: more than one wave of a workgroup in the epoch
+SEVERAL_GROUPS = (1 << 62) - 1  #: more than one workgroup
 
 
 @define(eq=False)
@@ -39,6 +45,8 @@ class Allocation:
     updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
     #: Number of the last atomic operation of each wave that came by a stamp.
     updates: dict[int, dict[int, int]] = attrs.field(factory=dict)
+    loads: deque[tuple[Array, int, Bools | None, Array]] = attrs.field(factory=lambda: deque(maxlen=_LOADS))
+    readers: npt.NDArray[np.int64] | None = None  #: who has loaded, by `grain` bytes, once the launch stores there
     published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
     grain: int = 4
     pages: Pages | None = None  #: where `data` is not all there
@@ -54,6 +62,8 @@ class Allocation:
     def start_launch(self, grain: int) -> None:
         """Forget the stores of earlier launches."""
         self.stamps, self.updated, self.updates, self.published, self.grain = None, None, {}, None, grain
+        self.readers = None
+        self.loads.clear()
 
     def touch(self, offset: Array, size: int) -> None:
         """Have the bytes of an access."""
@@ -118,6 +128,42 @@ class Allocation:
         if self.stamps is None:
             self.stamps = reserve(len(self.data) // self.grain + 1, np.int64)
         self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
+
+    def note_load(self, offset: Array, size: int, lanes: Bools | None, who: Array) -> None:
+        """Remember a load by `who`, a stamp a wave [waves, 1] (`reader_of`).
+
+        Loads of a buffer that the launch has not stored to are kept aside, the last few hundred of them: stamps of
+        buffers that are only read would cost time and say nothing.
+        """
+        if self.private or not self.writable:
+            return
+        if self.readers is None:
+            self.loads.append((offset, size, lanes, who))
+        else:
+            self._stamp_load(self.readers, offset, size, lanes, who)
+
+    def read_by(self, offset: Array, size: int) -> Array:
+        """Stamps of the loads of what an access covers, 0 where there were none."""
+        if self.readers is None:
+            self.readers = reserve(len(self.data) // self.grain + 1, np.int64)
+            for load in self.loads:
+                self._stamp_load(self.readers, *load)
+            self.loads.clear()
+        stamps: Array = self.readers.take(self.units(offset, size))
+        return stamps
+
+    def _stamp_load(
+        self, readers: npt.NDArray[np.int64], offset: Array, size: int, lanes: Bools | None, who: Array
+    ) -> None:
+        units = self.units(offset, size)
+        for row in range(units.shape[1]):
+            mine = units[:, row] if lanes is None else units[:, row][:, lanes[row]]
+            own = int(who[row, 0])
+            before = readers.take(mine)
+            apart = before >> READER_GROUP != own >> READER_GROUP
+            several = np.where(before >> READER_WAVE != own >> READER_WAVE, own, own | SEVERAL_WAVES)
+            value = np.where(apart, SEVERAL_GROUPS, several)
+            readers[mine] = np.where((before == 0) | (before == own), own, value)
 
     def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
         """Note an atomic operation: which one it was and whose."""

@@ -82,7 +82,9 @@ def test_findings_that_are_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     """Without the local memory that the host asks for, accesses to it are findings."""
     small = [*LAUNCH[:4], "--lds", "4096", "--arg", "0=a.npy", "--arg", "1=b.npy", "--arg", "2=f32:128x128", *SIZES]
     assert run(*small) == 1
-    assert "lds-bounds: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "lds-bounds: " in told
+    assert "what the kernel declares and the launch adds (--lds)" in told
     assert run(*small, "--allow", "lds-bounds", "--allow", "lds-race", "--allow", "poison") == 0
 
 

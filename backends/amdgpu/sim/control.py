@@ -96,11 +96,11 @@ def _arrive(g: WaveGroup) -> None:
                 continue
             lanes, access = pending.payload[2], _access(pending)
             if lanes is None:
-                g.env.local.cross_barrier(units, ahead, access)
+                g.env.local.cross_barrier(units, ahead, access, pending.step)
             else:
                 where = np.broadcast_to(lanes, units.shape)
                 mine = np.broadcast_to(ahead, units.shape)[where]
-                g.env.local.cross_barrier(units[where], mine, access)
+                g.env.local.cross_barrier(units[where], mine, access, pending.step)
     g.blocked = True
 
 

@@ -99,7 +99,8 @@ def locate(
             row, lane = (int(i) for i in np.argwhere(bad)[0])
             g.env.reporter.add(
                 "lds-bounds",
-                f"{size} bytes at LDS address {int(used[row, lane]):#x}; the workgroup has {lds.size:#x}",
+                f"{size} bytes at LDS address {int(used[row, lane]):#x}; the workgroup has {lds.size:#x}: what the"
+                " kernel declares and the launch adds (--lds)",
                 step.instruction,
                 g,
                 row,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.scratch import Scratch
@@ -14,6 +17,7 @@ from convgen.backends.sim.threads import Surroundings
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.ds_access import Located, Places
+    from convgen.backends.amdgpu.sim.state import WaveGroup
 
 #: The allocations that hold the code object's segments: those that are only read, and those behind them.
 IMAGE, VARIABLES = "<code>", "<variables>"
@@ -38,5 +42,8 @@ class Environment(Surroundings):
         self.arch = arch
         self.image_base = self.memory.by_name[IMAGE].base if IMAGE in self.memory.by_name else 0
         self.scratch = scratch
+        self.workgroup = (1, 1, 1)  #: work-items along x, y and z
+        #: Gives the work-item ids that v0 of some waves holds at first, [waves, lanes].
+        self.work_items: Callable[[WaveGroup], Array] = lambda g: np.zeros(0, np.uint32)
         #: What instructions found last: words of the address register, workgroups, places and bank conflicts.
         self.located: dict[Places, tuple[bytes, Array, tuple[Located, int]]] = {}

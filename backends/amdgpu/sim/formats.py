@@ -18,11 +18,12 @@ from convgen.backends.amdgpu.sim.alu.operands import check_tuple
 from convgen.backends.amdgpu.sim.decode import Instruction, require_plain
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim import numbers as num
 from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.errors import Unsupported
-from convgen.backends.sim.global_access import issue_store, load_lanes, store_lanes
+from convgen.backends.sim.global_access import issue_store, load_lanes
 from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(t?)buffer_(load|store)_format_(d16_)?(hi_)?(x|xy|xyz|xyzw)$")
@@ -218,7 +219,7 @@ class _Typed:
             where = self.address.resolve(g, step, form.size, transfer.active(g))
             transfer.refuse_poison(g, step, self.context.bits(self.data), registers, "the stored value")
             ticket, values = issue_store(g), form.store(self._values(g, form))
-            store_lanes(g, step, where.address, form.size, values, where.lanes, ticket)
+            store_checked(g, step, where.address, form.size, values, where.lanes, ticket)
             g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), form.size)
             issue(g, Pending(step, "vm", 0, (), transfer.land_stores, (ticket,)))
 

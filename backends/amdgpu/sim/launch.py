@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -110,8 +111,8 @@ def _set(g: WaveGroup, row: int, value: Array | int) -> None:
     g.poison_scalar(row, None)
 
 
-def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
-    """v0 packs the work-item ids; lanes beyond the workgroup are inactive."""
+def packed_ids(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> Array:
+    """The work-item ids that v0 holds at first, [waves, lanes]."""
     size_x, size_y, _ = launch.workgroup
     thread = g.wave[:, None] * 64 + np.arange(64)
     packed = thread % size_x
@@ -119,9 +120,16 @@ def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, thr
         packed = packed | (thread // size_x % size_y) << 10
     if descriptor.work_item_dims > 2:
         packed = packed | (thread // (size_x * size_y)) << 20
-    g.v[0] = packed
+    return packed
+
+
+def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
+    """v0 packs the work-item ids; lanes beyond the workgroup are inactive."""
+    g.v[0] = packed_ids(g, descriptor, launch)
+    g.env.workgroup = launch.workgroup
+    g.env.work_items = partial(packed_ids, descriptor=descriptor, launch=launch)
     g.poison_vector(0, None)
-    inside = thread < threads
+    inside = g.wave[:, None] * 64 + np.arange(64) < threads
     words = np.packbits(inside, axis=1, bitorder="little").view(np.uint32)
     g.s[126], g.s[127] = words[:, 0], words[:, 1]
     g.exec_changed()

@@ -19,10 +19,11 @@ from convgen.backends.amdgpu.sim.smem import land_scalars
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import U64, Array
 from convgen.backends.sim.combine import combine_lanes
-from convgen.backends.sim.global_access import is_writable, issue_store, parts_of, store_lanes
+from convgen.backends.sim.global_access import is_writable, issue_store, parts_of
 
 _STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
 _ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")
@@ -52,7 +53,7 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
         ticket, address = issue_store(g), place(g)
         words = np.stack([g.s[row] for row in rows])[:, :, None]
         if not atomic:
-            store_lanes(g, step, address, 4 * len(rows), words, None, ticket)
+            store_checked(g, step, address, 4 * len(rows), words, None, ticket)
             issue(g, Pending(step, "smem", 0, (), transfer.land_stores, (ticket,)))
             return
         old = _update(g, step, match[2], address, words, ticket)

@@ -71,6 +71,10 @@ def meet(
         upto = min(g.outstanding_stores(), default=ticket) - 1
         for who in everyone(g):
             causality.release(who, upto)
+    if kind != "load":
+        unwaited = frozenset(t for p in g.vm if p.step.kind == "vmem_store" for t in p.tickets) - {ticket}
+        for thread in map(int, g.wave_ids()):
+            causality.leave_unwaited(thread, ticket, unwaited)
     some = np.ones(offset.shape, np.bool_) if lanes is None else lanes
     return causality.meet(allocation, allocation.units(offset, size), some, map(int, g.wave_ids()), kind)
 

@@ -47,4 +47,5 @@ SOURCES: Mapping[str, Source] = {
     "scratch-bounds": Source("AMDGPUUsage, Private Segment: the bytes that the kernel descriptor gives a lane"),
     "trap": Source("the kernel: s_trap ends it"),
     "wait-count": _WAITS,
+    "work-item-id": Source("AMDGPUUsage, Initial Kernel Execution State: ENABLE_VGPR_WORKITEM_ID"),
 }

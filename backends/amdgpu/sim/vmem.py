@@ -19,9 +19,10 @@ from convgen.backends.amdgpu.sim.scratch import Where
 from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
+from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim.arrays import Array, Bools, any_along, united
-from convgen.backends.sim.global_access import issue_store, load_lanes, store_lanes
+from convgen.backends.sim.global_access import issue_store, load_lanes
 from convgen.backends.sim.local import Stretch
 from convgen.ir.record import frozen
 
@@ -98,7 +99,7 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
     assert where.pieces is not None
     for number, address in enumerate(where.pieces):
         byte = values[number // 4] >> np.uint32(8 * (number % 4)) & np.uint32(0xFF)
-        store_lanes(g, step, address, 1, byte[None], where.lanes, ticket)
+        store_checked(g, step, address, 1, byte[None], where.lanes, ticket)
 
 
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
@@ -140,7 +141,7 @@ def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array,
     """Store of a flat instruction some of whose lanes reach LDS."""
     assert where.local is not None
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
-    store_lanes(g, step, where.address, size, values, rest, ticket)
+    store_checked(g, step, where.address, size, values, rest, ticket)
     offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
     write_places(g, step, locate(g, step, offset, size, lanes=where.local), values, None)
 
@@ -203,13 +204,13 @@ def _store(
         elif where.pieces is not None:
             _store_pieces(g, step, where, values, ticket)
         elif where.words is None:
-            store_lanes(g, step, where.address, width.size, values, where.lanes, ticket, atomic=atomic)
+            store_checked(g, step, where.address, width.size, values, where.lanes, ticket, atomic=atomic)
             if publishes and g.env.strict:
                 _met(g, where, width.size, ticket, "store")
         else:
             for word, lanes in enumerate(where.words):
                 at = where.address + np.uint64(where.stride * word)
-                store_lanes(g, step, at, 4, values[word : word + 1], lanes, ticket)
+                store_checked(g, step, at, 4, values[word : word + 1], lanes, ticket)
         if undefined and where.private:
             g.env.scratch.forget(g, where, registers, width.size)
         g.env.counters["global_write_bytes"] += where.moved(g.active_lanes(), width.size)

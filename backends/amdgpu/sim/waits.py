@@ -1,8 +1,10 @@
 """Outstanding memory operations: when they land and what they hold in flight (AMDGPUUsage, "Memory Model", s_waitcnt).
 
 vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
-themselves, and scalar loads, which return in any order; flat operations count in both, and those of which no lane
-reaches LDS are done with vmcnt (so LLVM waits for what it knows to be global or private). An operation lands at the
+themselves, and scalar loads, which return in any order. Flat operations count in both, and come back out of order where
+LDS answers some lanes, so only a wait for zero is sure of them (CDNA3 ISA 10.1, Flat; LLVM's SIInsertWaitcnts forces
+zero behind them). Those of which no lane reaches LDS are done with vmcnt, in order (so LLVM waits for what it knows to
+be global or private). An operation lands at the
 latest moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full
 counter holds back the next operation until the oldest is done, so that orders nothing here. A field at its largest
 value is a wait like any other (CDNA3 ISA, S_WAITCNT: "at or below the specified levels"), on which LLVM relies.
@@ -33,45 +35,46 @@ def _refresh(g: WaveGroup) -> None:
     g.inflight = inflight
 
 
-def wait_vm(g: WaveGroup, allowed: int) -> None:
-    """Land the oldest vector memory operations until at most `allowed` are outstanding."""
-    excess = len(g.vm) - allowed
+def _surely_done(queue: list[Pending], allowed: int, ordered: tuple[str, ...]) -> tuple[list[Pending], list[Pending]]:
+    """Split a counter's queue into what a wait for `allowed` is sure to have completed, and what may be outstanding.
+
+    Operations of the `ordered` kinds complete oldest first; the others complete at any time, so a count that is not
+    zero may be theirs alone.
+    """
+    excess = len(queue) - allowed
     if excess <= 0:
-        return
-    done, g.vm = g.vm[:excess], g.vm[excess:]
-    for pending in done:
-        if pending.kind != "flat" or pending not in g.lgkm:
-            _land(g, pending)
-    _refresh(g)
+        return [], queue
+    if allowed == 0:
+        return queue, []
+    sure = excess - sum(pending.kind not in ordered for pending in queue)
+    done: list[Pending] = []
+    kept: list[Pending] = []
+    for pending in queue:
+        finished = pending.kind in ordered and len(done) < sure
+        (done if finished else kept).append(pending)
+    return done, kept
+
+
+def wait_vm(g: WaveGroup, allowed: int) -> None:
+    """Land what a wait for vmcnt(`allowed`) is sure to have completed: all but flat operations that reach LDS come
+    back in order.
+    """
+    done, g.vm = _surely_done(g.vm, allowed, ("vm", "flat_memory"))
+    _land_all(g, done, g.lgkm)
 
 
 def wait_lgkm(g: WaveGroup, allowed: int) -> None:
-    """Land what a wait for lgkmcnt(`allowed`) is sure to have completed.
+    """Land what a wait for lgkmcnt(`allowed`) is sure to have completed: only LDS operations come back in order."""
+    done, g.lgkm = _surely_done(g.lgkm, allowed, ("ds",))
+    _land_all(g, done, g.vm)
 
-    With scalar loads or flat operations outstanding the count does not say which operations are done: only the
-    completions that these cannot account for are known to be LDS operations, oldest first.
-    """
-    queue = g.lgkm
-    excess = len(queue) - allowed
-    if excess <= 0:
+
+def _land_all(g: WaveGroup, done: list[Pending], counted_elsewhere: list[Pending]) -> None:
+    """Land operations, but for flat ones that the other counter still counts."""
+    if not done:
         return
-    if allowed == 0:
-        done, g.lgkm = queue, []
-    else:
-        unordered = sum(pending.kind != "ds" for pending in queue)
-        sure = excess - unordered
-        if sure <= 0:
-            return
-        done, kept = [], []
-        for pending in queue:
-            if pending.kind == "ds" and sure > 0:
-                done.append(pending)
-                sure -= 1
-            else:
-                kept.append(pending)
-        g.lgkm = kept
     for pending in done:
-        if pending.kind != "flat" or pending not in g.vm:
+        if pending.kind != "flat" or pending not in counted_elsewhere:
             _land(g, pending)
     _refresh(g)
 

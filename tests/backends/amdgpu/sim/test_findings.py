@@ -51,7 +51,7 @@ _LDS_EXCHANGE = """
   s_barrier
   ds_read_b32 v2, v3
   s_waitcnt lgkmcnt(0)
-  v_and_b32_e32 v1, 0xff, v1
+  v_and_b32_e32 v1, 0x1ff, v1
 """
 _DMA = """
   s_mov_b32 m0, 0
@@ -114,7 +114,7 @@ CASES = {
     "write after write": Case(
         "lds-race",
         "v_xor_b32_e32 v3, 0x100, v1\n ds_write_b32 v1, v0\n s_waitcnt lgkmcnt(0)\n s_barrier\n ds_write_b32 v3, v0\n"
-        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0xff, v1",
+        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0x1ff, v1",
         "s_barrier",
         workgroup=128,
     ),
@@ -128,7 +128,7 @@ CASES = {
     "several waves store the same bytes": Case(
         "lds-race",
         "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n ds_write_b32 v4, v5\n v_mov_b32_e32 v2, 0\n"
-        " v_and_b32_e32 v1, 0xff, v1",
+        " v_and_b32_e32 v1, 0x1ff, v1",
         "63, v0",
         "127, v0",
         workgroup=128,
@@ -137,7 +137,7 @@ CASES = {
         "lds-race",
         "v_and_b32_e32 v4, 0xff, v1\n v_and_b32_e32 v5, 63, v0\n v_readfirstlane_b32 s20, v0\n s_cmp_eq_u32 s20, 0\n"
         " s_cbranch_scc0 .Lone\n ds_write_b8 v4, v5\n.Lone:\n s_cbranch_scc1 .Lend\n ds_write_b8 v4, v5\n.Lend:\n"
-        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0xff, v1",
+        " v_mov_b32_e32 v2, 0\n v_and_b32_e32 v1, 0x1ff, v1",
         "63, v0",
         "127, v0",
         workgroup=128,
@@ -466,3 +466,38 @@ def test_a_wave_reads_what_it_has_stored(sim: Any) -> None:
     report = sim.run("gfx942", source, buffers)
     assert [(f.kind, f.source.required) for f in report.findings] == [("global-visibility", False)]
     np.testing.assert_array_equal(buffers["out"], np.arange(64))
+
+
+def test_a_race_names_both_waves_and_places(sim: Any) -> None:
+    case = CASES["barrier"]
+    (found,) = execute(sim, case, case.body.replace("s_barrier", "", 1)).findings
+    assert found.instruction == "ds_read_b32 v2, v3"
+    assert {found.subgroup, int(found.message.partition("wave ")[2][0])} == {0, 1}
+    assert "since the last barrier by `ds_write_b32 v1, v0` at +0x" in found.message
+
+
+def test_a_race_says_that_a_read_was_not_waited_for_before_the_barrier(sim: Any) -> None:
+    case = CASES["read outstanding at barrier"]
+    found = [
+        f for f in execute(sim, case, case.body.replace(case.line, case.replacement)).findings if f.kind == "lds-race"
+    ]
+    assert len(found) == 1
+    assert "by `ds_read_b32 v2, v3` at +0x" in found[0].message
+    assert "not waited for before the barrier" in found[0].message
+
+
+def test_one_cause_is_one_finding(sim: Any) -> None:
+    """Two reads of what one write without a barrier wrote."""
+    body = _LDS_EXCHANGE.replace("ds_read_b32 v2, v3", "ds_read_b32 v5, v3\n ds_read_b32 v2, v3")
+    found = execute(sim, Case("", body, "", workgroup=128), body.replace("s_barrier", "", 1)).findings
+    assert [f.kind for f in found] == ["lds-race"]
+
+
+@pytest.mark.parametrize("extract", ["v_bfe_u32 v2, v0, 10, 10", "v_lshrrev_b32_e32 v2, 10, v0"])
+def test_a_work_item_id_that_the_descriptor_does_not_ask_for(sim: Any, extract: str) -> None:
+    buffers = {"in": np.arange(64, dtype=np.uint32), "out": np.zeros(64, np.uint32)}
+    for asked, kinds in (("0", ["work-item-id"]), ("1", [])):
+        source = sim.Source(PROLOGUE + extract + STORE_V2, directives=f".amdhsa_system_vgpr_workitem_id {asked}")
+        assert sim.kinds(sim.run("gfx942", source, buffers)) == kinds
+    other = PROLOGUE + f"v_mov_b32_e32 v0, v1\n {extract}" + STORE_V2
+    assert not sim.run("gfx942", sim.Source(other), buffers).findings
