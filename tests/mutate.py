@@ -49,6 +49,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "ir": ("tests/ir",),
     "ir/layout/distribution.py": ("tests/ir", "tests/backends/test_nested_atoms.py"),
     "ir/narrow.py": ("tests/passes", "tests/ir"),
+    "ir/untrusted.py": ("tests/ir", "tests/gen"),
     "passes": ("tests/passes",),
     "gen": ("tests/gen",),
     "gen/kernels": ("tests/gen", "tests/product"),

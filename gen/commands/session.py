@@ -185,10 +185,10 @@ def deliver(options: argparse.Namespace, code: Code) -> int:
     elif outcome is not None:
         rows = [*report.code_rows(title, code), *report.file_rows(files)]
         report.show([*rows, *report.outcome_rows(outcome, report.labels_of(code, outcome))], sys.stdout)
-    elif files is not None:
-        complain(f"note: wrote {report.written(files)}; config {code.config}")
-    else:
+    elif files is None:
         sys.stdout.write(code.asm)
+    elif on_terminal():
+        complain(f"note: wrote {report.written(files)}; config {code.config}")
     return FINE if outcome is None or outcome.passed else WRONG
 
 

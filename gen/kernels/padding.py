@@ -178,7 +178,8 @@ class Anew:
         first = self.k.let("first_tap", positions[0] // padding.run)
         if not padding.summed and padding.alone:
             return first, 1
-        turns = (positions[1] - 1) // padding.run - first + 1
+        # Without the name of the first tap, so that a constant distance is seen to be one: it is the same everywhere.
+        turns = (positions[1] - 1) // padding.run - positions[0] // padding.run + 1
         return first, minimum(turns, padding.count - first if padding.summed else padding.count)
 
     def _chosen(self, side: int, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:

@@ -97,7 +97,7 @@ def test_another_convgen_or_assembler_begins_anew(
         assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
     monkeypatch.setattr(cache, "fingerprint", lambda: "another")
     assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
-    monkeypatch.setattr("convgen.backends.amdgpu.targets.assembled_by", lambda: "clang of tomorrow")
+    monkeypatch.setattr("convgen.backends.amdgpu.targets.assembled_by", lambda target: "clang of tomorrow")
     assert cli.main([*CONV, "-o", f"{folder}/k"]) == 0
     assert len(built) == 3
 

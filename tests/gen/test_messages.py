@@ -168,7 +168,7 @@ MESSAGES = [
     (
         "conv DESC --dt s8:s8:f64 --target xehpg",
         "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
-        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on xehpg",
+        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz on xehpg",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
@@ -254,7 +254,7 @@ MESSAGES = [
         "gemm GEMM --dt s32",
         "unsupported: given s32 inputs and dst of s32, wanted both inputs one of bf16, f16, f32, f64, f8_e4m3fnuz,"
         " f8_e5m2fnuz, s8, u8, f8_e4m3fnuz with f8_e5m2fnuz, s8 with u8, or what these hold, and dst one of f32, "
-        "f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2 on gfx942",
+        "f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz on gfx942",
     ),
     ("gemm GEMM --dt f16 --stag abc", "given dimension 'c', wanted one of a 2-D tensor in --stag, at column 3: ab^c"),
     (
@@ -268,28 +268,28 @@ MESSAGES = [
     ),
     (
         "",
-        "given no command, wanted one of conv, gemm, batch, tune, run, export, analyze, profile, explain, diff, map, "
-        "layout, replay, passes, targets, completion; see convgen --help",
+        "given no command, wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
+        "map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "fly",
-        "given 'fly', wanted one of conv, gemm, batch, tune, run, export, analyze, profile, explain, diff, map, "
-        "layout, replay, passes, targets, completion; see convgen --help",
+        "given 'fly', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
+        "map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "bach",
-        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, export, analyze, profile, "
-        "explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
+        "given 'bach' (did you mean batch?), wanted one of conv, gemm, batch, tune, run, check, export, analyze, "
+        "profile, explain, diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, tune, run, export, analyze, profile, explain, diff, map, "
-        "layout, replay, passes, targets, completion; see convgen --help",
+        "given '--verbose', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
+        "map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),
     ("run .", "cannot read .: Is a directory"),
-    ("targets all", "given all, wanted what `convgen targets --help` lists"),
+    ("targets all", "given target 'all', wanted one of gfx90a, gfx942, gfx950, xehpg, xehpc, xe2"),
     ("passes all", "given all, wanted what `convgen passes --help` lists"),
     ("analyze", "given no FILE, wanted one; see convgen analyze --help"),
     ("analyze missing.s", "cannot read missing.s: No such file or directory"),

@@ -90,7 +90,6 @@ def test_small_surfaces_of_flat_addresses(line: str, target: str, surfaces: Call
     ("line", "target"),
     [
         ("--dt=f16 --stag=ba 90044944x16:16x47", "xehpc"),
-        ("--stag=ba --wtag=ab --dtag=ab --attr-fpmath=tf32 348335902x2:2x5", "gfx942"),
         ("--dt=f16 8x3:3x516510367", "gfx942"),
     ],
 )

@@ -241,9 +241,7 @@ def test_a_config_whose_registers_hold_no_pairs_does_not_fit() -> None:
     """Other configs do, so it is the config that is refused, and a chooser goes on to the next."""
     problem = parse_problem("--dt=f8_e5m2:u4:bf16 --wtag=ab 31x64:64x8")
     config = "tile=64x32x16 waves=1x2 mma=16x8x16 slots=0 taps=split subtiles=2 in=f16"
-    with pytest.raises(
-        cg.UserError, match=r"given the config .*, wanted one that fits: no pairs of neighbours"
-    ):
+    with pytest.raises(cg.UserError, match=r"given the config .*, wanted one that fits: no pairs of neighbours"):
         cg.compile(cg.build(problem, "xehpg", config))
 
 

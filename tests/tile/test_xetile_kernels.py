@@ -434,9 +434,12 @@ REFUSED: list[tuple[Callable[[Tensor], object], str]] = [
 
 @pytest.mark.parametrize(("function", "said"), REFUSED, ids=lambda p: p if isinstance(p, str) else "")
 def test_what_is_refused(function: Callable[[Tensor], None], said: str) -> None:
+    def body(x: Tensor) -> None:
+        function(x)
+
     with pytest.raises(UserError) as refused:
-        tile.kernel()(function)(X)
-    assert str(refused.value) == said
+        tile.kernel()(body)(X)
+    assert str(refused.value).startswith(said)
 
 
 MAPPED: list[tuple[Any, Any, str]] = [
