@@ -50,7 +50,7 @@ def _check_scales(problem: Problem) -> None:
         given = f"given the scale {scale}"
         if isinstance(problem, Conv) and _is_grouped(problem, scale):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
-        if not scale.is_single and views.is_along_k(problem, scale.name, scale.role):
+        if scale.value is None and views.is_along_k(problem, scale.name, scale.role):
             raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
 
 
@@ -148,8 +148,9 @@ def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
     """One step for the scales of some tensors, if they have any."""
     chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
     if chosen:
-        tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if not s.is_single]
-        yield Scale(tuple(s.number for s in chosen if s.is_single), tuple(tensors), divides="dst" in roles)
+        tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if s.value is None]
+        numbers = tuple(s.number for s in chosen if s.number is not None)
+        yield Scale(numbers, tuple(tensors), divides="dst" in roles)
 
 
 def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:

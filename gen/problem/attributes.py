@@ -90,7 +90,7 @@ class _Field:
         return text
 
     def dtype(self) -> None:
-        if self.text.removeprefix("dnnl_") not in grammar.DATA_TYPES:
+        if not is_type(self.text):
             wanted = " ".join(grammar.DATA_TYPES)
             raise self.error(f"given the type {named(self.text, grammar.DATA_TYPES)}, wanted one of {wanted}")
 
@@ -130,8 +130,11 @@ def _each(fields: list[_Field], checks: Sequence[Callable[[_Field], object]]) ->
 
 
 def scales(text: str) -> str:
-    """`ARG:MASK[:SCALE][:TYPE[:GROUPS]][+...]`; a scale stands where the mask means one value."""
-    for fields in _quantities(text):
+    """`ARG:MASK[:SCALE][:TYPE[:GROUPS]][+...]`; a scale may stand where the mask means one value.
+
+    A single scale that is not given is read from memory.
+    """
+    for fields in _quantities(text, is_optional=True):
         if fields and not fields[0].real() >= 0:
             raise fields[0].error(f"given the scale {fields[0].text}, wanted one from 0")
     return text
@@ -145,10 +148,11 @@ def zero_points(text: str) -> str:
     return text
 
 
-def _quantities(text: str) -> Iterator[list[_Field]]:
-    """Checks the entries; gives the one value of each that has one."""
+def _quantities(text: str, *, is_optional: bool = False) -> Iterator[list[_Field]]:
+    """Check the entries; yield the one value of each that has one, which a type may stand for if it `is_optional`."""
     for single, rest in _masked(text):
-        yield [rest.pop(0)] if single and rest else []
+        has_value = single and rest and not (is_optional and is_type(rest[0].text))
+        yield [rest.pop(0)] if has_value else []
         _each(rest, (_Field.dtype, _Field.groups))
 
 
@@ -224,6 +228,11 @@ def post_ops(text: str) -> str:
 def role(argument: str) -> str:
     """The tensor that an argument means."""
     return "src" if argument == "src0" else argument
+
+
+def is_type(text: str) -> bool:
+    """Whether a text names a data type."""
+    return text.removeprefix("dnnl_") in grammar.DATA_TYPES
 
 
 def typed(fields: Sequence[str]) -> tuple[str, tuple[int, ...]]:

@@ -16,36 +16,38 @@ TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 @frozen
 class Scale:
-    """The scale of a tensor: one `value`, or where the mask has bits, a tensor that differs along its dims.
+    """The scale of a tensor: a `value` that is known, or a tensor that differs along the dims of a mask.
 
-    `groups` are so many neighbours along each of the last dims that have one scale.
+    A tensor whose mask has no bits holds one element, which is read at launch. `groups` are so many neighbours along
+    each of the last dims that have one scale.
     """
 
     role: str
     mask: str = "common"
-    value: float = 1.0
+    value: float | None = None
     dtype: str = "f32"
     groups: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        value = [attributes.number(self.value)] if self.is_single else []
+        value = [] if self.value is None else [attributes.number(self.value)]
         groups = "x".join(map(str, self.groups))
-        dtype = [self.dtype] if groups or self.dtype != "f32" else []
+        says_type = groups or self.dtype != "f32" or (self.value is None and masks.is_single(self.mask))
+        dtype = [self.dtype] if says_type else []
         return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it is one number, which a kernel holds as a constant."""
-        return masks.is_single(self.mask)
 
     @property
     def is_one(self) -> bool:
         """Whether it changes nothing."""
-        return self.is_single and self.value == 1
+        return self.value == 1
 
     @property
-    def number(self) -> np.float32:
-        """The one number, rounded to its type; infinite where that is too narrow."""
+    def number(self) -> np.float32 | None:
+        """The number that a kernel holds as a constant, rounded to its type; None for a tensor.
+
+        It is infinite where the type is too narrow.
+        """
+        if self.value is None:
+            return None
         with np.errstate(over="ignore"):
             return np.float32(np.array(self.value).astype(scalar(self.dtype).numpy))
 
@@ -83,7 +85,7 @@ def refused(text: str) -> str:
 def _scale(entry: str) -> Scale:
     role, mask, *fields = entry.split(":")
     scale = Scale(attributes.role(role), str(int(mask)) if mask.isdigit() else mask.lower())
-    if scale.is_single and fields:
+    if masks.is_single(scale.mask) and fields and not attributes.is_type(fields[0]):
         scale = evolve(scale, value=attributes.real(fields.pop(0)))
     dtype, groups = attributes.typed(fields)
     return evolve(scale, dtype=dtype or scale.dtype, groups=groups)

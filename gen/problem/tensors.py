@@ -202,7 +202,7 @@ class TensorProblem(ABC):
     def _scale_tensors(self) -> Iterator[TensorSpec]:
         for scale in self.scales:
             dims = scale.dims(self.size(scale.role), self._bits(scale.role, scale.mask))
-            if not scale.is_single:
+            if scale.value is None:
                 yield TensorSpec(scale.name, _dense(dims), scale.dtype)
 
     def _post_op_tensors(self) -> Iterator[TensorSpec]:

@@ -179,7 +179,7 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     found = chained(problem.post_ops, acc, read)
     for scale in problem.scales:
         if scale.role == "dst":
-            found = divided(found, np.asarray(scale.number) if scale.is_single else read(scale.name))
+            found = divided(found, read(scale.name) if scale.number is None else np.asarray(scale.number))
     if point := problem.zero_point("dst"):
         found = shifted(found, np.asarray(read(point.name) if point.value is None else point.value))
     return converted(found, partial(_stored, to=to), to.max if to.is_int else to.largest)
@@ -189,8 +189,8 @@ def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32]
     """The numbers and the tensors by which sums are multiplied, if there are any."""
     done = problem.scales_on_the_way.values() if isinstance(problem, Matmul) else ()
     chosen = [scale for scale in problem.scales if scale.role in roles and scale not in done]
-    numbers = [scale.number for scale in chosen if scale.is_single]
-    return (numbers, [read(scale.name) for scale in chosen if not scale.is_single]) if chosen else None
+    numbers = [scale.number for scale in chosen if scale.number is not None]
+    return (numbers, [read(scale.name) for scale in chosen if scale.number is None]) if chosen else None
 
 
 def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indices], name: str) -> Array:

@@ -163,8 +163,14 @@ def test_the_mask_of_a_bias_is_one_of_the_results_dims() -> None:
     problem = cg.Matmul.parse("--bia-dt=bf16 --bia_mask=5 3x4x8:3x8x16")
     assert problem.tensor("bia").dims == (3, 1, 16)
     assert cg.Matmul.parse(str(problem)) == problem
-    with pytest.raises(cg.Unsupported, match="given the mask 4, wanted one of 2 dimensions"):
-        cg.Matmul.parse("--bia-dt=bf16 --bia_mask=4 4x8:8x16")
+
+
+@pytest.mark.parametrize(("mask", "dims"), [(8, (1, 1, 1)), (12, (1, 1, 16)), (15, (3, 4, 16))])
+def test_bits_of_a_bias_beyond_the_rank_mean_no_dimension(mask: int, dims: tuple[int, ...]) -> None:
+    """As benchdnn takes them."""
+    problem = cg.Matmul.parse(f"--bia-dt=bf16 --bia_mask={mask} 3x4x8:3x8x16")
+    assert problem.tensor("bia").dims == dims
+    assert f"--bia_mask={mask & 7} " in str(problem)
 
 
 GRAMMAR: list[tuple[Any, str]] = [

@@ -59,6 +59,9 @@ SCALES = [
     f"--dt=s8:s8:bf16 --attr-scales=src:per_dim_0:f16:1x32+wei:per_oc --dtag=ba {PRODUCT}",
     f"--dt=f16 --runtime_dims_masks=1:2 --attr-scales=wei:per_oc+dst:2 {PRODUCT}",
     "--dt=f16 --attr-scales=wei:4 --bia-dt=f32 --bia_mask=1 --attr-post-ops=tanh 3x35x32:1x32x20",
+    f"--dt=s8:s8:f32 --attr-scales=src:common:f32+wei:common:bf16+dst:common --dir=FWD_D g2{CONVOLUTION}",
+    f"--dt=f16:f16:f32 --attr-scales=src:common+wei:0:f16+dst:common:f32 {PRODUCT}",
+    f"--dt=f16 --runtime_dims_masks=1:2 --attr-scales=src:common:0.5+wei:host_scalar:f32 {PRODUCT}",
 ]
 
 
@@ -80,6 +83,22 @@ def test_one_value_is_a_constant_and_others_are_arguments() -> None:
     assert list(record.buffers) == ["src", "wei", "wei_scales", "dst"]
     scales = record.buffers["wei_scales"]
     assert (scales.tensor.dims, scales.tensor.dtype, scales.access) == ((2, 10, 1, 1, 1), "f16", "read")
+
+
+@pytest.mark.parametrize("shape", [f"--dir=FWD_D {CONVOLUTION}", PRODUCT])
+def test_one_value_without_a_number_is_an_argument_of_one_element(shape: str) -> None:
+    problem = parse_problem(f"--dt=s8:s8:f32 --attr-scales=src:common:f32+wei:common:bf16+dst:0 {shape}")
+    assert parse_problem(str(problem)) == problem
+    record = cg.compile(cg.build(problem)).record
+    assert list(record.buffers) == ["src", "wei", "src_scales", "wei_scales", "dst_scales", "dst"]
+    tensors = [record.buffers[f"{role}_scales"].tensor for role in ("src", "wei", "dst")]
+    assert [(set(each.dims), each.dtype) for each in tensors] == [({1}, "f32"), ({1}, "bf16"), ({1}, "f32")]
+
+
+def test_a_scale_read_from_memory_counts_as_a_constant_does() -> None:
+    knobs = "--dt=s8:s8:f32 --attr-scales=src:common:f32+wei:common+dst:common:f16 --bia-dt=f32"
+    scales = {"src_scales": [0.5], "wei_scales": [4], "dst_scales": [8]}
+    assert right(f"{knobs} 1x1:1x2", src=[3], wei=[4, 5], bia=[1, 3], **scales) == [[25 / 8, 33 / 8]]
 
 
 def test_scales_come_before_a_bias_and_that_of_the_result_behind_all() -> None:
