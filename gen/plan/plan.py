@@ -47,6 +47,9 @@ from convgen.plan.windows import Windows, windows
 from convgen.problem.matmul import Problem
 
 _CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
+_MOST_WORK_ITEMS = (
+    1 << 32
+)  #: along an axis of a grid, which an AQL packet counts in 32 bits (hsa_kernel_dispatch_packet_t)
 
 
 class Reduction(Enum):
@@ -358,6 +361,9 @@ def _part(
         of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
+    lanes = mapping.grid[0] * config.subgroups * facts.subgroup_size
+    if product.batch > 1 and lanes >= _MOST_WORK_ITEMS:
+        raise DoesNotFit(f"given a grid of {lanes} work-items along x, wanted less than 2^32: larger tiles have fewer")
     if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile

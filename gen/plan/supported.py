@@ -81,8 +81,15 @@ def _check_sizes(problem: Problem) -> None:
         sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
-    if (batch := directions.product_count(problem)) > _MOST_PRODUCTS:
-        raise Unsupported(f"given {batch} products, wanted at most {_MOST_PRODUCTS} in a launch", rule="size")
+    sizes["products"] = count = directions.product_count(problem)
+    if problem.runtime and count > _MOST_PRODUCTS:
+        given = f"{problem.given_sizes} and {count} products"
+        raise Unsupported(f"{given}, wanted sizes that are known, or at most {_MOST_PRODUCTS} products", rule="size")
+    rows, columns = _of_one_product(problem, count)
+    if count > _MOST_PRODUCTS and count * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE) > _MOST_TILES:
+        given = f"given {count} products of {rows} x {columns} elements"
+        tiles = f"tiles of {_LEAST_TILE} x {_LEAST_TILE}"
+        raise Unsupported(f"{given}, wanted at most {_MOST_TILES} {tiles} in all", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
@@ -122,8 +129,20 @@ def _check_phases(problem: Conv) -> None:
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MOST_PRODUCTS = 2**16 - 1  #: groups, or matrices of a batch: workgroups along z, of which HIP launches no more
+_MOST_PRODUCTS = 2**16 - 1  #: where sizes are known at launch only: workgroups along z, of which HIP launches no more
+_LEAST_TILE = 16  #: along M and N, of a config that always fits, whose workgroups are one subgroup
+_MOST_TILES = 2**25  #: of these with several products, 64 lanes each: a grid along x has less than 2^32 work-items
 _MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
+
+
+def _of_one_product(problem: Problem, count: int) -> tuple[int, int]:
+    """The rows and columns of one of `count` products; groups have their own channels."""
+    rows, columns, _ = _flat(problem)
+    if isinstance(problem, Matmul):
+        return rows, columns
+    return (rows if problem.direction.is_forward or problem.direction is Direction.BWD_D else rows // count), (
+        columns // count
+    )
 
 
 def _flat(problem: Problem) -> tuple[int, int, int]:

@@ -23,6 +23,8 @@ from convgen.ir.sizes import Extent
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
 
+#: workgroups along y or z; HIP and Level Zero launch 65,535 everywhere, but more along x
+_MOST_ALONG_Y_OR_Z = (1 << 16) - 1
 _MOST_LISTED = 1 << 24  #: workgroups; of an order that is proved, and inverted, by a list of all
 
 
@@ -31,8 +33,9 @@ class WorkgroupMapping:
     """The workgroups of a grid and their tiles: what a kernel computes from its numbers, and back.
 
     `counts` are the tiles that exist along batch, M, N and K. Along x `order` walks over the tiles of the result,
-    along y are the slices of K, along z the batch; an order that permutes or counts workgroups takes all of them along
-    x, tiles innermost. Where an order has more numbers than tiles, workgroups without one must do nothing (`exists`).
+    along y are the slices of K, along z the batch. An order that permutes or counts workgroups takes all of them along
+    x, tiles innermost, and so do more slices or products than a grid has along y or z. Where an order has more
+    numbers than tiles, workgroups without one must do nothing (`exists`).
 
     Raises UserError unless every tile has one workgroup.
     """
@@ -69,7 +72,11 @@ class WorkgroupMapping:
 
     @property
     def _is_flat(self) -> bool:
-        return bool(self.order.remaps or self.order.flip or self.order.persist or self.first is not None)
+        """Whether all workgroups are along x, tiles innermost."""
+        order = self.order
+        if order.remaps or order.flip or order.persist or self.first is not None:
+            return True
+        return not self.exact and max(self._parts[1:]) > _MOST_ALONG_Y_OR_Z
 
     @property
     def _parts(self) -> tuple[int, int, int]:

@@ -168,7 +168,8 @@ MESSAGES = [
     (
         "conv DESC --dt s8:s8:f64 --target xehpg",
         "unsupported: given s8 inputs and dst of f64, wanted both inputs one of bf16, f16, f32, s8, u8, s8 with "
-        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz on xehpg",
+        "u8, or what these hold, and dst one of f32, f16, bf16, s32, s8, u8, f8_e4m3, f8_e5m2, "
+        "f8_e4m3fnuz, f8_e5m2fnuz on xehpg",
     ),
     (
         "conv DESC --dt f64:f64:f32 --target gfx950",
@@ -283,8 +284,8 @@ MESSAGES = [
     ),
     (
         "--verbose",
-        "given '--verbose', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, diff, "
-        "map, layout, replay, passes, targets, completion; see convgen --help",
+        "given '--verbose', wanted one of conv, gemm, batch, tune, run, check, export, analyze, profile, explain, "
+        "diff, map, layout, replay, passes, targets, completion; see convgen --help",
     ),
     ("run", "given no FILE, wanted one; see convgen run --help"),
     ("run missing.json", "cannot read missing.json: No such file or directory"),

@@ -76,3 +76,19 @@ def test_random_batches(target: str) -> None:
         assert verify.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
 
     run()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize(
+    "line", ["--dt=f16 70000x9x16:70000x16x8", "--dt=f16 --dir=FWD_D g70000mb1ic70000oc70000ih4kh3ph1"]
+)
+def test_more_products_than_a_grid_has_along_z(line: str, target: str) -> None:
+    code = cg.compile(cg.build(parse_problem(line), target))
+    assert all(max(launch.grid[1:]) == 1 for launch in code.record.launches)
+    assert verify.run(code, groups=3).passed
+
+
+@pytest.mark.parametrize("line", ["--runtime_dims_masks=1:1 70000x9x16:70000x16x8", "35000000x9x1:35000000x1x80"])
+def test_more_products_than_a_launch_has_are_refused(line: str) -> None:
+    with pytest.raises(cg.Unsupported, match="products"):
+        cg.build(parse_problem(f"--dt=f16 {line}"), "gfx942")
