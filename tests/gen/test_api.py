@@ -45,7 +45,6 @@ ERRORS: list[tuple[Callable[[], object], type[cg.ConvgenError], str]] = [
         cg.UserError,
         "given axb and strides of src, wanted one of them in stag",
     ),
-    (lambda: cg.build(cg.Conv.parse("g70000ic70000oc70000ih4kh1", dt="f16")), cg.Unsupported, "given 70000 products"),
     (
         lambda: cg.build(cg.Conv.parse(DESC, attr_post_ops="dw:k3s1p1")),
         cg.Unsupported,
