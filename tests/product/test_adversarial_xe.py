@@ -45,7 +45,7 @@ def complaint(target: str, problem: str, config: str, adversary: sim.Adversary) 
 
 def _complaints(target: str, cases: list[tuple[str, str]], seed: int) -> list[str]:
     if not available(PLATFORMS[target]):
-        pytest.skip(f"no iga64 that knows {PLATFORMS[target]}")
+        pytest.skip(f"this iga64 does not know {target}")
     found = []
     for problem, config in cases:
         what = complaint(target, problem, config, sim.Adversary(seed))
