@@ -44,7 +44,7 @@ _SHOWN = 110  #: characters of a problem, and of a reason
 
 @attrs.frozen
 class Row:
-    """What became of one problem."""
+    """The outcome of the search for one problem."""
 
     target: str
     problem: Problem

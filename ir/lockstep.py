@@ -42,12 +42,12 @@ class Team(Uniformity):
 
 
 def team_of(kernel: Kernel, size: int) -> Team:
-    """What the subgroups of a team have in common."""
+    """Return the analysis of values that all subgroups of a team share."""
     return analysed(kernel.body, Team(kernel, size), _given)
 
 
 def _given(s: Load) -> Sequence[Expr] | None:
-    """What the value that a statement binds is made of; None if it differs whatever that is."""
+    """Return the operands of the value that a load binds; None if it differs between subgroups in any case."""
     return None if s.updates else s.operands
 
 

@@ -31,7 +31,7 @@ _NEVER: tuple[int, frozenset[int]] = (0, frozenset())
 def _last(
     one: Mapping[int, tuple[int, frozenset[int]]], other: Mapping[int, tuple[int, frozenset[int]]]
 ) -> dict[int, tuple[int, frozenset[int]]]:
-    """Of each thread the later publication."""
+    """Return the later of two publications for each thread."""
     return {
         key: max(one.get(key, _NEVER), other.get(key, _NEVER), key=lambda each: each[0]) for key in {**one, **other}
     }

@@ -142,7 +142,7 @@ def _api() -> Iterator[str]:
 
 
 def _documented(value: Any) -> str:
-    """What a name of the tile language is: by its source, or as Python tells where a function is made at run time."""
+    """Document a name of the tile language: from its source, or by inspection where a function is made at run time."""
     if not callable(value):
         return f"Either of the types `{value}`."
     if "<locals>" in value.__qualname__:

@@ -24,7 +24,7 @@ _HOT, _WARM = 0.1, 0.02  #: shares of all stalls from which lines stand in red, 
 
 
 def loop_rows(kernel: KernelProfile, loop: LoopProfile) -> list[tuple[str, str]]:
-    """Of a loop, or of straight-line code, with so many workgroups on a unit."""
+    """Return the rows on a loop, or straight-line code, for a number of workgroups on a unit."""
     name, around = ("iteration", "prologue and epilogue") if loop.is_loop else ("hot code", "code around it")
     return [
         ("workgroups", f"{loop.groups} on a unit, which holds {kernel.resident} of {kernel.threads} threads"),

@@ -121,7 +121,7 @@ class Search:
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """What decides which elements lanes load, whatever the tile."""
+    """Return the words of a config that decide which elements lanes load, whatever the tile."""
     return config.mma, config.taps, config.packed, config.reorder, config.phases, config.grids, config.types
 
 

@@ -18,7 +18,7 @@ SQUADS = 3
 
 @frozen
 class Adversary:
-    """What an adversary does; runs of one `seed` are equal."""
+    """The delays and thread orders of an adversary; one `seed` repeats them."""
 
     seed: int = 0
     late: bool = True  #: loads read as late as their waits

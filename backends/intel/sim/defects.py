@@ -29,7 +29,7 @@ class Defect:
 
 
 def defects_of(code: Code, layout: Layout, kinds: frozenset[str]) -> Faults:
-    """What a program lacks of the workarounds of some kinds."""
+    """Return the missing workarounds of some kinds, by instruction."""
     found: Faults = {}
     for kind in sorted(kinds):
         defect = DEFECTS[kind]

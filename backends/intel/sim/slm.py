@@ -54,7 +54,7 @@ class Slm(Lds):
         super()._overwrites(group, step, others, where, units)
 
     def _unwaited(self, unit: int) -> str | None:
-        """What a store to a unit does to a load that was under way at the barrier."""
+        """Report a store to a unit that a load, in flight at the barrier, may still read."""
         for loaded, mine, instruction in self._carried.get(int(self.read[unit] >> np.uint32(9)), ()):
             met = loaded == unit
             if met.any():
