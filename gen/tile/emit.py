@@ -372,6 +372,8 @@ class _Emitter:
             wanted = self.layouts.mapped(tile.maps, tile.shape, said.value.elem)
         held, spread = self._as(said.value, wanted), _of_tensor(tile, wanted)
         at = self.places.at(tile, spread)
+        if not said.op:
+            self._update_in_order(said, wanted)
         if said.op:
             held = once(self.k, held, spread.layout, said.op)
             self.k.atomic_view(said.op, self.places.view(tile, spread), at, held, spread.layout, "store", name)
@@ -381,6 +383,21 @@ class _Emitter:
                 view, count = self.places.view(tile, spread, row=part.size), part.layout.registers
                 value = held if count == spread.layout.registers else Slice(_unnamed(held), part.start, count)
                 self.k.store_view(view, at, value, part.layout, "store", name)
+
+    def _update_in_order(self, said: Store, stored: Spread) -> None:
+        """Refuse to store what another subgroup may be about to load.
+
+        A subgroup's own accesses are in order, and what goes through shared memory is loaded ahead of a barrier.
+        """
+        tensor, subgroups = said.tile.tensor, prod(self.options.subgroups)
+        loads = [v for v in statements(self.trace.said) if isinstance(v, Load) and v.tile.tensor is tensor]
+        direct = [self.layouts.of[v] for v in loads if v not in self.shared]
+        held = min((each.layout.subgroups for each in (*direct, stored)), default=subgroups)
+        if direct and held < subgroups:
+            many = f"blocks whose elements {subgroups // held} subgroups hold"
+            given = f"given {tensor.name}, loaded and stored in {many}"
+            wanted, line = "larger blocks, one subgroup, or another tensor to store to", self.trace.lines.get(said)
+            raise UserError(f"{given}, wanted {wanted}, at store_tile{f' in {line}' if line else ''}")
 
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
         """The block in parts, along the dim in which memory runs, if it is known where there it begins."""

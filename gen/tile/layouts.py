@@ -249,9 +249,9 @@ class Layouts:
     def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
         """Registers, lanes and then subgroups along one dim, then along the others, as far as they go.
 
-        Registers of so `wide` a message, or as wide as leaves something for each lane of a subgroup.
+        Registers of so `wide` a message, or as wide as leaves something for each lane of the workgroup.
         """
-        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size:
+        while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * prod(self.options.subgroups):
             wide //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
         left, digits = dict(enumerate(shape)), []

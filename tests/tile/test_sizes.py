@@ -195,11 +195,28 @@ def test_types_of_numpy_are_numbers() -> None:
     assert (cg.simulate(code, m=np.int64(5), x=x, y=x) == 4).all()
 
 
-@pytest.mark.xfail(reason="two subgroups hold the block, and one may store before the other loads", strict=True)
-def test_a_block_that_several_subgroups_hold_is_updated_in_place_once() -> None:
-    code = cg.compile(saxpy(Tensor((8, 64), "f32"), Tensor((8, 64), "f32"), bm=8, bn=64), "gfx942")
-    x = np.ones(8 * 64, NUMPY["f32"])
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@pytest.mark.parametrize("rows", [4, 8])
+def test_each_element_of_a_block_is_updated_in_place_by_one_subgroup(target: str, rows: int) -> None:
+    code = cg.compile(saxpy(Tensor((rows, 64), "f32"), Tensor((rows, 64), "f32"), bm=rows, bn=64), target)
+    x = np.ones(rows * 64, NUMPY["f32"])
     assert (cg.simulate(code, x=x, y=x) == 4).all()
+
+
+def test_a_block_that_several_subgroups_would_update_in_place_is_refused() -> None:
+    with pytest.raises(UserError, match="given y, loaded and stored in blocks whose elements 4 subgroups hold, wanted"):
+        cg.compile(saxpy(Tensor((1, 64), "f32"), Tensor((1, 64), "f32"), bm=1, bn=64), "gfx942")
+
+
+@tile.kernel(subgroups=(1, 2))
+def in_place(x: Tensor, w: Tensor) -> None:
+    tx, tw = (tile.init_tile(t, (0, 0), (32, 32)) for t in (x, w))
+    tile.store_tile(tile.convert(tile.tile_mma(tile.load_tile(tx), tile.load_tile(tw)), "f16"), tx)
+
+
+def test_a_factor_that_several_subgroups_load_is_not_overwritten() -> None:
+    with pytest.raises(UserError, match="given x, loaded and stored in blocks whose elements 2 subgroups hold, wanted"):
+        cg.compile(in_place(Tensor((32, 32), "f16"), Tensor((32, 32), "f16")), "gfx942")
 
 
 def _kernel(target: str) -> Kernel:
