@@ -9,13 +9,14 @@ from math import prod
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
+from convgen.ir.record import evolve
 from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.padding import kept_out, names_in
 from convgen.problem.conv import Conv, Direction
-from convgen.problem.grammar import LIMIT
+from convgen.problem.grammar import LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import refuse_others
 
@@ -23,6 +24,7 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
     refuse_others(problem)
+    problem = _with_outputs(problem)
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_gaps(problem)
@@ -41,6 +43,25 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
         )
     _check_runtime(problem)
     views.must_move(problem)  # raises where no kernel writes the result
+
+
+def _with_outputs(problem: Problem) -> Problem:
+    """A problem that has outputs, which is supported where an empty one is: of two in place of no images or rows.
+
+    Strides of a tensor without elements mean nothing.
+    """
+    if not problem.is_empty:
+        return problem
+    roles = zip(("stag", "wtag", "dtag"), (problem.src_layout, problem.wei_layout, problem.dst_layout), strict=True)
+    tags = {tag: "any" for tag, layout in roles if is_strides(getattr(problem, tag)) and not layout.size_elems}
+    if isinstance(problem, Conv):
+        return evolve(problem, mb=problem.mb or _SOME, **tags)
+    sizes = {name: getattr(problem, name) or _SOME for name in ("m", "k", "n")}
+    batches = {name: tuple(size or _SOME for size in getattr(problem, name)) for name in ("src_batch", "wei_batch")}
+    return evolve(problem, **sizes, **batches, **tags)
+
+
+_SOME = 2  #: elements of 4 bits lie in pairs
 
 
 def _check_nibbles(problem: Problem) -> None:

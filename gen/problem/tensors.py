@@ -328,6 +328,12 @@ def refuse_others(problem: TensorProblem) -> None:
     options.refuse_others(problem.driver, problem.others)
 
 
+def check_outputs(problem: TensorProblem) -> None:
+    """Raise UserError for a problem without outputs where somebody wants to look at kernels."""
+    if problem.is_empty:
+        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
+
+
 def parsed(problem: ProblemT) -> ProblemT:
     """A problem whose layouts are sound. Raises UserError for a wrong tag, Unsupported for one of another rank."""
     _ = problem.tensors
