@@ -80,6 +80,17 @@ class Storage:
             return 0
         return 1 + sum((f.size - 1) * f.stride for f in self.factors)
 
+    @property
+    def steps(self) -> tuple[Factor, ...]:
+        """The factors that place elements: equal for texts that give each element the same place."""
+        merged: list[Factor] = []
+        for f in sorted((f for f in self.factors if f.size != 1), key=lambda f: f.dim):
+            if merged and (last := merged[-1]).dim == f.dim and last.stride == f.size * f.stride:
+                merged[-1] = Factor(f.dim, last.size * f.size, f.stride)
+            else:
+                merged.append(f)
+        return tuple(merged)
+
     def offset(self, index: Sequence[Indices]) -> Indices:
         """The offset in elements of logical indices: arrays that broadcast, one a dimension, in range."""
         rest, offset = list(index), np.zeros((), np.int64)

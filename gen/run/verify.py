@@ -164,8 +164,8 @@ def run(
 def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
     """The record with its tensors as the text of the problem has them, which the reference reads by itself.
 
-    So what is written at other places than those of the request is wrong, whatever the record says. Raises VerifyError
-    where a tensor has another size or type.
+    So elements that kernels read or write at other places than those of the request are wrong. Raises VerifyError where
+    the record gives a host another size, type or layout.
     """
     asked = request.tensors(problem)
 
@@ -176,10 +176,17 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
         if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
             given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
             raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
+        if not _lie_alike(arg.tensor, wanted):
+            raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
         return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
 
     launches = (evolve(launch, args=tuple(map(renewed, launch.args))) for launch in record.launches)
     return evolve(record, launches=tuple(launches))
+
+
+def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
+    """Whether two texts give each element the same place."""
+    return reference.storage(tensor).steps == reference.storage(wanted).steps
 
 
 def _run(

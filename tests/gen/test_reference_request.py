@@ -310,9 +310,9 @@ def _wrong_group(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("broken", "line", "notices"),
     [
-        (_wrong_strides, "--dt=f16 --dtag=ba 17x32:32x23", "a wrong result"),
-        (_wrong_policy, "--dt=s8:s8:f32 --attr-scales=wei:per_oc 32x32:32x32", "another size"),
-        (_wrong_group, "--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:32x1 32x48:48x16", "another size"),
+        (_wrong_strides, "--dt=f16 --dtag=ba 17x32:32x23", "the record has src as"),
+        (_wrong_policy, "--dt=s8:s8:f32 --attr-scales=wei:per_oc 32x32:32x32", "asks for f32.1, 32."),
+        (_wrong_group, "--dt=f16:s8:f16 --attr-scales=wei:per_ocic:f16:32x1 32x48:48x16", "asks for f16.2, 16."),
     ],
 )
 def test_a_wrong_conclusion_of_the_planner_is_noticed(
@@ -323,9 +323,9 @@ def test_a_wrong_conclusion_of_the_planner_is_noticed(
         tensors._layout.cache_clear()
         broken(patch)
         code = cg.compile(cg.build(parse_problem(f"{line}nbroken"), "gfx942"))
-        if notices == "another size":
-            with pytest.raises(VerifyError, match="asks for"):
-                verify.run(code)
-        else:
+        with pytest.raises(VerifyError, match=notices):
+            verify.run(code)
+        if broken is _wrong_strides:  # and where the record does not tell of it
+            patch.setattr(verify, "_lie_alike", lambda *_: True)
             assert verify.run(code).mismatches
     tensors._layout.cache_clear()
