@@ -44,9 +44,9 @@ def zero_points(draw: st.DrawFn) -> str:
     """Those of some arguments: one, or one for each channel of src, or for each channel or column of the others."""
     known = {name: f"{name}:common:{draw(st.sampled_from(_POINTS))}" for name in ("src", "wei", "dst")}
     found = (
-        draw(st.sampled_from(("", "", known["src"], "src:per_dim_1"))),
-        draw(st.sampled_from(("", "", known["wei"], "wei:per_oc:s8", "wei:per_oc:u8"))),
-        draw(st.sampled_from(("", "", known["dst"], "dst:per_dim_1"))),
+        draw(st.sampled_from(("", "", known["src"], "src:common:s32", "src:per_dim_1"))),
+        draw(st.sampled_from(("", "", known["wei"], "wei:common:s8", "wei:per_oc:s8", "wei:per_oc:u8"))),
+        draw(st.sampled_from(("", "", known["dst"], "dst:common:s32", "dst:per_dim_1"))),
     )
     return "+".join(filter(None, found))
 
