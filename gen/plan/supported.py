@@ -16,7 +16,7 @@ from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.padding import kept_out, names_in
 from convgen.problem.conv import Conv, Direction
-from convgen.problem.grammar import LIMIT, is_strides
+from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import refuse_others
 
@@ -24,6 +24,7 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
     refuse_others(problem)
+    _check_known(problem)
     problem = _with_outputs(problem)
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
@@ -32,17 +33,34 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     steps.check(problem)
     _check_nibbles(problem)
     dequantise.check(problem)
-    inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = steps.results(problem)
-    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
-        given = " and ".join(dict.fromkeys(inputs))
-        raise Unsupported(
-            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
-            rule="types",
-        )
+    _check_types(problem, facts)
     _check_runtime(problem)
     views.must_move(problem)  # raises where no kernel writes the result
+
+
+def _check_known(problem: Problem) -> None:
+    """Refuse types of which nothing is known, such as f4_e3m0."""
+    for spec in (*problem.factors, *problem.outputs[:1]):
+        if spec.dtype not in SCALARS:
+            known = ", ".join(name for name in DATA_TYPES if name in SCALARS)
+            raise Unsupported(f"given {spec.name} of {spec.dtype}, wanted one of {known}", rule="types")
+
+
+def _check_types(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse inputs that no instruction multiplies, also converted, and results that their sums do not become."""
+    output, outputs = problem.outputs[0], steps.results(problem)
+    inputs = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+    given = f"given {inputs} inputs and {output.name} of {output.dtype}"
+    sums = dict.fromkeys(atom.acc.name for atom in facts.atoms)
+    if problem.acc_type not in sums:
+        given = f"{given}, whose sums are {problem.acc_type}"
+        raise Unsupported(f"{given}, wanted sums of {' or '.join(sums)} on {facts.name}", rule="types")
+    if output.dtype not in outputs or not input_atoms(problem, facts):
+        raise Unsupported(
+            f"{given}, wanted both inputs one of {_factors(facts)}, or what these hold, and {output.name} one of "
+            f"{', '.join(outputs)} on {facts.name}",
+            rule="types",
+        )
 
 
 def _with_outputs(problem: Problem) -> Problem:

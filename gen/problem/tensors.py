@@ -25,6 +25,7 @@ Triple = tuple[str, str, str]
 
 _BIAS = "bia"
 _INTEGERS = ("s8", "u8", "s4", "u4")
+_NARROW_FLOATS = ("f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 @frozen
@@ -140,8 +141,8 @@ class TensorProblem(ABC):
 
     @property
     def result_type(self) -> str:
-        """In which sums become results: f32 for those of integers of which something else is made."""
-        made = self.scales or self.post_ops or self.zero_point("dst") or self.dst_type in ("f16", "bf16")
+        """In which sums become results: f32 for those of integers of which narrow floats or something else is made."""
+        made = self.scales or self.post_ops or self.zero_point("dst") or self.dst_type in _NARROW_FLOATS
         is_sum = not made and (not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 

@@ -176,9 +176,10 @@ def sum_type(problem: Problem) -> str:
 def step_type(problem: Problem) -> str:
     """The type of whatever is computed of sums: f32 of s32, but for a bias of integers; else that of sums.
 
-    Sums of integers become f16 and bf16 by way of f32 (README, "result").
+    Sums of integers become floats of 16 and 8 bits by way of f32 (README, "result").
     """
-    made = problem.scales or problem.post_ops or zero_point(problem, "dst") or problem.dst_type in ("f16", "bf16")
+    narrow = types.bits(problem.dst_type) <= 16 and not types.is_integer(problem.dst_type)
+    made = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
     is_whole = not problem.bias_type or types.is_integer(problem.bias_type)
     return "f32" if sum_type(problem) == "s32" and (made or not is_whole) else sum_type(problem)
 
