@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product as combinations
 from math import prod
+from typing import Any
 
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
@@ -74,13 +75,15 @@ def _with_outputs(problem: Problem) -> Problem:
     """
     if not problem.is_empty:
         return problem
-    roles = zip(("stag", "wtag", "dtag"), (problem.src_layout, problem.wei_layout, problem.dst_layout), strict=True)
-    tags = {tag: "any" for tag, layout in roles if is_strides(getattr(problem, tag)) and not layout.size_elems}
-    if isinstance(problem, Conv):
-        return evolve(problem, mb=problem.mb or _SOME, **tags)
-    sizes = {name: getattr(problem, name) or _SOME for name in ("m", "k", "n")}
-    batches = {name: tuple(size or _SOME for size in getattr(problem, name)) for name in ("src_batch", "wei_batch")}
-    return evolve(problem, **sizes, **batches, **tags)
+    layouts = {"stag": problem.src_layout, "wtag": problem.wei_layout, "dtag": problem.dst_layout}
+    changes: dict[str, Any] = {
+        tag: "any" for tag, layout in layouts.items() if is_strides(getattr(problem, tag)) and not layout.size_elems
+    }
+    for name in ("mb",) if isinstance(problem, Conv) else ("m", "k", "n"):
+        changes[name] = getattr(problem, name) or _SOME
+    for name in () if isinstance(problem, Conv) else ("src_batch", "wei_batch"):
+        changes[name] = tuple(size or _SOME for size in getattr(problem, name))
+    return evolve(problem, **changes)
 
 
 _SOME = 2  #: elements of 4 bits lie in pairs
