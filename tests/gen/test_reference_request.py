@@ -18,6 +18,7 @@ from convgen.ir import types as ir_types
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.layout import tags
 from convgen.ir.layout.tags import Layout
+from convgen.plan import dequantise
 from convgen.problem import masks, tensors
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
@@ -305,6 +306,33 @@ def _wrong_group(monkeypatch: pytest.MonkeyPatch) -> None:
         return tuple(gcd(extent, span) for extent, span in zip(size, right(size, *given)))
 
     monkeypatch.setattr(masks, "spans", rounded)
+
+
+def _sums_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner sums products of bytes in f32."""
+    monkeypatch.setattr(tensors, "_INTEGERS", ())
+
+
+def _unrounded_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner leaves dequantised weights in f32, of which the request asks bf16."""
+    right = dequantise.multiplied_type
+    monkeypatch.setattr(dequantise, "multiplied_type", lambda *given: ir_types.f32 if right(*given) else None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        (_sums_of_floats, "--dt=u8:u8:s32 1x1280:1280x16"),
+        (_unrounded_factors, "--dt=bf16:u8:f32 --attr-zero-points=wei:common:-8 17x64:64x16"),
+    ],
+)
+def test_a_wrong_type_of_the_planner_is_a_wrong_result(
+    monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None], line: str
+) -> None:
+    assert verify.run(cg.compile(cg.build(parse_problem(line), "gfx942"))).passed
+    with monkeypatch.context() as patch:
+        broken(patch)
+        assert verify.run(cg.compile(cg.build(parse_problem(f"{line}nbroken"), "gfx942"))).mismatches
 
 
 @pytest.mark.parametrize(
