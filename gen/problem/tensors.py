@@ -142,8 +142,10 @@ class TensorProblem(ABC):
     @property
     def result_type(self) -> str:
         """In which sums become results: f32 for those of integers of which narrow floats or something else is made."""
-        made = self.scales or self.post_ops or self.zero_point("dst") or self.dst_type in _NARROW_FLOATS
-        is_sum = not made and (not self.bias_type or scalar(self.bias_type).is_int)
+        inputs, (output, *_) = self.tensor_names
+        narrow = self._types[output.removeprefix("diff_")] in _NARROW_FLOATS
+        made = self.scales or self.post_ops or self.zero_point("dst") or narrow
+        is_sum = not made and (_BIAS not in inputs or not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property

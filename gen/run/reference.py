@@ -169,7 +169,7 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
     acc_type, to = request.sum_type(problem), request.tensor(problem, output).dtype
     sums_ = _sums(problem, inputs, output, rows, columns)
     acc = (sums_.astype(np.int64) if types.is_integer(acc_type) else sums_).astype(numpy_type(acc_type))
-    acc = acc.astype(numpy_type(request.step_type(problem)))
+    acc = acc.astype(numpy_type(request.step_type(problem, output)))
     read = partial(_seen, problem, inputs, output_index(problem, output, rows, columns))
     factors = _scales(problem, read, "src", "wei")
     if factors:

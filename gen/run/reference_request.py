@@ -173,14 +173,16 @@ def sum_type(problem: Problem) -> str:
     return "f64" if "f64" in of.values() else "f32"
 
 
-def step_type(problem: Problem) -> str:
+def step_type(problem: Problem, output: str) -> str:
     """The type of whatever is computed of sums: f32 of s32, but for a bias of integers; else that of sums.
 
     Sums of integers become floats of 16 and 8 bits by way of f32 (README, "result").
     """
-    narrow = types.bits(problem.dst_type) <= 16 and not types.is_integer(problem.dst_type)
+    result = tensor(problem, output).dtype
+    narrow = types.bits(result) <= 16 and not types.is_integer(result)
     made = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
-    is_whole = not problem.bias_type or types.is_integer(problem.bias_type)
+    adds = "bia" in _names(problem)[0]
+    is_whole = not adds or not problem.bias_type or types.is_integer(problem.bias_type)
     return "f32" if sum_type(problem) == "s32" and (made or not is_whole) else sum_type(problem)
 
 

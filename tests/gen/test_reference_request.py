@@ -217,6 +217,8 @@ LINES = [
     "--dir=FWD_D --dt=s8 --attr-scales=wei:per_oc mb2ic8ih5oc12kh3",
     "--dir=FWD_I --dt=s8 --bia-dt=s32 --dtag=aBx8b --attr-post-ops=add:f32:per_oc+mul:f32:per_tensor mb2ic8iw5oc12kw3",
     "--dir=BWD_D --dt=bf16 --stag=nchw g4mb2ic8ih5oc12kh3sh2",
+    "--dir=BWD_D --dt=f16:s8:u8 mb2ic8ih5oc12kh3",
+    "--dir=BWD_W --dt=s8:s32:u8 --bia-dt=f32 mb2ic8ih5oc12kh3",
     "--dir=BWD_WB --dt=f32 g2mb2ic8id3kd2ih5oc12kh3iw4kw1",
     "--dt=f64 --bia-dt=f64 --bia_mask=3 16x8:8x12",
     "--dt=s8:s8:f16 --attr-zero-points=src:common:3+wei:per_oc 2x16x8:1x8x12",
@@ -237,7 +239,7 @@ def test_the_planner_concludes_what_the_reference_does(line: str) -> None:
         lying = [(Layout.from_tag(t.tag, t.dims).size_elems, Layout.from_tag(t.tag, t.dims).digits) for t in mine]
         assert lying == [(t.layout.size_elems, t.layout.digits) for t in planners]
     assert request.sum_type(problem) == problem.acc_type
-    assert request.step_type(problem) == problem.result_type
+    assert request.step_type(problem, problem.outputs[0].name) == problem.result_type
     assert request.is_made(problem) == (isinstance(problem, Matmul) and problem.dequantises)
     for attribute in problem.attributes:
         assert request.spans(problem, attribute) == problem.spans(attribute)

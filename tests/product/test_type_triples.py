@@ -14,6 +14,7 @@ from convgen.backends import target as targets
 from convgen.commands import generate
 from convgen.problem.grammar import DATA_TYPES
 from convgen.problem.matmul import parse_problem
+from convgen.run import verify
 
 SHAPES = {"conv": "--dir=FWD_D mb1ic16ih4oc16kh1", "gemm": "16x32:32x16"}
 TARGETS = targets.names()
@@ -99,6 +100,22 @@ def test_every_combination_is_generated_if_and_only_if_it_is_supported(target: s
 @pytest.mark.parametrize("driver", SHAPES)
 def test_combinations_that_were_once_taken_and_then_refused(driver: str, triple: Triple, target: str) -> None:
     agree(triple, target, driver)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "xehpc"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dt=f8_e4m3fnuz:s8:u4 --dir=BWD_D mb1ic16ih4oc16kh3ph1",
+        "--dt=f8_e4m3:s8:u8 --dir=BWD_D mb1ic16ih5oc16kh1sh2",  # with elements that no tap reaches
+        "--dt=u8:s32:s8 --bia-dt=f32 --dir=BWD_W mb2ic16ih4oc16kh3ph1",
+    ],
+)
+def test_gradients_that_are_sums_of_integers_have_the_type_of_their_tensor(line: str, target: str) -> None:
+    """The result of BWD_D has the type of src, that of BWD_W the type of weights; a bias beside changes neither."""
+    problem = parse_problem(line)
+    generate.check(problem, target)
+    assert verify.run(cg.compile(cg.build(problem, target))).passed
 
 
 # ---------------------------------------------------------------- README's table
