@@ -31,6 +31,7 @@ from convgen.ir.mutate import greatest_id
 from convgen.ir.node import compiling
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import define, evolve, frozen
+from convgen.ir.types import scalar
 from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
@@ -45,7 +46,7 @@ from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.run.abi import Scalars, launch_record
 from convgen.run.code import Code, KernelCost
-from convgen.run.record import Buffer
+from convgen.run.record import Buffer, LaunchRecord
 from convgen.tune.registry import find
 
 if TYPE_CHECKING:  # what few commands need
@@ -190,6 +191,8 @@ def build(
     `disable` names optimising steps that are left out, `observe` is called after each step, `tried` with each config;
     with `debug` the code gets line information into its IR.
 
+    A problem without outputs, of a size of 0, has no kernels: its code launches nothing.
+
     Raises UserError for wrong options or a given config that does not fit, Unsupported for the problem.
     """
     options = Options(disable, observe, tried, debug)
@@ -200,9 +203,9 @@ def build(
         raise UserError(f"{given}, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md")
     check_names(disable, steps(target), optional=True)
     _expect("problem", problem, Conv, Matmul)
-    if problem.is_empty:
-        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
     check_supported(problem, chosen.facts)
+    if problem.is_empty:
+        return Build(chosen, Program((), ()), options, {}, problem)
     kept = find(problem, target, registry) if config is None else None
     origin, config = ("", config) if kept is None else (kept.where, kept.config)
     with compiling():
@@ -357,6 +360,10 @@ def compile(
 def _compile(program: Build) -> Code:
     stages = dict(program.stages)
     target = program.target
+    if not program.ir.kernels:
+        line = None if program.problem is None else str(program.problem)
+        nothing = LaunchRecord(target.facts.name, None, (), line)
+        return Code(program.problem, target.facts.name, "", "", None, nothing, {}, stages)
     restart_ids(greatest_id(*program.ir.kernels))
     with compiling():
         emitted = [_emit(program, number, stages) for number in range(len(program.ir.kernels))]
@@ -453,8 +460,9 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
     memory, report = execute(record, code.object, arrays)
     if report.findings:
         raise SimulationError(report.findings)
-    tensors = {name: buffers[name].tensor for name in outputs}
-    results = {name: unpacked(tensor, memory[name]) for name, tensor in tensors.items()}
+    results = {name: unpacked(buffers[name].tensor, memory[name]) for name in outputs if name in buffers}
+    if code.problem is not None and code.problem.is_empty:
+        results = {spec.name: np.empty(spec.dims, scalar(spec.dtype).numpy) for spec in code.problem.outputs}
     return results if len(results) != 1 else results[outputs[0]]
 
 

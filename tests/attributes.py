@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from hypothesis import strategies as st
 
-from convgen.problem.post_ops import ALGORITHMS
+from convgen.run.accuracy import ACCURACIES
 
 _FLOATS = ("f32", "f16", "bf16")
 _OPERANDS = (*_FLOATS, "s32", "s8", "u8")
@@ -16,7 +16,7 @@ _SIGNS = ("linear:-1", "clip:0:4", "clip:-3:0", "relu", "max:f32", "min:f32")  #
 _BOUNDED = ("tanh", "logistic", "gelu_erf", "swish:0.5", "elu:0.5")
 _VALUES = ("0.25", "0.5", "2", "1.25", "0.025", "4294967295")
 
-assert {text.partition(":")[0] for text in (*_FUNCTIONS, *_BOUNDED)} <= set(ALGORITHMS)
+assert {text.partition(":")[0] for text in (*_FUNCTIONS, *_BOUNDED)} <= set(ACCURACIES)
 
 
 def masks(ndims: int, without: int = 0) -> tuple[str, ...]:
@@ -44,9 +44,9 @@ def zero_points(draw: st.DrawFn) -> str:
     """Those of some arguments: one, or one for each channel of src, or for each channel or column of the others."""
     known = {name: f"{name}:common:{draw(st.sampled_from(_POINTS))}" for name in ("src", "wei", "dst")}
     found = (
-        draw(st.sampled_from(("", "", known["src"], "src:per_dim_1"))),
-        draw(st.sampled_from(("", "", known["wei"], "wei:per_oc:s8", "wei:per_oc:u8"))),
-        draw(st.sampled_from(("", "", known["dst"], "dst:per_dim_1"))),
+        draw(st.sampled_from(("", "", known["src"], "src:common:s32", "src:per_dim_1"))),
+        draw(st.sampled_from(("", "", known["wei"], "wei:common:s8", "wei:per_oc:s8", "wei:per_oc:u8"))),
+        draw(st.sampled_from(("", "", known["dst"], "dst:common:s32", "dst:per_dim_1"))),
     )
     return "+".join(filter(None, found))
 

@@ -392,6 +392,7 @@ def _facts(
         costs=costs,
         conversions=conversions,
         tickets=True,
+        grid_items=(1 << 32) - 1,  # an AQL packet counts them in 32 bits: hsa_kernel_dispatch_packet_t, grid_size_x
         direct_widths=direct,
         turned_reads=turned,
         permutes=True,

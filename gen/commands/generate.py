@@ -153,8 +153,6 @@ def check(problem: Problem, target: str) -> None:
     from convgen.plan.supported import check_supported
 
     facts = targets.get(target).facts
-    if problem.is_empty:
-        return
     check_supported(problem, facts)
     if any(t.layout.size_elems * scalar(t.dtype).bytes > facts.surface_max for t in problem.tensors):
         from convgen import driver
@@ -168,8 +166,10 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
     from convgen.commands import session
 
     targets.get(options.target)
-    if problem.is_empty:
-        return _empty(problem, options.target)
+    if problem.is_empty:  # of which there is nothing to choose, to keep or to look at
+        from convgen import driver
+
+        return driver.compile(driver.build(problem, options.target))
     config = _known(options, problem)
     if not options.cache or _watched(options):
         return _built(options, problem)
@@ -240,11 +240,3 @@ def _show_ranking(problem: Problem, target: str) -> None:
     best = candidates(problem, targets.get(target).facts)[:10]
     report.show_table(*report.ranking_table(best), sys.stderr)
     print(file=sys.stderr)
-
-
-def _empty(problem: Problem, target: str) -> Code:
-    """Code that launches nothing."""
-    from convgen.run.code import Code
-    from convgen.run.record import LaunchRecord
-
-    return Code(problem, target, "", "", None, LaunchRecord(target, None, (), str(problem)), {}, {})

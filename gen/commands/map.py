@@ -224,10 +224,10 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     from convgen.plan.plan import make_plan
     from convgen.plan.search import first_fitting
     from convgen.plan.supported import check_supported
+    from convgen.problem.tensors import check_outputs
 
     facts = target.get(options.target).facts
-    if problem.is_empty:
-        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
+    check_outputs(problem)
     check_supported(problem, facts)
     if options.config is not None:
         try:

@@ -22,7 +22,7 @@ def fetched(device: Device, tensor: StoredTensor, address: int, stream: int) -> 
     """The logical tensor at an address, behind all that was put into a stream."""
     memory = np.empty(types.scalar(tensor.dtype).size(tensor.layout.size_elems), np.uint8)
     device.download(memory, address, stream)
-    return reference.unpack(tensor.layout, tensor.dtype, memory)
+    return reference.unpack(tensor, tensor.dtype, memory)
 
 
 class DeviceArray:
@@ -39,7 +39,7 @@ class DeviceArray:
     @classmethod
     def of(cls, device: Device, tensor: StoredTensor, logical: Array, stream: int = 0) -> DeviceArray:
         """A copy of a logical array; padding is zero."""
-        memory = reference.pack(tensor.layout, np.asarray(logical))
+        memory = reference.pack(tensor, np.asarray(logical))
         made = cls(device, tensor)
         device.upload(made.address, memory, stream)
         return made

@@ -311,7 +311,7 @@ class DeviceKernel:
             tensor = record.buffers[name].tensor
             memory = staged.enter_context(DeviceArray(self.device, tensor))
             if name in self.program.inputs:
-                self.device.upload(memory.address, pack(tensor.layout, given.array), stream)
+                self.device.upload(memory.address, pack(tensor, given.array), stream)
             addresses[name] = memory.address
         return addresses
 

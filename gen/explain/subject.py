@@ -24,6 +24,7 @@ from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan
 from convgen.problem.matmul import Problem, parse_problem
+from convgen.problem.tensors import check_outputs
 from convgen.profile import launches
 from convgen.profile.launches import Times
 from convgen.run import prepared
@@ -119,6 +120,7 @@ def make(
     disable: tuple[str, ...] = (),
 ) -> Made:
     """The kernels of a problem with all that was observed on the way. Raises UserError, Unsupported."""
+    check_outputs(problem)
     recorder, attempts = Recorder(), dict[str, Attempt]()
 
     def tried(attempt: Attempt) -> None:

@@ -217,7 +217,7 @@ class Tails(Step):
 
 @frozen
 class Convert(Step):
-    """Rounds to the result's type; integers saturate."""
+    """Rounds to the result's type; integers saturate. Targets make floats of 8 bits of floats only."""
 
     is_light = True
 
@@ -227,6 +227,8 @@ class Convert(Step):
         return self.elem is acc
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        if total.type.elem.is_int and self.elem.is_float and self.elem.bits == 8:
+            total = total.to(vector(f32, total.type.lanes))
         return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
 
 

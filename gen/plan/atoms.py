@@ -19,7 +19,8 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     given = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
-    return [a for a in exact if (a.a_elem, a.b_elem) == given] or _of_wider_types(problem, exact, given)
+    of_both = [a for a in exact if (a.a_elem, a.b_elem) == given and a.acc.name == problem.acc_type]
+    return of_both or _of_wider_types(problem, exact, given)
 
 
 def _multiplied(problem: Problem) -> tuple[Type, Type]:

@@ -103,13 +103,15 @@ def _shared(
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
     """Return how many neighbours along rows and K of a tile share an element: all, or a power of two.
 
-    `spans` of them share one along axes of `sizes`; tiles begin at multiples of their sides.
+    `spans` of them share one along axes of `sizes`; tiles begin at multiples of their sides. Behind the end of K none
+    has the element of those before it.
     """
     rows, depth = (
         most if span >= size else _power_of_two(gcd(span, most))
         for size, span, most in zip(sizes, spans, tile, strict=True)
     )
-    return rows, depth
+    ends_within = spans[1] < sizes[1] and sizes[1] % spans[1]
+    return rows, _power_of_two(gcd(depth, sizes[1])) if ends_within else depth
 
 
 def _power_of_two(number: int) -> int:

@@ -47,9 +47,7 @@ from convgen.plan.windows import Windows, windows
 from convgen.problem.matmul import Problem
 
 _CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
-_MOST_WORK_ITEMS = (
-    1 << 32
-)  #: along an axis of a grid, which an AQL packet counts in 32 bits (hsa_kernel_dispatch_packet_t)
+MOST_GROUPS = (1 << 31) - 1  #: along an axis of a grid: kernels count them in s32
 
 
 class Reduction(Enum):
@@ -361,9 +359,7 @@ def _part(
         of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
-    lanes = mapping.grid[0] * config.subgroups * facts.subgroup_size
-    if product.batch > 1 and lanes >= _MOST_WORK_ITEMS:
-        raise DoesNotFit(f"given a grid of {lanes} work-items along x, wanted less than 2^32: larger tiles have fewer")
+    _check_grid(mapping, config, facts)
     if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
@@ -373,6 +369,15 @@ def _part(
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
     return Part(product, of_n, of_m, added.sums, epilogue, mapping, kept_out)
+
+
+def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -> None:
+    """Raise DoesNotFit for more workgroups along x than a launch has; y and z have fewer (`WorkgroupMapping`)."""
+    lanes = config.subgroups * facts.subgroup_size
+    most = min(MOST_GROUPS, facts.grid_items // lanes if facts.grid_items else MOST_GROUPS)
+    if mapping.grid[0] > most:
+        given = f"{mapping.grid[0]} workgroups of {lanes} work-items along x"
+        raise DoesNotFit(f"{given}, wanted at most {most}: larger tiles make fewer")
 
 
 def _packings(

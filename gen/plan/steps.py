@@ -64,7 +64,7 @@ def _check_zero_points(problem: Problem) -> None:
         raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="zero-points")
     if isinstance(problem, Matmul) and problem.dequantises and _are_integers(problem):
         if problem.zero_point("src") and problem.zero_point("wei"):  # behind the end of K neither factor would be zero
-            one = "wanted those of one factor where factors become floats"
+            one = "wanted those of src or of wei, not of both, where scales differ along K"
             raise Unsupported(f"{given}, {one}", rule="zero-points")
         return
     if problem.acc_type != "s32":

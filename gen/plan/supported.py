@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product as combinations
 from math import prod
+from typing import Any
 
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.memory import View
+from convgen.ir.layout.memory import MOST_BYTES, View
+from convgen.ir.record import evolve
 from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.pairs import check_pairs, pairs_of
 from convgen.plan import dequantise, directions, steps, views
 from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.choose import candidates
 from convgen.plan.padding import kept_out, names_in
+from convgen.plan.plan import MOST_GROUPS
+from convgen.plan.search import first_fitting
 from convgen.problem.conv import Conv, Direction
-from convgen.problem.grammar import LIMIT
+from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.tensors import refuse_others
 
@@ -23,6 +28,8 @@ from convgen.problem.tensors import refuse_others
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
     """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
     refuse_others(problem)
+    _check_known(problem)
+    problem = _with_outputs(problem)
     if isinstance(problem, Matmul) and not problem.k:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_gaps(problem)
@@ -30,17 +37,56 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     steps.check(problem)
     _check_nibbles(problem)
     dequantise.check(problem)
-    inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = steps.results(problem)
-    if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
-        given = " and ".join(dict.fromkeys(inputs))
-        raise Unsupported(
-            f"given {given} inputs and {output.name} of {output.dtype}, wanted both inputs one of "
-            f"{_factors(facts)}, or what these hold, and {output.name} one of {', '.join(outputs)} on {facts.name}",
-            rule="types",
-        )
+    _check_types(problem, facts)
     _check_runtime(problem)
     views.must_move(problem)  # raises where no kernel writes the result
+    _check_grid(problem, facts)
+
+
+def _check_known(problem: Problem) -> None:
+    """Refuse types of which nothing is known, such as f4_e3m0."""
+    for spec in (*problem.factors, *problem.outputs[:1]):
+        if spec.dtype not in SCALARS:
+            known = ", ".join(name for name in DATA_TYPES if name in SCALARS)
+            raise Unsupported(f"given {spec.name} of {spec.dtype}, wanted one of {known}", rule="types")
+
+
+def _check_types(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse inputs that no instruction multiplies, also converted, and results that their sums do not become."""
+    output, outputs = problem.outputs[0], steps.results(problem)
+    inputs = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+    given = f"given {inputs} inputs and {output.name} of {output.dtype}"
+    sums = dict.fromkeys(atom.acc.name for atom in facts.atoms)
+    if problem.acc_type not in sums:
+        given = f"{given}, whose sums are {problem.acc_type}"
+        raise Unsupported(f"{given}, wanted sums of {' or '.join(sums)} on {facts.name}", rule="types")
+    if output.dtype not in outputs or not input_atoms(problem, facts):
+        raise Unsupported(
+            f"{given}, wanted both inputs one of {_factors(facts)}, or what these hold, and {output.name} one of "
+            f"{', '.join(outputs)} on {facts.name}",
+            rule="types",
+        )
+
+
+def _with_outputs(problem: Problem) -> Problem:
+    """A problem that has outputs, which is supported where an empty one is: of two in place of no images or rows.
+
+    Strides of a tensor without elements mean nothing.
+    """
+    if not problem.is_empty:
+        return problem
+    layouts = {"stag": problem.src_layout, "wtag": problem.wei_layout, "dtag": problem.dst_layout}
+    changes: dict[str, Any] = {
+        tag: "any" for tag, layout in layouts.items() if is_strides(getattr(problem, tag)) and not layout.size_elems
+    }
+    for name in ("mb",) if isinstance(problem, Conv) else ("m", "k", "n"):
+        changes[name] = getattr(problem, name) or _SOME
+    for name in () if isinstance(problem, Conv) else ("src_batch", "wei_batch"):
+        changes[name] = tuple(size or _SOME for size in getattr(problem, name))
+    return evolve(problem, **changes)
+
+
+_SOME = 2  #: elements of 4 bits lie in pairs
 
 
 def _check_nibbles(problem: Problem) -> None:
@@ -85,15 +131,26 @@ def _check_sizes(problem: Problem) -> None:
     if problem.runtime and count > _MOST_PRODUCTS:
         given = f"{problem.given_sizes} and {count} products"
         raise Unsupported(f"{given}, wanted sizes that are known, or at most {_MOST_PRODUCTS} products", rule="size")
-    rows, columns = _of_one_product(problem, count)
-    if count > _MOST_PRODUCTS and count * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE) > _MOST_TILES:
-        given = f"given {count} products of {rows} x {columns} elements"
-        tiles = f"tiles of {_LEAST_TILE} x {_LEAST_TILE}"
-        raise Unsupported(f"{given}, wanted at most {_MOST_TILES} {tiles} in all", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
             raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+    for spec in problem.tensors:
+        size = SCALARS[spec.dtype].size(spec.layout.size_elems) if spec.dtype in SCALARS else 0
+        if size > MOST_BYTES:
+            raise Unsupported(f"given {spec.name} of {size} bytes, wanted at most {MOST_BYTES}", rule="size")
+
+
+def _check_grid(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse results so large that no tile makes few enough workgroups for a launch."""
+    count = directions.product_count(problem)
+    rows, columns = _of_one_product(problem, count)
+    if count * -(-rows // _SIDE) * -(-columns // _SIDE) * _SIDE**2 < _MANY_LANES:
+        return
+    if first_fitting(problem, candidates(problem, facts), facts) is None:
+        given = f"given {f'{count} products' if count > 1 else 'a product'} of {rows} x {columns} elements"
+        launch = f"{facts.grid_items} work-items" if facts.grid_items else f"{MOST_GROUPS} workgroups"
+        raise Unsupported(f"{given}, wanted no more than tiles cover in a launch of {launch}", rule="size")
 
 
 def _check_gaps(problem: Problem) -> None:
@@ -130,8 +187,8 @@ def _check_phases(problem: Conv) -> None:
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
 _MOST_PRODUCTS = 2**16 - 1  #: where sizes are known at launch only: workgroups along z, of which HIP launches no more
-_LEAST_TILE = 16  #: along M and N, of a config that always fits, whose workgroups are one subgroup
-_MOST_TILES = 2**25  #: of these with several products, 64 lanes each: a grid along x has less than 2^32 work-items
+_MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is looked at
+_SIDE = 256  #: of the largest tiles, to which rows and columns are rounded up there
 _MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
 
 

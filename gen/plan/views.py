@@ -11,7 +11,9 @@ from functools import lru_cache
 from math import gcd, prod
 
 from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.memory import Dim, TensorDim, View
+from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.record import evolve
 from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, s32, scalar
@@ -71,14 +73,21 @@ _PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
 def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
-    `spec` is 1 long along dims of src or weights, or has an element for each position or each group.
+    `spec` is 1 long along dims of src or weights, or has an element for each position or each group. Behind the end of
+    K it is zero, also where the last group is shorter: an infinite scale times nothing must be nothing.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
-    index = (
-        grouped(problem, t, span) if size > 1 else TensorDim(1, ())
-        for t, span, size in zip(coordinates, problem.spans(attribute), spec.dims, strict=True)
+    each = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
+    index = tuple(grouped(problem, t, span) if size > 1 else TensorDim(1, ()) for t, span, size in each)
+    inside = tuple(
+        evolve(grouped(problem, t), masked=True)
+        for t, span, size in each
+        if size > 1 and t.size % span and any(name == "k" for name, _ in t.terms)
     )
-    return Tensor(spec, tuple(index)).cut(cuts).view(*factor.axes)
+    rank, layout = len(index), spec.layout
+    nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(inside))
+    masked = Layout((*layout.dims, *(t.size for t in inside)), (*nowhere, *layout.blocks))
+    return Tensor(evolve(spec, layout=masked), (*index, *inside)).cut(cuts).view(*factor.axes)
 
 
 def is_widened(problem: Problem, name: str) -> bool:

@@ -7,7 +7,7 @@ PointedError at the character that the grammar does not allow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 
 from convgen.ir.caret import PointedError
@@ -134,24 +134,27 @@ def scales(text: str) -> str:
 
     A single scale that is not given is read from memory.
     """
-    for fields in _quantities(text, is_optional=True):
+    for fields in _quantities(text):
         if fields and not fields[0].real() >= 0:
             raise fields[0].error(f"given the scale {fields[0].text}, wanted one from 0")
     return text
 
 
 def zero_points(text: str) -> str:
-    """`ARG:MASK[:VALUE][:TYPE[:GROUPS]][+...]`; a value stands where the mask means one."""
+    """`ARG:MASK[:VALUE][:TYPE[:GROUPS]][+...]`; a value may stand where the mask means one.
+
+    A single zero point that is not given is read from memory.
+    """
     for fields in _quantities(text):
         if fields and not fields[0].real().is_integer():
             raise fields[0].error(f"given the zero point {fields[0].text}, wanted an integer")
     return text
 
 
-def _quantities(text: str, *, is_optional: bool = False) -> Iterator[list[_Field]]:
-    """Check the entries; yield the one value of each that has one, which a type may stand for if it `is_optional`."""
+def _quantities(text: str) -> Iterator[list[_Field]]:
+    """Check the entries; yield the one value of each that has one."""
     for single, rest in _masked(text):
-        has_value = single and rest and not (is_optional and is_type(rest[0].text))
+        has_value = single and rest and not is_type(rest[0].text)
         yield [rest.pop(0)] if has_value else []
         _each(rest, (_Field.dtype, _Field.groups))
 
@@ -178,6 +181,12 @@ def _entries(text: str) -> Iterator[_Field]:
             yield joined
     if waiting is not None:
         yield waiting
+
+
+def knob(name: str, entries: Iterable[str]) -> dict[str, str]:
+    """The knob of the entries of scales or zero points that a log tells; none where there are no entries."""
+    text = "+".join(entries)
+    return {name: text} if text else {}
 
 
 def precomputed_reductions(text: str) -> str:

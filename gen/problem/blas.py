@@ -22,7 +22,7 @@ from math import isfinite
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported
 from convgen.ir.record import frozen
-from convgen.problem import quantised, shell
+from convgen.problem import attributes, shell
 from convgen.problem.matmul import Matmul
 
 _PROGRAM = re.compile(r"(?:\S*/)?(?:hipblaslt|rocblas)-bench(?:\.exe)?")
@@ -225,7 +225,7 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
         "strides": ":".join("x".join(map(str, matrix.strides)) for matrix in (src, wei, dst)),
         "attr-post-ops": _post_ops(flags),
     }
-    said |= quantised.knob("attr-scales", _scales(flags, 2 + (batch > 1)))
+    said |= attributes.knob("attr-scales", _scales(flags, 2 + (batch > 1)))
     if flags.has("bias_vector"):
         said |= {"bia-dt": _type(flags, "bias"), "bia_mask": str(1 << (1 + (batch > 1)))}
     tags = [matrix.tag for matrix in (src, wei, dst)]

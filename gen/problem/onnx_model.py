@@ -13,7 +13,7 @@ from typing import Any
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
-from convgen.problem import attributes, quantised
+from convgen.problem import attributes
 from convgen.problem.options import CONV, MATMUL
 
 _LARGEST_VALUE = 4096  #: elements of a constant of which the value is read
@@ -320,64 +320,81 @@ def _gemm(op: _Operator) -> _Read:
     return f"{m}x{k}:{k}x{n}", knobs
 
 
-def _value(tensor: _Tensor, what: str) -> list[float]:
-    if tensor.value is None:
-        rule = "scales-runtime" if what == "scale" else "zero-points-runtime"
-        raise Unsupported(f"given {tensor.name} as a {what}, wanted a constant of the model", rule=rule)
-    return [float(each) for each in tensor.value.reshape(-1)]
+def _points(tensors: Mapping[str, _Tensor | None], many: Mapping[str, str]) -> dict[str, str]:
+    """The knob of the zero points: numbers where they are constants of the model, else known at launch.
 
-
-def _points(tensors: Mapping[str, _Tensor | None]) -> dict[str, str]:
-    """The knob of the zero points of src, weights and dst; of many those of the output channels."""
+    `many` gives by role the mask of a tensor of several.
+    """
     entries = []
     for role, tensor in tensors.items():
-        values = [0.0] if tensor is None else _value(tensor, "zero point")
-        if any(values):
-            one = len(set(values)) == 1
-            assert tensor is not None
-            entries.append(f"{role}:common:{int(values[0])}" if one else f"{role}:per_oc:{_type(tensor)}")
-    return quantised.knob("attr-zero-points", entries)
-
-
-def _scales(tensors: Mapping[str, _Tensor]) -> dict[str, str]:
-    """The knob of the scales: numbers where they are constants of the model, else known at launch."""
-    entries = []
-    for role, tensor in tensors.items():
-        if prod(tensor.sizes) > 1:
-            entries.append(f"{role}:per_oc:{_type(tensor)}")
-        elif tensor.value is None:
-            entries.append(f"{role}:common:{_type(tensor)}")
+        if tensor is None or (tensor.value is not None and not tensor.value.any()):
+            continue
+        values = [] if tensor.value is None else sorted({*tensor.value.reshape(-1).tolist()})
+        if len(values) == 1:
+            entries.append(f"{role}:common:{int(values[0])}")
         else:
-            entries.append(f"{role}:common:{attributes.number(_value(tensor, 'scale')[0])}")
-    return quantised.knob("attr-scales", entries)
+            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+    return attributes.knob("attr-zero-points", entries)
+
+
+def _scales(tensors: Mapping[str, _Tensor], many: Mapping[str, str]) -> dict[str, str]:
+    """The knob of the scales: numbers where they are constants of the model, else known at launch.
+
+    `many` gives by role the mask of a tensor of several.
+    """
+    entries = []
+    for role, tensor in tensors.items():
+        if prod(tensor.sizes) == 1 and tensor.value is not None:
+            entries.append(f"{role}:common:{attributes.number(float(tensor.value.reshape(-1)[0]))}")
+        else:
+            entries.append(f"{role}:{_mask(role, tensor, many)}:{_type(tensor)}")
+    return attributes.knob("attr-scales", entries)
+
+
+def _mask(role: str, tensor: _Tensor, many: Mapping[str, str]) -> str:
+    """Along which dims the scales or zero points of a tensor differ."""
+    return "common" if prod(tensor.sizes) == 1 else many[role]
+
+
+def _of_product(descriptor: str) -> dict[str, str]:
+    """The masks of MatMulInteger and QLinearMatMul: one for each row of the first factor and of the result, and one for
+    each column of the second.
+    """
+    rank = descriptor.partition(":")[0].count("x") + 1
+    return {"src": str(1 << rank - 2), "wei": "per_oc", "dst": str(1 << rank - 2)}
+
+
+#: The masks of ConvInteger and QLinearConv, which have one for each output channel of weights only.
+_OF_CONV = dict.fromkeys(("src", "wei", "dst"), "per_oc")
 
 
 def _conv_integer(op: _Operator) -> _Read:
     descriptor, knobs = _conv_of(op, op.tensor(0), op.tensor(1), "s32")
-    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)})
+    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _OF_CONV)
 
 
 def _matmul_integer(op: _Operator) -> _Read:
     descriptor, knobs = _product(op.tensor(0), op.tensor(1), "s32")
-    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)})
+    return descriptor, knobs | _points({"src": op.optional(2), "wei": op.optional(3)}, _of_product(descriptor))
 
 
-def _quantised(op: _Operator) -> dict[str, str]:
-    """The knobs of x, its scale and zero point, the same of w, and the scale and zero point of y."""
+def _quantised(op: _Operator, many: Mapping[str, str]) -> dict[str, str]:
+    """The knobs of x, its scale and zero point, those of w, and the scale and zero point of y."""
     scales = {"src": op.tensor(1), "wei": op.tensor(4), "dst": op.tensor(6)}
-    return _scales(scales) | _points({"src": op.tensor(2), "wei": op.tensor(5), "dst": op.tensor(7)})
+    points = {"src": op.tensor(2), "wei": op.tensor(5), "dst": op.tensor(7)}
+    return _scales(scales, many) | _points(points, many)
 
 
 def _qlinear_conv(op: _Operator) -> _Read:
     if op.optional(8) is not None:
         raise Unsupported("a QLinearConv with a bias, which is added before the scales", rule="onnx-bias")
     descriptor, knobs = _conv_of(op, op.tensor(0), op.tensor(3), _type(op.tensor(7)))
-    return descriptor, knobs | _quantised(op)
+    return descriptor, knobs | _quantised(op, _OF_CONV)
 
 
 def _qlinear_matmul(op: _Operator) -> _Read:
     descriptor, knobs = _product(op.tensor(0), op.tensor(3), _type(op.tensor(7)))
-    return descriptor, knobs | _quantised(op)
+    return descriptor, knobs | _quantised(op, _of_product(descriptor))
 
 
 _READERS: Mapping[str, tuple[str, Callable[[_Operator], _Read]]] = {

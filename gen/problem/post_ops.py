@@ -1,7 +1,7 @@
 """Post-ops: what becomes of a sum before it is stored, in the words of benchdnn and in what they mean.
 
-An element-wise one is a function of one number. Those that are not exact may be off by as much as `Algorithm` says.
-Others have a tensor as second operand, which differs along the dims of the destination that a mask names.
+An element-wise one is a function of one number; `gen/run/accuracy.py` says how far its results may be off. Others have
+a tensor as second operand, which differs along the dims of the destination that a mask names.
 """
 
 from __future__ import annotations
@@ -11,46 +11,6 @@ from collections.abc import Callable, Sequence
 from convgen.ir.record import frozen
 from convgen.problem import attributes, grammar, masks
 from convgen.problem.attributes import number, printed, real
-
-
-@frozen
-class Algorithm:
-    """How far an element-wise function may be off on f32: `ulps` of the result, or `absolute`, whichever is more.
-
-    Both depend on alpha and beta. Each operation of an exact one is rounded once, and the results are the same bits.
-    """
-
-    ulps: Callable[[float, float], float] = lambda alpha, beta: 0
-    absolute: Callable[[float, float], float] = lambda alpha, beta: 0
-
-
-def _off(ulps: float, absolute: float = 0.0) -> Algorithm:
-    return Algorithm(lambda alpha, beta: ulps, lambda alpha, beta: absolute)
-
-
-def _power_ulps(alpha: float, beta: float) -> float:
-    """Few multiplications are exact; a rounding of the logarithm grows with the exponent."""
-    return 0 if beta in (0, 1, 2) else 16 * max(64, abs(beta))
-
-
-_EXACT = ("abs", "clip", "clip_v2", "hardsigmoid", "hardswish", "linear", "relu", "round", "square")
-
-#: Every algorithm by its name. Bounds are those of `ir/functions.py` with what rounds before and behind them.
-ALGORITHMS = {
-    **dict.fromkeys(_EXACT, _off(0)),
-    "elu": Algorithm(lambda alpha, beta: 8, lambda alpha, beta: abs(alpha) * 2.0**-20),
-    "exp": _off(6),
-    "gelu_erf": _off(8, 2.0**-21),
-    "gelu_tanh": _off(12, 2.0**-21),
-    "log": _off(9, 2.0**-21),
-    "logistic": _off(16),
-    "mish": _off(32, 2.0**-118),
-    "pow": Algorithm(_power_ulps),
-    "soft_relu": Algorithm(lambda alpha, beta: 12, lambda alpha, beta: 2.0**-20 / abs(alpha)),
-    "sqrt": _off(4),
-    "swish": Algorithm(lambda alpha, beta: 20, lambda alpha, beta: 2.0**-22 / abs(alpha or 1)),
-    "tanh": _off(8),
-}
 
 _ALIASES = {"srelu": "soft_relu"}
 
@@ -66,18 +26,6 @@ class Eltwise:
 
     def __str__(self) -> str:
         return printed([self.name, *map(number, (self.alpha, self.beta, self.scale))], ["", "0", "0", "1"])
-
-    @property
-    def ulps(self) -> float:
-        return ALGORITHMS[self.name].ulps(self.alpha, self.beta)
-
-    @property
-    def absolute(self) -> float:
-        return ALGORITHMS[self.name].absolute(self.alpha, self.beta)
-
-    @property
-    def is_exact(self) -> bool:
-        return not self.ulps
 
 
 @frozen

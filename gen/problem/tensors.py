@@ -25,6 +25,7 @@ Triple = tuple[str, str, str]
 
 _BIAS = "bia"
 _INTEGERS = ("s8", "u8", "s4", "u4")
+_NARROW_FLOATS = ("f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 @frozen
@@ -140,9 +141,11 @@ class TensorProblem(ABC):
 
     @property
     def result_type(self) -> str:
-        """In which sums become results: f32 for those of integers of which something else is made."""
-        made = self.scales or self.post_ops or self.zero_point("dst") or self.dst_type in ("f16", "bf16")
-        is_sum = not made and (not self.bias_type or scalar(self.bias_type).is_int)
+        """In which sums become results: f32 for those of integers of which narrow floats or something else is made."""
+        inputs, (output, *_) = self.tensor_names
+        narrow = self._types[output.removeprefix("diff_")] in _NARROW_FLOATS
+        made = self.scales or self.post_ops or self.zero_point("dst") or narrow
+        is_sum = not made and (_BIAS not in inputs or not self.bias_type or scalar(self.bias_type).is_int)
         return self.acc_type if is_sum or self.acc_type != "s32" else "f32"
 
     @property
@@ -326,6 +329,12 @@ def unknown_dims(problem: TensorProblem, *names: tuple[str, ...]) -> tuple[str, 
 def refuse_others(problem: TensorProblem) -> None:
     """Raise Unsupported for an option at a value that is not generated."""
     options.refuse_others(problem.driver, problem.others)
+
+
+def check_outputs(problem: TensorProblem) -> None:
+    """Raise UserError for a problem without outputs where somebody wants to look at kernels."""
+    if problem.is_empty:
+        raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
 
 
 def parsed(problem: ProblemT) -> ProblemT:

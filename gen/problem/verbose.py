@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import frozen
-from convgen.problem import options, quantised
+from convgen.problem import attributes, options
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 
@@ -226,7 +226,7 @@ def _attributes(found: _Execution, roles: Mapping[str, str], swap: str = "") -> 
             said["attr-post-ops"] = "+".join(_post_op(step, found.is_old) for step in _steps(value))
         elif name in ("scales", "zero-points"):
             entries = (_entry(each, name, roles, swap) for each in value.split("+") if each)
-            said |= quantised.knob(f"attr-{name}", entries)
+            said |= attributes.knob(f"attr-{name}", entries)
         elif name == "oscale":
             said |= _oscale(value, found.bias is not None)
         elif name == "deterministic":
@@ -287,7 +287,7 @@ def _oscale(value: str, has_bias: bool) -> dict[str, str]:
         raise Unsupported("attr-oscale of oneDNN's log behind a bias", rule="verbose-attribute")
     if mask == "0" and number not in ("", "*"):
         return {"attr-scales": f"src:common:{number}"}
-    return quantised.knob("attr-scales", ["src:common:f32" if mask == "0" else "wei:per_oc:f32"])
+    return attributes.knob("attr-scales", ["src:common:f32" if mask == "0" else "wei:per_oc:f32"])
 
 
 def _tensors(*three: _Memory) -> dict[str, str]:

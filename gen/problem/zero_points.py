@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convgen.ir.record import frozen
 from convgen.problem import attributes, masks
 
@@ -11,7 +13,10 @@ _TYPES = ("s32", "s8", "u8", "s4", "u4")
 
 @frozen
 class ZeroPoint:
-    """That of src, wei or dst, its `role`: a value that is known, or a tensor that differs along the dims of a mask."""
+    """That of src, wei or dst, its `role`: a value that is known, or a tensor that differs along the dims of a mask.
+
+    A tensor whose mask has no bits holds one element, which is read at launch.
+    """
 
     role: str
     mask: str
@@ -35,7 +40,8 @@ class ZeroPoint:
     def __str__(self) -> str:
         value = [] if self.value is None else [str(self.value)]
         groups = "x".join(map(str, self.groups))
-        dtype = [self.dtype] if groups or self.dtype != "s32" else []
+        says_type = groups or self.dtype != "s32" or (self.value is None and masks.is_single(self.mask))
+        dtype = [self.dtype] if says_type else []
         return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
 
@@ -50,16 +56,21 @@ def refused(text: str) -> str:
     """By which rule a text is refused, if it is."""
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
-        dtype, _ = attributes.typed(fields[masks.is_single(policy) :])
+        dtype, _ = attributes.typed(fields[_has_value(policy, fields) :])
         if attributes.role(argument) not in _ARGUMENTS or (dtype or "s32") not in _TYPES or policy in masks.DYNAMIC:
             return "zero-points"
     return ""
 
 
+def _has_value(policy: str, fields: Sequence[str]) -> bool:
+    """Whether an entry gives its one value, which the kernel knows then."""
+    return masks.is_single(policy) and bool(fields) and not attributes.is_type(fields[0])
+
+
 def _read(entry: str) -> ZeroPoint:
     argument, policy, *fields = entry.lower().split(":")
-    role, value = attributes.role(argument), None
-    if masks.is_single(policy):  # which the kernel knows
-        policy, value = "common", int(float(fields.pop(0))) if fields else 0
+    role = attributes.role(argument)
+    value = int(float(fields.pop(0))) if _has_value(policy, fields) else None
+    policy = "common" if masks.is_single(policy) else policy
     dtype, groups = attributes.typed(fields)
     return ZeroPoint(role, policy, value, dtype or "s32", groups)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul
+from convgen.run import reference_request as request
 from convgen.run.fills import Fill
 
 Array = npt.NDArray[np.generic]
@@ -63,7 +64,7 @@ def forward(problem: Conv, src: Tensor, wei: Tensor, rows: Indices, columns: Ind
     """
     chosen = _Channels.of(columns, problem.oc // problem.groups)
     places = np.ix_(chosen.groups, chosen.within)
-    zeros = np.broadcast_to(zero.wei, problem.wei_dims)
+    zeros = np.broadcast_to(zero.wei, request.size(problem, "wei"))
     weights, less = (np.asarray(_grouped_weights(problem, w)[places]) for w in (wei, zeros))
     taps = weights.astype(np.float64) - less.astype(np.float64)  # [g, oc, ic, k...]
     sizes = tuple(axis.o for axis in problem.axes)
@@ -228,7 +229,7 @@ def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: 
 
     A tensor of size 1 along a dimension of the batch is the same all along it.
     """
-    sums, batch = np.zeros((len(rows), len(columns))), problem.dst_dims[:-2]
+    sums, batch = np.zeros((len(rows), len(columns))), request.size(problem, "dst")[:-2]
     for number in np.unique(rows // problem.m):
         here = np.flatnonzero(rows // problem.m == number)
         at = np.unravel_index(number, batch) if batch else ()

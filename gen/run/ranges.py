@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir import types
 from convgen.ir.record import frozen
-from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum, operand_name
+from convgen.problem.post_ops import Binary, Eltwise, PostOp, Prelu, Sum
+from convgen.run import accuracy
+from convgen.run.reference_types import numpy_type
 
 Floats = npt.NDArray[np.float32]
 Read = Callable[[str], npt.NDArray[Any]]
@@ -71,9 +72,10 @@ def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
                 case Sum():
                     found = _with(np.add, found, _term(op, read("dst")))
                 case Prelu():
-                    found = _with(_prelu, found, _floats(read(operand_name(n))))
+                    found = _with(_prelu, found, _floats(read(f"post_op_{n}")))
                 case Binary():
-                    found = _binary(op, found, *(read(operand_name(n, ending)) for ending in op.operands))
+                    condition = None if op.condition is None else read(f"post_op_{n}_condition")
+                    found = _binary(op, found, read(f"post_op_{n}"), condition)
     return found
 
 
@@ -114,7 +116,7 @@ def _floats(given: npt.NDArray[Any]) -> Floats:
 
 
 def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
-    seen = old.view(types.scalar(op.dtype).numpy) if op.dtype else old
+    seen = old.view(numpy_type(op.dtype)) if op.dtype else old
     return (_floats(seen) - np.float32(op.zero_point)) * np.float32(op.scale)
 
 
@@ -162,7 +164,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 def _applied(op: Eltwise, given: Range) -> Range:
     points = given.points(*_turns(op))
-    if op.is_exact:
+    if accuracy.of(op).is_exact:
         found = Range.of([np.asarray(_exact(op, point), np.float32) for point in points])
         return found if given.is_one else _outwards(found)
     exact = Range.of([_EXACT[op.name](point.astype(np.float64), op.alpha, op.beta) for point in points])
@@ -173,7 +175,8 @@ def _off(op: Eltwise, value: _Any) -> _Any:
     """The most that a result may be off; what is infinite is not."""
     size = np.where(np.isfinite(value), np.abs(value), 0)
     ulp = np.exp2(np.floor(np.log2(np.maximum(size, _LEAST))) - 23)
-    off: _Any = np.maximum(op.ulps * ulp, max(op.absolute, _LEAST))
+    bound = accuracy.of(op)
+    off: _Any = np.maximum(bound.ulps * ulp, max(bound.absolute, _LEAST))
     return off
 
 

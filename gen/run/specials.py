@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir import types
 from convgen.ir.record import frozen
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.problem.post_ops import Eltwise
+from convgen.run import reference_types as types
+from convgen.run.accuracy import is_curved
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.oracle import input_of, output_of, outputs_inside
+from convgen.run.reference_request import outputs, size, tensor
 
 Index = tuple[int, ...]
 
@@ -37,9 +38,9 @@ class Special:
 
 def pads(problem: Problem) -> bool:
     """Whether windows reach outside their tensor and meet values that may be infinite or NaN."""
-    if isinstance(problem, Matmul) or problem.is_empty:
+    if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
-    outside = _outside_sources if problem.outputs[0].name == "diff_src" else _outside_results
+    outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
     reaches = any(outside(axis, k) for axis in problem.axes for k in range(axis.k))
     return reaches and bool(_kinds(problem, _beside_padding(problem)))
 
@@ -74,16 +75,16 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
     """Which of NaN and the infinities a tensor's type has; NaN alone before functions that infinities may leave open
     (docs/ir.md, `gelu` of minus infinity).
     """
-    dtype = types.scalar(problem.tensor(name).dtype)
-    if not dtype.is_float or dtype is types.f4_e2m1:
+    dtype = tensor(problem, name).dtype
+    if types.is_integer(dtype) or dtype == "f4_e2m1":
         return ()
-    curved = any(isinstance(op, Eltwise) and not op.is_exact for op in problem.post_ops)
-    return (np.nan, np.inf, -np.inf) if types.has_infinity(dtype) and not curved else (np.nan,)
+    all_kinds = types.has_infinity(dtype) and not is_curved(problem.post_ops)
+    return (np.nan, np.inf, -np.inf) if all_kinds else (np.nan,)
 
 
 def _beside_padding(problem: Conv) -> str:
     """The factor that is multiplied with padding."""
-    return "diff_dst" if problem.outputs[0].name == "diff_wei" else "wei"
+    return "diff_dst" if outputs(problem)[0].name == "diff_wei" else "wei"
 
 
 def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Special]:
@@ -101,7 +102,7 @@ def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Spe
 
 def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Special]:
     """One in the last row of the weights, where a loop over K ends, and one in the first column of the source."""
-    *batch, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), problem.dst_dims[:-1])
+    *batch, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), size(problem, "dst")[:-1])
     n = int(region.columns[len(region.columns) // 2])
     for name, sizes, last in (("wei", problem.wei_batch, (problem.k - 1, n)), ("src", problem.src_batch, (int(m), 0))):
         if problem.k:
@@ -178,4 +179,4 @@ def _outer(problem: Conv) -> Index:
 
 def _spatial(problem: Conv, along: Sequence[int]) -> Index:
     """What stands along all three axes, for those that are there."""
-    return tuple(along[-len(problem.spatial) :])
+    return tuple(along[5 - problem.ndims :])

@@ -24,16 +24,17 @@ from convgen.backends.simulation import (
     joined,
 )
 from convgen.ir import types
-from convgen.ir.error import Unsupported, UserError
+from convgen.ir.error import Unsupported, UserError, VerifyError
 from convgen.ir.record import evolve, frozen
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.problem.tensors import TensorSpec
 from convgen.run import footprint, npy, reference, specials
+from convgen.run import reference_request as request
 from convgen.run.code import Code, OutputRegion
 from convgen.run.fills import Fill
 from convgen.run.ranges import Range
-from convgen.run.record import Buffer, LaunchRecord, StoredTensor
+from convgen.run.record import Buffer, LaunchRecord, Scalar, StoredTensor
 from convgen.run.reference import Array, Tensor
+from convgen.run.reference_request import Asked
 
 Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
@@ -150,6 +151,7 @@ def run(
         raise Unsupported("verification of code that carries no problem")
     if problem.is_empty:
         return _outcome(_IDLE, _NOTHING)
+    code = evolve(code, record=as_asked(code.record, problem))
     if arrays is not None:
         return _run(code, problem, arrays, groups, seed, progress, taking, on)
     inputs = reference.fills(problem, seed)
@@ -157,6 +159,34 @@ def run(
     if not outcome.passed or code.tiles is None or not code.keeps_padding_out or not specials.pads(problem):
         return outcome
     return _with_specials(code, problem, inputs, outcome, seed, progress, on)
+
+
+def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
+    """The record with its tensors as the text of the problem has them, which the reference reads by itself.
+
+    So elements that kernels read or write at other places than those of the request are wrong. Raises VerifyError where
+    the record gives a host another size, type or layout.
+    """
+    asked = request.tensors(problem)
+
+    def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
+        if not isinstance(arg, Buffer) or arg.name not in asked:
+            return arg
+        wanted = asked[arg.name]
+        if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
+            given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
+            raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
+        if not _lie_alike(arg.tensor, wanted):
+            raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
+        return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
+
+    launches = (evolve(launch, args=tuple(map(renewed, launch.args))) for launch in record.launches)
+    return evolve(record, launches=tuple(launches))
+
+
+def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
+    """Whether two texts give each element the same place."""
+    return reference.storage(tensor).steps == reference.storage(wanted).steps
 
 
 def _run(
@@ -220,7 +250,7 @@ def _verified(
     save(memory)
     arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
     found = _compare(problem, arrays, record, memory, _everything(problem))
-    return _outcome(report, _with_padding(found, record, memory, problem.outputs), on)
+    return _outcome(report, _with_padding(found, record, memory, request.outputs(problem)), on)
 
 
 def _tell(taking: Taking | None, size: int) -> None:
@@ -340,10 +370,10 @@ def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
     Raises UserError that names the file, `where`.
     """
     buffers = record.buffers
-    for spec in problem.outputs:
+    for spec in request.outputs(problem):
         if spec.name not in buffers:
             raise UserError(f"given no buffer {spec.name}, wanted the outputs of {problem}, in {where}")
-    for spec in problem.tensors:
+    for spec in request.tensors(problem).values():
         tensor = buffers[spec.name].tensor if spec.name in buffers else spec
         if (tensor.dims, tensor.dtype) != (spec.dims, spec.dtype):
             given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
@@ -391,22 +421,22 @@ def _predicted_sample(problem: Problem, regions: Sequence[OutputRegion]) -> int:
 
 def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
     """The bytes of a buffer: a logical array in its layout, or zeros where it wants them, or the sentinel."""
-    layout, size = buffer.tensor.layout, 0
+    size = 0
     if logical is not None:
         wanted, elem = reference.numpy_type(buffer.tensor.dtype), types.scalar(buffer.tensor.dtype)
         if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
             given = f"{logical.dtype}{list(logical.shape)}"
             raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
-        size = elem.size(layout.size_elems)
+        size = elem.size(reference.storage(buffer.tensor).elements)
     if logical is not None and not isinstance(logical, Fill):
         memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
-        memory[:size] = reference.pack(layout, logical, FOREIGN)
+        memory[:size] = reference.pack(buffer.tensor, logical, FOREIGN)
         return Pages.of(memory)
 
     def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
         memory = np.full(places.shape, 0 if buffer.zero else SENTINEL, np.uint8)
         if logical is not None:
-            drawn = reference.packed_bytes(layout, logical, places, FOREIGN)
+            drawn = reference.packed_bytes(buffer.tensor, logical, places, FOREIGN)
             np.copyto(memory, drawn, where=places < size)
         return memory
 
@@ -415,7 +445,7 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
 
 def _everything(problem: Problem) -> Iterator[OutputRegion]:
     """Every element of every output."""
-    for spec in problem.outputs:
+    for spec in request.outputs(problem):
         rows, columns = reference.output_shape(problem, spec.name)
         for start in range(0, rows, _ROWS):
             yield OutputRegion(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
@@ -450,16 +480,15 @@ def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) ->
     return Mismatch(output, index, float(expected), float(there), unwritten)
 
 
-def _with_padding(
-    found: _Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[TensorSpec]
-) -> _Comparison:
+def _with_padding(found: _Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[Asked]) -> _Comparison:
     """The same with what blocks add to the outputs, which is zero."""
     checked, mismatches, first = found
     for spec in outputs:
         tensor = record.buffers[spec.name].tensor
-        if tensor.layout.padded_dims == tensor.dims:
+        if reference.storage(tensor).padded_dims == tensor.dims:
             continue
-        whole = reference.unpack(tensor.layout.padded, tensor.dtype, memory[spec.name].whole(_layout_bytes(tensor)))
+        stored = memory[spec.name].whole(_layout_bytes(tensor))
+        whole = reference.unpack(tensor, tensor.dtype, stored, padding=True)
         whole[tuple(map(slice, tensor.dims))] = 0
         wrong = np.argwhere(_bits(whole))
         mismatches += len(wrong)
@@ -484,8 +513,8 @@ def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:
     """The elements of a tensor at logical indices."""
     size = types.scalar(tensor.dtype).bytes
-    memory.touch(np.asarray(tensor.layout.offset(index)) * size, size)
-    return reference.gather(tensor.layout, tensor.dtype, memory.data, index)
+    memory.touch(reference.storage(tensor).offset(index) * size, size)
+    return reference.gather(tensor, tensor.dtype, memory.data, index)
 
 
 def _outcome(report: SimReport, comparison: _Comparison, on: Executor | None = None) -> Outcome:
@@ -501,8 +530,8 @@ def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
     """The logical tensor in a buffer."""
-    return reference.unpack(tensor.layout, tensor.dtype, memory.whole(_layout_bytes(tensor)))
+    return reference.unpack(tensor, tensor.dtype, memory.whole(_layout_bytes(tensor)))
 
 
 def _layout_bytes(tensor: StoredTensor) -> int:
-    return types.scalar(tensor.dtype).size(tensor.layout.size_elems)
+    return types.scalar(tensor.dtype).size(reference.storage(tensor).elements)

@@ -187,8 +187,40 @@ def test_a_thousand_lines_take_seconds(capsys: pytest.CaptureFixture[str]) -> No
     assert perf_counter() - begun < 10
 
 
-def test_an_empty_problem_is_supported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checked(capsys, "mb0ic4oc4ih4kh1 0x4:4x8")[0] == 0
+@pytest.mark.parametrize("target", ["gfx942", "xehpg"])
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("--dt=f16 --dir=FWD_D mb0ic4oc4ih4kh1", None),
+        ("--dt=bf16 --dir=BWD_D mb0ic4oc4ih4kh3ph1", None),
+        ("0x4:4x8", None),
+        ("--dt=f16 4x4:4x0", None),
+        ("--dt=f16 0x0:0x8", None),
+        ("--dt=f16 3x0x4:1x4x8", None),
+        ("--dt=f16 --strides=0x0:8x1:8x1 0x4:4x8", None),
+        ("--dt=f16:s4:f16 --attr-scales=wei:per_ocic:f16:16x1 --attr-zero-points=wei:per_oc 0x32:32x8", None),
+        ("--dt=f16 --runtime_dims_masks=1 0x8:8x8", None),
+        ("4x0:0x8", "zero-k"),
+        ("--dt=f64:f16:f16 0x4:4x8", "types"),
+        ("--dt=f16 --encoding=csr:: 0x4:4x8", "sparse"),
+        ("--dt=f16 --dir=BWD_D --attr-post-ops=relu mb0ic4oc4ih4kh1", "post-op-backward"),
+    ],
+)
+def test_sizes_of_zero_are_checked_built_and_generated_alike(
+    capsys: pytest.CaptureFixture[str], target: str, line: str, rule: str | None
+) -> None:
+    """A result without elements is a valid request that launches nothing, as in oneDNN; its types must be supported."""
+    code, (row,) = checked(capsys, line, "--target", target)
+    assert (row["rule"], code) == (rule, 2 if rule else 0)
+    problem = parse_problem(line)
+    driver = "gemm" if "x" in line.split()[-1] else "conv"
+    assert cli.main([driver, *line.split(), "--target", target, "--run"]) == code
+    if rule is None:
+        assert cg.compile(cg.build(problem, target)).record.launches == ()
+        return
+    with pytest.raises(cg.Unsupported) as refusal:
+        cg.build(problem, target)
+    assert (refusal.value.rule, f"unsupported: {refusal.value}") == (rule, row["error"])
 
 
 def test_targets_are_checked_first(capsys: pytest.CaptureFixture[str]) -> None:

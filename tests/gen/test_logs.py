@@ -63,8 +63,6 @@ def told(text: str, name: str = "file") -> list[str]:
 def test_the_rules_are_explained() -> None:
     page = (Path(__file__).parents[2] / "docs" / "requests.md").read_text()
     more = {
-        "scales-runtime",
-        "zero-points-runtime",
         "table-columns",
         "activation",
         "onnx-shape",
@@ -280,7 +278,15 @@ def test_scales_of_one_value_known_at_launch(line: str) -> None:
 
 def test_zero_points_of_one_value_known_at_launch() -> None:
     (found,) = told(REQUESTS["onednn"].replace(",,,64", ",attr-zero-points:src0:0:s32,,64"))
-    assert found == "=zero-points-runtime" or "src:common:s32" in found
+    assert "--attr-zero-points=src:common:s32 " in found
+
+
+@pytest.mark.parametrize("attribute", ["scales:src0:0:half", "zero-points:src0:0:s32:3x", "scales:wei:2:f32:1x2x3"])
+def test_scales_and_zero_points_that_are_none_are_malformed(attribute: str) -> None:
+    """Where the grammar has no such entry, nothing is said to be known at launch only."""
+    (found,) = told(REQUESTS["onednn"].replace(",,,64", f",attr-{attribute},,64"))
+    assert "wanted" in found
+    assert "-runtime" not in found
 
 
 def test_byte_order_marks_and_line_ends() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen.backends.amdgpu.tables import FACTS
+from convgen.ir.error import VerifyError
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.types import f16
 from convgen.plan import dequantise
@@ -116,7 +117,10 @@ def test_a_wrong_product_is_noticed() -> None:
     right = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16")))
     turned = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16", wtag="ab")))
     renamed = attrs.evolve(right.record.launches[0], kernel=turned.name)
-    outcome = verify.run(attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,))))
+    told = attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,)))
+    with pytest.raises(VerifyError, match=r"the record has wei as ba, and .* asks for ab"):
+        verify.run(told)
+    outcome = verify.run(attrs.evolve(told, problem=right.problem))
     assert outcome.mismatches > 500
     assert len(outcome.first[0].index) == 2
 

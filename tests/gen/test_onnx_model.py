@@ -153,7 +153,25 @@ def test_integers() -> None:
         one("MatMulInteger", {"a": (I8, (3, 5)), "b": (I8, (5, 7))})
         == "--dt=s8:s8:s32 --stag=ab --wtag=ab --dtag=ab 3x5:5x7"
     )
-    assert one("MatMulInteger", {"a": (I8, (3, 5)), "b": (I8, (5, 7)), "z": (I8, ())}) == "zero-points-runtime"
+    product = "--dt=s8:s8:s32 --stag=ab --wtag=ab --dtag=ab --attr-zero-points"
+    factors = {"a": (I8, (3, 5)), "b": (I8, (5, 7))}
+    assert one("MatMulInteger", {**factors, "z": (I8, ())}) == f"{product}=src:common:s8 3x5:5x7"
+    assert one("MatMulInteger", {**factors, "z": (I8, ()), "y": (I8, (7,))}) == (
+        f"{product}=src:common:s8+wei:per_oc:s8 3x5:5x7"
+    )
+
+
+def test_rows_of_products_have_scales_and_zero_points_of_their_own() -> None:
+    """As ONNX has it: one for each row of the first factor and of the result."""
+    product = "--dt=s8:s8:s32 --stag=ab --wtag=ab --dtag=ab --attr-zero-points"
+    factors = {"a": (I8, (3, 5)), "b": (I8, (5, 7))}
+    assert one("MatMulInteger", {**factors, "z": (I8, (3,))}) == f"{product}=src:1:s8 3x5:5x7"
+    names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    zeros = [constant("az", 0, "int8"), constant("bz", 0, "int8"), constant("yz", 0, "int8")]
+    scales = [constant("as", [0.5, 1, 2]), constant("bs", [0.25] * 7), constant("ys", [1.0, 2, 4])]
+    assert one("QLinearMatMul", factors, [*zeros, *scales], names=names) == (
+        "--dt=s8 --stag=ab --wtag=ab --dtag=ab --attr-scales=src:1+wei:per_oc+dst:1 3x5:5x7"
+    )
 
 
 def test_quantised() -> None:

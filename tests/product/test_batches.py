@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen.ir.error import UserError
+from convgen.plan.supported import check_supported
 from convgen.problem.matmul import parse_problem
 from convgen.run import verify
 from tests.strategies import SWEEP
@@ -88,7 +89,31 @@ def test_more_products_than_a_grid_has_along_z(line: str, target: str) -> None:
     assert verify.run(code, groups=3).passed
 
 
-@pytest.mark.parametrize("line", ["--runtime_dims_masks=1:1 70000x9x16:70000x16x8", "35000000x9x1:35000000x1x80"])
-def test_more_products_than_a_launch_has_are_refused(line: str) -> None:
-    with pytest.raises(cg.Unsupported, match="products"):
-        cg.build(parse_problem(f"--dt=f16 {line}"), "gfx942")
+def test_more_products_of_sizes_known_at_launch_than_a_grid_has_along_z_are_refused() -> None:
+    with pytest.raises(cg.Unsupported, match="wanted sizes that are known, or at most 65535 products"):
+        cg.build(parse_problem("--dt=f16 --runtime_dims_masks=1:1 70000x9x16:70000x16x8"), "gfx942")
+
+
+@pytest.mark.parametrize(
+    ("fits", "more"),
+    [
+        ("67108863x16x16:67108863x16x16", "67108864x16x16:67108864x16x16"),  # a wave each: 2^32 work-items
+        ("1048320x16:16x1048320", "1048576x16:16x1048576"),  # of one product, in tiles of 256 x 256 by four waves
+        ("--dir=FWD_D mb1048320ic16ih1oc1048320kh1", "--dir=FWD_D mb1048576ic16ih1oc1048576kh1"),
+    ],
+)
+def test_a_launch_has_less_than_2_to_the_32_work_items_along_x(fits: str, more: str) -> None:
+    """An AQL packet counts work-items of a grid in 32 bits; a launch record counts workgroups in 31."""
+    problem = parse_problem(f"--dt=s8 {fits}")
+    check_supported(problem, cg.facts("gfx942"))
+    program = cg.build(problem, "gfx942")
+    assert all(kernel.grid[0] * kernel.subgroups * kernel.width < 1 << 32 for kernel in program.ir.kernels)
+    with pytest.raises(cg.Unsupported, match="wanted no more than tiles cover in a launch of 4294967295 work-items"):
+        check_supported(parse_problem(f"--dt=s8 {more}"), cg.facts("gfx942"))
+    check_supported(parse_problem(f"--dt=s8 {more}"), cg.facts("xehpc"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tensors_of_more_bytes_than_addresses_are_refused(target: str) -> None:
+    with pytest.raises(cg.Unsupported, match="given dst of 4000000000000000000 bytes, wanted at most 281474976710656"):
+        check_supported(parse_problem("--dt=s8 2000000000x16:16x2000000000"), cg.facts(target))

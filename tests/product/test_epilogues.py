@@ -10,7 +10,7 @@ import convgen as cg
 from convgen.ir.types import scalar
 from convgen.problem import post_ops
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import reference, verify
+from convgen.run import accuracy, reference, verify
 from convgen.run.ranges import Range, chained, converted
 
 pytestmark = pytest.mark.in_turn(3)
@@ -74,7 +74,7 @@ def test_every_function_is_within_its_bound(op: str, target: str) -> None:
 
 def test_all_functions_are_tried() -> None:
     tried = {op.partition(":")[0] for op in [*EXACT.split(), *BOUNDED.split()]}
-    assert tried == set(post_ops.ALGORITHMS)
+    assert tried == set(accuracy.ACCURACIES)
 
 
 def test_work_on_sums_does_not_wait_for_the_vote_on_padding() -> None:

@@ -179,3 +179,45 @@ def test_groups_have_the_sizes_that_the_attributes_give(line: str, sizes: dict[s
     problem = parse_problem(line)
     assert isinstance(problem, Matmul)
     assert problem.groups == sizes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("line", "scale", "end"),
+    [
+        ("--attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=wei:common:-1 17x40:40x20", np.inf, 20),
+        ("--wtag=ab --attr-scales=wei:per_ocic:f16:48x3 --attr-zero-points=wei:per_oc:s8 9x100:100x20", np.inf, 5),
+        ("--attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=wei:common:127 17x40:40x20", 2000, 20),
+    ],
+)
+def test_nothing_behind_the_end_of_k_is_scaled(line: str, scale: float, end: int, target: str) -> None:
+    """The last group is shorter: what lies behind it would be (0 - zero point) * infinity, or overflow f16."""
+    problem = parse_problem(f"--dt=f16:u8:f32 {line}")
+    assert isinstance(problem, Matmul)
+    arrays = drawn(problem)
+    (point,) = problem.zero_points
+    zero = -np.ones(problem.wei_dims) if point.value is None else np.full(problem.wei_dims, float(point.value))
+    if point.value is None:
+        arrays["wei_zero_points"][...] = -1
+    arrays["wei"] = (arrays["wei"] + max(0, int(zero.max()) - 3)).astype(np.uint8)
+    arrays["src"] = np.abs(arrays["src"]) + np.float16(1)
+    arrays["wei_scales"][-1, :end:2] = scale
+    (attribute,) = problem.scales
+    first, second = attribute.groups
+    weights = (arrays["wei"] - zero) * spread(arrays["wei_scales"], (problem.k, problem.n), (first, second))
+    right = np.stack([(row[:, None] * weights).sum(0) for row in arrays["src"].astype(np.float64)])
+    assert not np.isnan(right).any()
+    result = cg.simulate(cg.compile(cg.build(problem, target)), **arrays)
+    assert np.array_equal(result.astype(np.float64), right)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_zero_points_of_both_factors_that_become_floats_are_refused(target: str) -> None:
+    knobs = "--attr-scales=wei:per_ocic:f16:32x1 --attr-zero-points=src:common:3+wei:common:2"
+    with pytest.raises(cg.Unsupported) as refusal:
+        cg.build(parse_problem(f"--dt=u8:s8:f16 {knobs} 16x64:64x16"), target)
+    assert refusal.value.rule == "zero-points"
+    assert str(refusal.value) == (
+        "given attr-zero-points src:common:3+wei:common:2, wanted those of src or of wei, not of both, where scales "
+        "differ along K"
+    )

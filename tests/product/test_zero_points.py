@@ -52,6 +52,13 @@ PROBLEMS = {
     "channels_two_a_byte": "--dir=FWD_D --dt=s8:u8:s32 "
     "--attr-zero-points=src:per_dim_1:u4+wei:per_oc:s4+dst:per_dim_1:s4 g2mb1ic8oc8ih8kh3ph1",
     "batch": "--dt=u8:u8:s8 --attr-zero-points=src:common:3+wei:common:2+dst:per_dim_1 3x1x33x47:1x2x47x21",
+    "one_in_memory": "--dir=FWD_D --dt=u8:s8:u8 --attr-zero-points=src:common:s32+wei:common+dst:common:u8 "
+    "mb2ic9ih7oc12kh3ph1",
+    "one_in_memory_of_groups": "--dt=s8:u8:f32 --attr-zero-points=src:host_scalar:s8+wei:per_oc:u8 "
+    "g2mb2ic8ih7oc12kh3ph1",
+    "one_in_memory_of_a_batch": "--dt=u8:s8:s32 --attr-zero-points=src:0:s32+wei:common:s8 3x1x33x47:1x2x47x21",
+    "one_in_memory_of_floats": "--dt=f16:u4:f16 --attr-fpmath=f16:true --attr-scales=wei:per_ocic:f16:32x1 "
+    "--attr-zero-points=wei:common:s32 33x96:96x22",
     "sizes_at_launch": "--dt=u8:u8:f16 --runtime_dims_masks=3:3 --attr-zero-points=src:common:3+wei:per_oc 10x39:39x20",
 }
 
@@ -64,6 +71,27 @@ def check(problem: Problem, target: str, config: str = "") -> str:
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     return code.config
+
+
+@pytest.mark.parametrize("shape", ["--dir=FWD_D mb1ic8ih5oc8kh3ph1", "17x40:40x24"])
+def test_one_zero_point_without_a_number_is_an_argument_of_one_element(shape: str) -> None:
+    problem = parse_problem(f"--dt=u8:s8:u8 --attr-zero-points=src:common:s32+wei:0:s8+dst:common {shape}")
+    assert parse_problem(str(problem)) == problem
+    record = driver.compile(driver.build(problem)).record
+    tensors = [record.buffers[f"{role}_zero_points"].tensor for role in ("src", "wei", "dst")]
+    assert [(set(t.dims), t.dtype) for t in tensors] == [({1}, "s32"), ({1}, "s8"), ({1}, "s32")]
+
+
+@pytest.mark.parametrize("dt", ["u8:s8:s32", "s8:u8:f32"])
+def test_a_zero_point_read_from_memory_counts_as_a_constant_does(dt: str) -> None:
+    shape = f"--dt={dt} --dir=FWD_D mb1ic3ih5oc4kh3ph1"
+    told = parse_problem(f"--attr-zero-points=src:common:3+wei:common:-2+dst:common:5 {shape}")
+    read = parse_problem(f"--attr-zero-points=src:common:s32+wei:common:s8+dst:common:s32 {shape}")
+    arrays = reference.fill(told)
+    points = {"src_zero_points": 3, "wei_zero_points": -2, "dst_zero_points": 5}
+    given = {spec.name: np.full(spec.dims, points[spec.name]) for spec in read.inputs if spec.name in points}
+    typed = {name: given[name].astype("int8" if name[:3] == "wei" else "int32") for name in given}
+    assert np.array_equal(reference.whole(read, {**arrays, **typed}, "dst"), reference.whole(told, arrays, "dst"))
 
 
 #: Each problem on one target in every run, in turn.

@@ -232,7 +232,10 @@ ELSEWHERE = (
     ("Tensor((64, 64), 's4')", "given the type 's4', wanted one of whole bytes, at a tensor"),
     ("cg.Matmul(-1, 64, 64)", "given m=-1, wanted a size, at Matmul(m, k, n)"),
     ("cg.Matmul(1.5, 64, 64)", "given m=1.5, wanted a size, at Matmul(m, k, n)"),
-    ("cg.build(cg.Matmul(0, 64, 64))", "given the empty problem 0x64:64x64, wanted outputs to compute"),
+    (
+        "cg.build(cg.Matmul(64, 0, 64))",
+        "given K of 0, wanted at least 1: sums of nothing are not generated yet",
+    ),
     (
         "cg.build(P, config={'tile': '64x64x32'})",
         "given config of type dict, wanted a line such as 'tile=128x128x32 waves=2x2 mma=32x32x8', see docs/config.md",

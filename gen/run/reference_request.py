@@ -1,0 +1,256 @@
+"""A request as the reference reads it: its tensors, along which dimensions attributes differ, and the types of sums.
+
+Only the fields of a problem are read, which stand for its text one by one. Whatever follows from them is computed again
+by oneDNN's and benchdnn's documentation, so that a wrong conclusion of the planner shows as a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from convgen.ir.record import frozen
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.post_ops import Binary, Operand, Prelu, Sum
+from convgen.problem.scales import Scale
+from convgen.problem.zero_points import ZeroPoint
+from convgen.run import reference_types as types
+
+Attribute = Scale | ZeroPoint
+
+#: What each direction reads, its factors first, and what it writes (oneDNN's Developer Guide, "Convolution").
+_DIRECTIONS = {
+    "FWD_B": (("src", "wei", "bia"), ("dst",)),
+    "FWD_D": (("src", "wei"), ("dst",)),
+    "FWD_I": (("src", "wei"), ("dst",)),
+    "BWD_D": (("wei", "diff_dst"), ("diff_src",)),
+    "BWD_W": (("src", "diff_dst"), ("diff_wei",)),
+    "BWD_WB": (("src", "diff_dst"), ("diff_wei", "diff_bia")),
+}
+_ROLES = ("src", "wei", "dst")
+_BYTES = ("s8", "u8", "s4", "u4")  #: sums of which are s32 (oneDNN's Developer Guide, "Data Types")
+_WIDE = ("f16", "bf16", "f32")  #: to which factors that are dequantised are rounded
+
+
+@frozen
+class Asked:
+    """A tensor of a request: its logical size, its type by benchdnn's name, and the text of its tag or strides."""
+
+    name: str
+    dims: tuple[int, ...]
+    dtype: str
+    tag: str
+
+
+def inputs(problem: Problem) -> tuple[Asked, ...]:
+    """What is read: factors, bias, a destination that sums are added to, then operands of attributes."""
+    names, _ = _names(problem)
+    adds = any(isinstance(op, Sum) for op in problem.post_ops)
+    own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
+    return (*own, *_operands(problem))
+
+
+def outputs(problem: Problem) -> tuple[Asked, ...]:
+    """What is written."""
+    _, names = _names(problem)
+    return tuple(tensor(problem, name) for name in names)
+
+
+def tensors(problem: Problem) -> dict[str, Asked]:
+    """All of them by name."""
+    return {each.name: each for each in (*inputs(problem), *outputs(problem))}
+
+
+def tensor(problem: Problem, name: str) -> Asked:
+    """A factor, the bias, the result, or the gradient of one of these."""
+    role = name.removeprefix("diff_")
+    if role == "bia":
+        return _dense(name, _bias_dims(problem), problem.bias_type or sum_type(problem))
+    n = _ROLES.index(role)
+    given = (problem.stag, problem.wtag, problem.dtag)[n]
+    dtype = (problem.src_type, problem.wei_type, problem.dst_type)[n]
+    return Asked(name, size(problem, role), dtype, _any(problem, role) if given == "any" else given)
+
+
+def size(problem: Problem, role: str) -> tuple[int, ...]:
+    """The logical size of src, wei or dst."""
+    if isinstance(problem, Matmul):
+        batch = tuple(b if a == 1 else a for a, b in zip(problem.src_batch, problem.wei_batch, strict=True))
+        sizes = {
+            "src": (*problem.src_batch, problem.m, problem.k),
+            "wei": (*problem.wei_batch, problem.k, problem.n),
+            "dst": (*batch, problem.m, problem.n),
+        }
+        return sizes[role]
+    axes, groups = problem.axes[5 - problem.ndims :], problem.groups
+    if role == "src":
+        return (problem.mb, problem.ic, *(a.i for a in axes))
+    if role == "dst":
+        return (problem.mb, problem.oc, *(a.o for a in axes))
+    first = (groups,) if problem.has_groups else ()
+    return (*first, problem.oc // groups, problem.ic // groups, *(a.k for a in axes))
+
+
+def mask(problem: Problem, role: str, policy: str) -> int:
+    """The bits of a mask or of a policy over the dims of src, wei or dst (benchdnn's knobs_attr.md, "Scales")."""
+    if policy.isdigit():
+        return int(policy)
+    rank = len(size(problem, role))
+    if policy in ("per_oc", "per_ocic", "per_dim_1") and isinstance(problem, Matmul):
+        columns, rows = 1 << rank - 1, 1 << rank - 2
+        return rows | columns if policy == "per_ocic" else columns
+    if policy in ("per_oc", "per_ocic") and role == "wei" and isinstance(problem, Conv):
+        outputs, channels = (2, 4) if problem.has_groups else (1, 2)
+        return {"per_oc": 3 if problem.has_groups else outputs, "per_ocic": outputs | channels}[policy]
+    return _policy(policy, rank)
+
+
+def _policy(policy: str, rank: int) -> int:
+    """The bits of a policy over a tensor of so many dims, if it has none of its own."""
+    if policy == "per_tensor":
+        return (1 << rank) - 1
+    named = {"common": "", "host_scalar": "", "per_oc": "1", "per_ocic": "01"}.get(policy)
+    digits = policy.removeprefix("per_dim_") if named is None else named
+    return sum(1 << int(digit) for digit in digits)
+
+
+def spans(problem: Problem, attribute: Attribute) -> tuple[int, ...]:
+    """How many neighbours along each dim of src, wei or dst share a scale or a zero point: all, one, or a group."""
+    whole = size(problem, attribute.role)
+    bits = mask(problem, attribute.role, attribute.mask)
+    groups = (*(1 for _ in whole[len(attribute.groups) :]), *attribute.groups)
+    return tuple(group if bits >> n & 1 else extent for n, (extent, group) in enumerate(zip(whole, groups)))
+
+
+def scale(problem: Problem, role: str) -> Scale | None:
+    """The scale of src, wei or dst."""
+    return next((each for each in problem.scales if each.role == role), None)
+
+
+def zero_point(problem: Problem, role: str) -> ZeroPoint | None:
+    """The zero point of src, wei or dst."""
+    return next((each for each in problem.zero_points if each.role == role), None)
+
+
+def attribute(problem: Problem, name: str) -> Attribute | None:
+    """The scale or the zero point whose tensor has this name; None for other tensors."""
+    role, _, kind = name.partition("_")
+    of_kind: dict[str, Sequence[Attribute]] = {"scales": problem.scales, "zero_points": problem.zero_points}
+    return next((each for each in of_kind.get(kind, ()) if each.role == role), None)
+
+
+def is_made(problem: Problem) -> bool:
+    """Whether factors become floats before they are multiplied: where a scale differs along the sum, or where weights
+    that have a zero point are multiplied by floats (oneDNN's Developer Guide, "Matrix Multiplication", decompression).
+    """
+    if not isinstance(problem, Matmul) or sum_type(problem) != "f32":
+        return False
+    return zero_point(problem, "wei") is not None or any(differs_along_k(problem, role) for role in ("src", "wei"))
+
+
+def differs_along_k(problem: Matmul, role: str) -> bool:
+    """Whether src or weights have a scale that differs along K."""
+    own, dim = scale(problem, role), -1 if role == "src" else -2
+    return own is not None and spans(problem, own)[dim] < problem.k
+
+
+def made_type(problem: Matmul) -> str:
+    """The type to which dequantised factors are rounded: that of `--attr-fpmath`, of src, or f32, the first that has 16
+    bits or more and holds all numbers of both factors.
+    """
+    wide = [name for name in (problem.fpmath, problem.src_type, "f32") if name in _WIDE]
+    return next(to for to in wide if all(types.holds(to, name) for name in (problem.src_type, problem.wei_type)))
+
+
+def sum_type(problem: Problem) -> str:
+    """The type of sums: s32 of integers, of which none has a scale along the sum; f64 where any tensor is f64."""
+    names, _ = _names(problem)
+    of = dict(zip(_ROLES, (problem.src_type, problem.wei_type, problem.dst_type), strict=True))
+    if all(of[name.removeprefix("diff_")] in _BYTES for name in names[:2]):
+        along = isinstance(problem, Matmul) and any(differs_along_k(problem, role) for role in ("src", "wei"))
+        return "f32" if along else "s32"
+    return "f64" if "f64" in of.values() else "f32"
+
+
+def step_type(problem: Problem, output: str) -> str:
+    """The type of whatever is computed of sums: f32 of s32, but for a bias of integers; else that of sums.
+
+    Sums of integers become floats of 16 and 8 bits by way of f32 (README, "result").
+    """
+    result = tensor(problem, output).dtype
+    narrow = types.bits(result) <= 16 and not types.is_integer(result)
+    made = problem.scales or problem.post_ops or zero_point(problem, "dst") or narrow
+    adds = "bia" in _names(problem)[0]
+    is_whole = not adds or not problem.bias_type or types.is_integer(problem.bias_type)
+    return "f32" if sum_type(problem) == "s32" and (made or not is_whole) else sum_type(problem)
+
+
+def _names(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if isinstance(problem, Matmul):
+        return ("src", "wei", *(("bia",) if problem.bias_type else ())), ("dst",)
+    return _DIRECTIONS[problem.direction.value]
+
+
+def _bias_dims(problem: Problem) -> tuple[int, ...]:
+    if isinstance(problem, Conv):
+        return (problem.oc,)
+    return tuple(extent if problem.bias_mask >> n & 1 else 1 for n, extent in enumerate(size(problem, "dst")))
+
+
+def _any(problem: Problem, role: str) -> str:
+    """The tag of a tensor whose layout is convgen's to choose: channels innermost, columns of weights side by side."""
+    if isinstance(problem, Conv):
+        return "abxc" if role == "wei" and problem.has_groups else "axb"
+    letters = "abcdefghijkl"[: len(size(problem, role))]
+    return letters[:-2] + letters[:-3:-1] if role == "wei" else letters
+
+
+def _operands(problem: Problem) -> Iterator[Asked]:
+    """The tensors of scales, of post-ops and of zero points that are no numbers of the request."""
+    yield from (_of_attribute(problem, each) for each in problem.scales if each.value is None)
+    for n, op in enumerate(problem.post_ops):
+        if isinstance(op, Binary | Prelu):
+            yield _of_post_op(problem, f"post_op_{n}", op.operand)
+        if isinstance(op, Binary) and op.condition is not None:
+            yield _of_post_op(problem, f"post_op_{n}_condition", op.condition)
+    yield from (_of_attribute(problem, each) for each in problem.zero_points if each.value is None)
+
+
+def _of_attribute(problem: Problem, attribute: Attribute) -> Asked:
+    ending = "scales" if isinstance(attribute, Scale) else "zero_points"
+    each = zip(size(problem, attribute.role), spans(problem, attribute), strict=True)
+    bits = mask(problem, attribute.role, attribute.mask)
+    dims = tuple(-(-extent // span) if bits >> n & 1 else 1 for n, (extent, span) in enumerate(each))
+    return _dense(f"{attribute.role}_{ending}", dims, attribute.dtype)
+
+
+def _of_post_op(problem: Problem, name: str, operand: Operand) -> Asked:
+    """The operand of a post-op. It lies as its strides or tag say, else as the destination; if it is 1 long along some
+    dimension, without blocks.
+    """
+    whole = size(problem, "dst")
+    bits = int(operand.mask) if operand.mask.isdigit() else _policy(operand.mask, len(whole))
+    dims = tuple(extent if bits >> n & 1 else 1 for n, extent in enumerate(whole))
+    given = operand.strides or operand.tag
+    if given != "any":
+        return Asked(name, dims, operand.dtype, given)
+    is_blocked = any(character.isdigit() for character in problem.dtag)
+    follows = not problem.dtag[:1].isdigit() and (dims == whole or not is_blocked)
+    tag = problem.dtag if follows and problem.dtag != "any" else _any(problem, "dst")
+    return Asked(name, dims, operand.dtype, tag)
+
+
+def _dense(name: str, dims: tuple[int, ...], dtype: str) -> Asked:
+    return Asked(name, dims, dtype, "abcdefghijkl"[: len(dims)])
+
+
+def depth(problem: Problem) -> int:
+    """Products in the longest sum."""
+    if isinstance(problem, Matmul):
+        return problem.k
+    taps = prod(axis.k for axis in problem.axes)
+    positions = problem.mb * prod(axis.o for axis in problem.axes)
+    channels = {"F": problem.ic, "D": problem.oc}
+    end = problem.direction.value
+    return positions if "_W" in end else channels["F" if end[0] == "F" else "D"] // problem.groups * taps

@@ -1,0 +1,101 @@
+"""Types of elements as the reference knows them: by benchdnn's names, in numpy's and ml_dtypes' terms.
+
+The reference shares no table with planning and emission. numpy and ml_dtypes state the limits; whether one type holds
+another is tried on all numbers of that.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.error import Unsupported
+
+Array = npt.NDArray[np.generic]
+
+#: benchdnn's name, or a name of the IR -> the name in numpy or in ml_dtypes. Formats: the OCP specifications of 8-bit
+#: floating point and of microscaling (MX); `fnuz`: AMD's CDNA3 ISA.
+_NAMES = {
+    "boolean": "bool",
+    "bool": "bool",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": "bfloat16",
+    **{f"s{bits}": f"int{bits}" for bits in (4, 8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (4, 8, 16, 32, 64)},
+    "f4_e2m1": "float4_e2m1fn",
+    "e8m0": "float8_e8m0fnu",
+    "f8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+    "f8_e4m3fnuz": "float8_e4m3fnuz",
+    "f8_e5m2fnuz": "float8_e5m2fnuz",
+}
+_MOST_TRIED = 16  #: bits of a type whose numbers are all tried
+
+
+@cache
+def numpy_type(name: str) -> np.dtype[np.generic]:
+    """The numpy type of one element; Unsupported for types that are not known."""
+    if name not in _NAMES:
+        raise Unsupported(f"tensors of type {name}")
+    known = _NAMES[name]
+    if hasattr(np, known):
+        return np.dtype(known)
+    import ml_dtypes
+
+    narrow: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, known))
+    return narrow
+
+
+def is_half_byte(dtype: npt.DTypeLike) -> bool:
+    """Whether elements stand two a byte."""
+    return np.dtype(dtype).name in ("int4", "uint4", "float4_e2m1fn")
+
+
+@cache
+def is_integer(name: str) -> bool:
+    """Whether a type is one of integers."""
+    return name[0] in "su" and name[1:].isdigit()
+
+
+@cache
+def bits(name: str) -> int:
+    """The bits of one element."""
+    return 4 if is_half_byte(numpy_type(name)) else 8 * numpy_type(name).itemsize
+
+
+@cache
+def limits(name: str) -> tuple[float, float]:
+    """The least and the greatest finite number; whole numbers of integers."""
+    import ml_dtypes
+
+    if is_integer(name):
+        whole: Any = ml_dtypes.iinfo(numpy_type(name))  # type: ignore[no-untyped-call]
+        return int(whole.min), int(whole.max)
+    real: Any = ml_dtypes.finfo(numpy_type(name))  # type: ignore[no-untyped-call]
+    return float(real.min), float(real.max)
+
+
+@cache
+def holds(wide: str, narrow: str) -> bool:
+    """Whether each number of one type, infinities among them, is one of the other."""
+    if wide == narrow:
+        return True
+    if bits(narrow) > _MOST_TRIED:
+        return False
+    count = 1 << bits(narrow)
+    every = np.arange(count, dtype=np.uint32).astype(np.uint8 if count <= 1 << 8 else np.uint16)
+    with np.errstate(all="ignore"):
+        numbers = every.view(numpy_type(narrow)).astype(np.float64)
+        again = numbers.astype(numpy_type(wide)).astype(np.float64)
+    return bool(np.all((numbers == again) | (numbers != numbers)))
+
+
+def has_infinity(name: str) -> bool:
+    """Whether a type of floats has infinities."""
+    with np.errstate(all="ignore"):
+        return bool(np.isinf(np.array([np.inf]).astype(numpy_type(name)).astype(np.float64)).any())
