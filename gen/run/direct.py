@@ -24,8 +24,9 @@ from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
 from convgen.run import defaults, npy, reference
 from convgen.run.defaults import Defaults
+from convgen.run.execution import Executor
 from convgen.run.files import write_all
-from convgen.run.verify import Executor, Outcome
+from convgen.run.verify import Outcome
 
 Array: TypeAlias = npt.NDArray[Any]
 Extents: TypeAlias = tuple[int, int, int]

@@ -6,7 +6,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import execution, reference, verify
 
 #: Target, problem, direction and config, of tiles in blocks that lanes write by themselves, wherever rows and parts of
 #: rows are; most are the defaults of larger layers.
@@ -30,6 +30,6 @@ def test_no_message_meets_a_bank_twice(target: str, problem: str, direction: str
     code = driver.compile(built)
     outcome = verify.run(code, groups=2)
     assert outcome.passed, outcome
-    _, report = verify.execute(code.record, code.object, reference.fills(made, 0))
+    _, report = execution.execute(code.record, code.object, reference.fills(made, 0))
     assert report.counters["slm_write_bytes"] > 0
     assert report.counters.get("slm_conflict_cycles", 0) == 0
