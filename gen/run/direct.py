@@ -247,7 +247,7 @@ def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
 
 
 def _array(text: str, name: str) -> Array:
-    """What a pointer leads to. Raises UserError."""
+    """Return the array that an argument gives for a pointer. Raises UserError."""
     shaped = _SHAPED.match(text)
     if shaped is None:
         return _loaded(Path(text), name)

@@ -28,7 +28,7 @@ class Prepared:
 
 
 def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
-    """What a launch record says, with other values of scalars that a host may choose; inputs are filled where it
+    """Prepare the launches of a record, with other values of scalars that a host may choose; inputs are filled if it
     carries a problem. Raises UserError.
     """
     record = LaunchRecord.read(path).with_scalars(scalars)
