@@ -433,8 +433,8 @@ def test_text_without_an_assembler_is_shown(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_several_kernels_have_names_of_their_own() -> None:
-    strided = cg.Conv.parse("mb1ic16ih4oc16oh2kh3sh2ph1", dir="BWD_D", dt="f16")
-    config = "tile=16x16x16 waves=1x1 mma=16x16x16 slots=2"
+    strided = cg.Conv.parse("mb1ic32ih8oc32oh4kh3sh2ph1", dir="BWD_D", dt="f16")
+    config = "tile=32x32x32 waves=1x2 mma=16x16x16 slots=2"
     subject = of_problem(strided, "gfx942", config)
     assert len(subject.launches) == 4
     text = page(subject)
