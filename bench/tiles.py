@@ -26,7 +26,7 @@ from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.analysis import KernelAnalysis, Terms
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.ir.record import evolve
-from convgen.run.verify import execute
+from convgen.run.execution import execute
 from convgen.tile import Tensor
 from convgen.tile.kernel import TileKernel
 

@@ -437,7 +437,7 @@ def simulate(code: Code, **given: npt.ArrayLike) -> Any:
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
-    from convgen.run.verify import execute, unpacked
+    from convgen.run.execution import execute, unpacked
 
     _expect("code", code, Code)
     sizes = code.record.sizes

@@ -283,7 +283,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
         return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
     if tile.swizzle.mask and tile.chunk & (tile.chunk - 1):
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
-    if tile.swizzle.mask >= tile.chunks > 0:
+    if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
         line = "columns" if tile.is_turned else "rows"
         return f"direct copy into {tile.name}, whose {line} change places, wanted a swizzle within them"
     each = n.width * c.kernel.width * c.kernel.subgroups

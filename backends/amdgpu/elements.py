@@ -228,7 +228,7 @@ class Elements(Vectors):
         """An operation on two f32 at a time, of operands that are `held` in pairs of registers, or constants.
 
         One scalar pair holds both constants that an operation may have; modifiers say which of its words both halves
-        read (CDNA3 ISA 4.6.2: OP_SEL and OP_SEL_HI of packed 32-bit operations choose a dword of each source).
+        read (CDNA3 ISA 6.7, Packed Math: OP_SEL and OP_SEL_HI of 32-bit operations choose a dword of each source).
         """
         constants = [_bits_of(c) for c in dict.fromkeys(operands) if _is_scalar(c)]
         sources = [self._pairs(c, held, constants, type.lanes // 2) for c in operands]

@@ -35,7 +35,7 @@ class Device:
         return GENERATIONS[self.name].lanes
 
 
-_HOMES = "libigc-tools of Debian 12 or Ubuntu 24.04; or CONVGEN_IGA64 names one"
+_HOMES = "libigc-tools of Debian 12, Ubuntu 22.04 or 24.04; or CONVGEN_IGA64 names one"
 #: Version 1.0.17791, of Debian's unstable release, is the first of Debian's packages that lists the platform xe2.
 _HOMES_XE2 = "an iga64 that lists the platform xe2: libigc-tools of Debian sid; or CONVGEN_IGA64 names one"
 

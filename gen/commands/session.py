@@ -14,8 +14,9 @@ from convgen.ir.error import Unsupported, UserError, missing, visible
 if TYPE_CHECKING:
     from convgen.commands.watch import Watch
     from convgen.run.code import Code
+    from convgen.run.execution import Executor, Progress
     from convgen.run.files import Files
-    from convgen.run.verify import Executor, Outcome, Progress
+    from convgen.run.verify import Outcome
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 

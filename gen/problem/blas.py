@@ -60,14 +60,14 @@ _ACTIVATIONS = {"none": "", "relu": "relu", "gelu": "gelu_tanh", "swish": "swish
 
 @frozen
 class _Flags:
-    """What flags of a line say: the text and its column by name; a switch has no text."""
+    """The flags of a line: text and column of each value by the flag's name; a switch has no text."""
 
     line: str
     values: Mapping[str, tuple[str, int]]
 
     @classmethod
     def of(cls, line: str) -> _Flags:
-        """Those of a command line, of a call in a trace or of an entry of a profile."""
+        """Read the flags of a command line, of a call in a trace or of an entry of a profile."""
         if _PROFILE.search(line):
             return cls._of_profile(line)
         return cls._of_command(line) if _command(line) else cls._of_call(line)

@@ -21,7 +21,7 @@ _ANY, _ANY_GROUPED = "axb", "abxc"
 
 
 class Direction(Enum):
-    """What is computed; benchdnn's names. `_B` directions carry a bias, or compute its gradient."""
+    """The tensor that a convolution computes, in benchdnn's names; `_B` carries a bias, or computes its gradient."""
 
     FWD_B = "FWD_B"
     FWD_D = "FWD_D"
@@ -36,7 +36,7 @@ class Direction(Enum):
 
     @property
     def with_bias(self) -> Direction:
-        """The same, with a bias or its gradient where there can be one."""
+        """Return the direction with a bias or its gradient; a direction that can have neither stays."""
         return _WITH_BIAS.get(self, self)
 
 

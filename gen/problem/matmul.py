@@ -94,7 +94,7 @@ class Matmul(TensorProblem):
 
     @property
     def bias_dims(self) -> tuple[int, ...]:
-        """Those of dst, 1 along the dims that the mask has not."""
+        """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others."""
         return masks.dims(self.dst_dims, self.bias_mask)
 
     @property

@@ -341,7 +341,7 @@ def _check_generated(values: Mapping[str, _Value]) -> None:
 
 
 def _check(line: str, values: Mapping[str, _Value]) -> None:
-    """What must hold between flags."""
+    """Refuse flags that contradict each other."""
     groups = values["group_count"]
     for name in ("in_channels", "out_channels"):
         if values[name].number % groups.number:
@@ -367,7 +367,7 @@ def _axes(values: Mapping[str, _Value]) -> str:
 
 
 def _directions(base: str, values: Mapping[str, _Value]) -> list[str]:
-    """What bits 1, 2 and 4 of `-F` select; none of them selects all. Of 8-bit integers there is forward alone."""
+    """Return the directions that bits 1, 2 and 4 of `-F` select, all if none is set; 8-bit integers: forward alone."""
     mask = values["forw"].number or 7
     if base == "convint8":
         if not mask & 1:

@@ -90,7 +90,7 @@ class OptionError(PointedError):
         return f"--{self.option.split()[0]}"
 
     def of_argument(self) -> OptionError:
-        """The same of an argument."""
+        """Return the error with its text about an argument instead of an option."""
         return OptionError(self.bare, self.option.replace("-", "_"), self.text, self.column, argument=True)
 
 

@@ -77,7 +77,7 @@ class Binary:
 
     @property
     def operands(self) -> dict[str, Operand]:
-        """What it reads, by the end of a name."""
+        """Return the tensors that the step reads, by the end of their names."""
         return {"": self.operand, **({"_condition": self.condition} if self.condition else {})}
 
 
@@ -156,7 +156,7 @@ def _prelu(entry: str) -> Prelu:
 
 
 def _operand(fields: Sequence[str]) -> Operand:
-    """Of a type, a mask, a tag and strides, of which all but the first may be missing."""
+    """Parse an operand: type, mask, tag, strides; all but the type may be missing."""
     dtype, mask, tag, strides = (*fields, "", "", "")[:4]
     mask = str(int(mask)) if mask.isdigit() else mask.lower()
     listed = strides and grammar.plain_strides(strides)

@@ -1,4 +1,4 @@
-"""What is asked for: the problems of command lines and of benchdnn's batch files, and what is wrong with the others.
+"""Requests: the problems of command lines and of benchdnn's batch files, and why a line is refused.
 
 A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in files that are read by `--batch=FILE`
 and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
@@ -96,7 +96,7 @@ def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, 
 
 @frozen
 class Batch:
-    """What a batch file asks for, in order, and the options that mean nothing here with where each stood first."""
+    """The requests of a batch file in order, and the ignored options, each with the place where it stands first."""
 
     requests: tuple[Request, ...]
     ignored: Mapping[str, str]
@@ -114,7 +114,7 @@ def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: 
 
 @define
 class _Settings:
-    """What options have set since the last reset."""
+    """The values of options since the last reset."""
 
     knobs: dict[str, list[str]] = attrs.Factory(dict)
     match: _Pattern | None = None
@@ -292,7 +292,7 @@ class Reader:
 
     @property
     def _drivers(self) -> tuple[str, ...]:
-        """Those whose options are set."""
+        """Return the drivers whose options are set."""
         if self.driver is None:
             return options.BOTH
         return (self.driver,) if self.driver in options.BOTH else ()

@@ -57,7 +57,7 @@ class Scale:
         return f"{self.role}_scales"
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
-        """Those of the tensor, for what is scaled."""
+        """Return the sizes of the tensor of scales, for a scaled tensor of `size`."""
         return masks.dims(size, mask, self.groups)
 
 

@@ -1,4 +1,4 @@
-"""What convolutions and matrix multiplications have in common: tensors by role, their types, layouts and attributes.
+"""The base of convolutions and matrix multiplications: tensors by role, their types, layouts and attributes.
 
 The roles are src, wei and dst. A tensor has its role's type and layout; `diff_` before a role names its gradient.
 """
@@ -97,7 +97,7 @@ class TensorProblem(ABC):
     @property
     @abstractmethod
     def any_tags(self) -> Triple:
-        """What the tag `any` means for src, wei and dst."""
+        """Return the tags by which `any` is replaced, for src, wei and dst."""
 
     @property
     @abstractmethod
@@ -168,7 +168,7 @@ class TensorProblem(ABC):
 
     @cached_property
     def _operands(self) -> dict[str, TensorSpec]:
-        """What scales, post-ops and zero points read, by name."""
+        """Return the tensors that scales, post-ops and zero points read, by name."""
         points = (p for p in self.zero_points if not p.is_known)
         shifts = (TensorSpec(p.name, _dense(self.point_dims(p)), p.dtype) for p in points)
         return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors(), *shifts)}
@@ -222,7 +222,7 @@ class TensorProblem(ABC):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What is read: the factors, a bias, a destination to which sums are added, and what steps behind them need."""
+        """Return the tensors that kernels read: factors, bias, a destination to add to, operands of post-ops."""
         adds = any(isinstance(op, Sum) for op in self.post_ops)
         named = map(self.tensor, (*self.tensor_names[0], *(("dst",) if adds else ())))
         return (*named, *self._operands.values())
@@ -234,7 +234,7 @@ class TensorProblem(ABC):
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What is written."""
+        """Return the tensors that kernels write."""
         return tuple(map(self.tensor, self.tensor_names[1]))
 
     @property
@@ -254,7 +254,7 @@ class TensorProblem(ABC):
 
     @property
     def given_sizes(self) -> str:
-        """What a refusal says of sizes that are known at launch only."""
+        """Return the words of a refusal for sizes that are known at launch only."""
         return f"given runtime_dims_masks {self.masks_text}"
 
     @property

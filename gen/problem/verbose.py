@@ -109,7 +109,7 @@ def find(text: str) -> str | None:
 
 
 def executed(text: str, every: bool = False) -> frozenset[str]:
-    """What the lines of a log execute, for `repeats`; or `every` primitive that they tell of."""
+    """Return the primitives that the lines of a log execute, for `repeats`; or `every` primitive that they name."""
     if not _MARKER.search(text):
         return frozenset()
     found = (_fields(line) for line in map(_from_marker, text.splitlines()) if line is not None)
@@ -281,7 +281,7 @@ def _entry(text: str, kind: str, roles: Mapping[str, str], swap: str) -> str:
 
 
 def _oscale(value: str, has_bias: bool) -> dict[str, str]:
-    """What sums are multiplied by in oneDNN 2: a number, or one number each output channel."""
+    """Parse the output scale of oneDNN 2, which multiplies sums: one number, or one each output channel."""
     mask, _, number = value.partition(":")
     if has_bias:
         raise Unsupported("attr-oscale of oneDNN's log behind a bias", rule="verbose-attribute")

@@ -30,11 +30,11 @@ class ZeroPoint:
 
     @property
     def name(self) -> str:
-        """Of the tensor."""
+        """The name of the tensor of zero points."""
         return f"{self.role}_zero_points"
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
-        """Those of the tensor, for what it is the zero of."""
+        """Return the sizes of the tensor of zero points, for a quantised tensor of `size`."""
         return masks.dims(size, mask, self.groups)
 
     def __str__(self) -> str:

@@ -38,12 +38,12 @@ class OutputTiles(Protocol):
         """For each launch, the linear workgroup ids (x fastest) that the tile needs: none, some or all."""
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
-        """What the tile holds of each output."""
+        """Return the region of each output that a tile holds."""
 
 
 @frozen
 class KernelCost:
-    """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
+    """The resources that one kernel takes: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
 
     registers: Mapping[str, int]
     shared_bytes: int

@@ -24,8 +24,9 @@ from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
 from convgen.run import defaults, npy, reference
 from convgen.run.defaults import Defaults
+from convgen.run.execution import Executor
 from convgen.run.files import write_all
-from convgen.run.verify import Executor, Outcome
+from convgen.run.verify import Outcome
 
 Array: TypeAlias = npt.NDArray[Any]
 Extents: TypeAlias = tuple[int, int, int]
@@ -246,7 +247,7 @@ def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
 
 
 def _array(text: str, name: str) -> Array:
-    """What a pointer leads to. Raises UserError."""
+    """Return the array that an argument gives for a pointer. Raises UserError."""
     shaped = _SHAPED.match(text)
     if shaped is None:
         return _loaded(Path(text), name)

@@ -87,7 +87,7 @@ class Fill:
         return self.numbered(_outer(part.start, [*along[:before], chosen, *along[before:]]))
 
     def _along(self, d: int) -> Numbers:
-        """What a dimension adds to the number of an element."""
+        """Return the term that each index along a dimension adds to an element's number."""
         return np.arange(self.shape[d], dtype=np.int64) * self.strides[d]
 
     def _part(self, keys: list[slice]) -> Fill:

@@ -19,7 +19,7 @@ def available() -> int:
 
 
 def _machine() -> int:
-    """What the kernel would give without swapping; all memory where it does not say."""
+    """Return the bytes that Linux can give without swapping; all memory where it does not report them."""
     with suppress(OSError, ValueError, StopIteration):
         line = next(line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:"))
         return int(line.split()[1]) << 10
@@ -27,7 +27,7 @@ def _machine() -> int:
 
 
 def _group() -> int | None:
-    """What is left of a container's limit (cgroup v2)."""
+    """Return the bytes left of a container's limit (cgroup v2)."""
     with suppress(OSError, ValueError):
         most, used = (int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         return max(0, most - used)
@@ -35,7 +35,7 @@ def _group() -> int | None:
 
 
 def _process() -> int | None:
-    """What is left of the limit of address space (`ulimit -v`)."""
+    """Return the bytes left of the limit of address space (`ulimit -v`)."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most == resource.RLIM_INFINITY:
         return None

@@ -1,4 +1,4 @@
-"""What convolutions add up, by the definition: exact sums in float64, of those rows and columns that are asked for.
+"""Sums of convolutions by the definition: exact, in float64, for the requested rows and columns.
 
 The law of each spatial axis is i = o*s - p + k*(d + 1); a tap k outside 0 <= i < I contributes nothing. Tensors are
 logical, with three spatial axes (absent ones of size 1). Work is done in pieces that keep memory small, and looks at no

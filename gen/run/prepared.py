@@ -11,7 +11,7 @@ from convgen.backends.simulation import LaunchRequest
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
-from convgen.run import direct, reference, verify
+from convgen.run import direct, execution, reference
 from convgen.run.direct import Extents
 from convgen.run.record import LaunchRecord
 
@@ -28,7 +28,7 @@ class Prepared:
 
 
 def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
-    """What a launch record says, with other values of scalars that a host may choose; inputs are filled where it
+    """Prepare the launches of a record, with other values of scalars that a host may choose; inputs are filled if it
     carries a problem. Raises UserError.
     """
     record = LaunchRecord.read(path).with_scalars(scalars)
@@ -45,7 +45,7 @@ def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prep
     sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
     inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
     macs = 0 if problem is None else problem.macs
-    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs), macs)
+    return Prepared(where, content, record.requests(), lambda: execution.allocate(record, inputs), macs)
 
 
 def of_object(

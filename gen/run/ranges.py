@@ -1,4 +1,4 @@
-"""What scales and post-ops may make of numbers: for each the least and the most f32 that is right, as arrays.
+"""Ranges of results of scales and post-ops: for each element the least and the most f32 that is right, as arrays.
 
 Operations of exact post-ops are rounded to f32 one by one, as they are on every target. Others are computed in f64, and
 what they may be off by makes a range, which those behind carry on: an end of a range lies where one of its own ends, or
@@ -49,7 +49,7 @@ class Range:
         return self.least is self.most
 
     def points(self, *turns: npt.ArrayLike) -> list[_Any]:
-        """What decides where a function of the numbers here leads that turns at zero and at `turns`."""
+        """Return where a function that is monotonic between zero and `turns` takes its extremes over the range."""
         if self.is_one:
             return [self.least]
         places: list[_Any] = [np.asarray(turn, np.float32) for turn in (0, *turns)]
@@ -57,7 +57,7 @@ class Range:
         return [self.least, self.most, *inside, np.where(self.nan, np.nan, self.least)]
 
     def map(self, function: Callable[[_Any], _Any], *turns: npt.ArrayLike) -> Range:
-        """What a function makes of it."""
+        """Return the range of a function's values, which is monotonic between zero and `turns`."""
         return Range.of([function(point) for point in self.points(*turns)])
 
 

@@ -68,7 +68,7 @@ class Buffer:
     size: int = _POINTER_BYTES
 
     def sized(self, integers: Mapping[str, int]) -> Buffer:
-        """The same with the tensor of these sizes."""
+        """Return the buffer with its tensor at the sizes given for a launch."""
         if not self.shape:
             return self
         dims = tuple(evaluate(expr, integers) for expr in self.shape)

@@ -1,4 +1,4 @@
-"""What the right answer is: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
+"""The reference: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
 Nothing here knows how kernels are generated. Fills (see `fills`) are small integers, so every partial sum is an integer
 that the accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of
@@ -113,7 +113,7 @@ def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) ->
 
 
 def _values(spec: Asked, magnitudes: Mapping[str, int]) -> Array:
-    """Those that a fill takes: powers of two of scales, conditions that hold or not, else integers but zero."""
+    """Return the values of a fill: powers of two for scales, 0 and 1 for conditions, else integers but zero."""
     if spec.name.endswith("_scales"):
         return np.array(_SCALES).astype(numpy_type(spec.dtype))
     if spec.name.endswith("_condition"):
@@ -161,7 +161,7 @@ def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: I
 
 
 def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
-    """What is right of rows x columns of an output.
+    """Return the range of right results for rows x columns of an output.
 
     Exact sums, rounded to the accumulator, times the scales of the factors, a bias added there, post-ops, over the
     scale of the result, and one rounding to it, to which integers saturate.
@@ -208,7 +208,7 @@ def _number(scale: Scale) -> np.float32:
 
 
 def _seen(problem: Problem, inputs: Mapping[str, Tensor], index: Sequence[Indices], name: str) -> Array:
-    """What stands beside elements of a forward result: a tensor that is 1 long along the dims in which it is the same.
+    """Return the operand elements beside elements of a forward result; the operand is 1 long along broadcast dims.
 
     `index` is the logical one of dst; in its own type.
     """
@@ -281,7 +281,7 @@ def _sums(
 
 
 def _zero_points(problem: Problem, inputs: Mapping[str, Tensor], argument: str) -> npt.NDArray[np.float64]:
-    """Those of src or weights, with its rank; 1 long along dims where they are the same."""
+    """Return the zero points of src or weights, in its rank, 1 long along broadcast dims."""
     point = request.zero_point(problem, argument)
     if request.is_made(problem):
         point = None  # it is taken off before
@@ -292,7 +292,7 @@ def _zero_points(problem: Problem, inputs: Mapping[str, Tensor], argument: str) 
 
 
 def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Tensor:
-    """What src or weights are multiplied as: (q - zero point) * scale, in f32, rounded to the type of `made_type`."""
+    """Return src or weights as multiplied: (q - zero point) * scale in f32, rounded to the type of `made_type`."""
     point, is_scaled = request.zero_point(problem, role), role in _before_sums(problem)
     if not request.is_made(problem) or (point is None and not is_scaled):
         return inputs[role]

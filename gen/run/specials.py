@@ -178,5 +178,5 @@ def _outer(problem: Conv) -> Index:
 
 
 def _spatial(problem: Conv, along: Sequence[int]) -> Index:
-    """What stands along all three axes, for those that are there."""
+    """Drop the axes that the problem does not have from values along all three."""
     return tuple(along[5 - problem.ndims :])

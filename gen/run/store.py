@@ -1,4 +1,4 @@
-"""What convgen keeps between runs, in a sqlite file: results of a batch by problem, compiled code by what made it.
+"""The store that outlives a run, a sqlite file: results of a batch by problem, compiled code by its inputs.
 
 An entry is there as soon as it is added, or not at all, whatever ends the process. Several processes may share a file.
 Each is kept behind a seal, by which it is known to be as it was added: sqlite does not notice what disks make of it.
@@ -55,7 +55,7 @@ class Store:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What sqlite says as what the user gave."""
+        """Raise sqlite's errors as UserError about the file that was given."""
         try:
             yield
         except sqlite3.DatabaseError as error:

@@ -138,7 +138,7 @@ def _unbundled(content: bytes, path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _hints(path: Path) -> Hints:
-    """What Triton wrote beside a code object; nothing for one of another origin. Raises UserError."""
+    """Read the launch that Triton recorded beside a code object; empty for one of another origin. Raises UserError."""
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return Hints()

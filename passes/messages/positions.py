@@ -63,7 +63,7 @@ class Positions:
                 out[d.name] = Position(start % run, within, fixed)
                 within, fixed, tile = ZERO, 0, 1
             else:
-                apart = tile > 0 and tile % run == 0 and multiple % run == 0
+                apart = tile % run == 0 and multiple % run == 0  # also where both are 0: the start is in `within`
                 # Positions that share all digits above a common divisor are decoded once.
                 unit = math.gcd(run, 0 if apart else multiple, divisor(within, {}))
                 if not apart:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from convgen.commands.batch import perform as perform_really
-from convgen.run.verify import execute
+from convgen.run.execution import execute
 
 
 def answer(item: str) -> tuple[str, int]:

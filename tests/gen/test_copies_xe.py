@@ -46,7 +46,7 @@ def images(facts: TargetFacts, rows: int, cols: int, part_of_b: bool) -> Digits 
     return image_of(tile.b if part_of_b else tile.a, facts.subgroup_size, 2)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("name", XE)
 def test_every_element_is_copied_once(name: str, order: tuple[int, int, int]) -> None:

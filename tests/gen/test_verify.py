@@ -19,7 +19,7 @@ from convgen.backends.simulation import Source
 from convgen.commands import execute
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.conv import Conv, Direction
-from convgen.run import reference, verify
+from convgen.run import execution, reference, verify
 from convgen.run.code import Code
 from convgen.run.record import Buffer, StoredTensor
 from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
@@ -61,7 +61,7 @@ def test_one_wrong_bit_is_noticed(machine: Target, index: tuple[int, ...]) -> No
 
 def test_what_is_not_written_is_noticed(machine: Target) -> None:
     def forget(memory: Memory) -> None:
-        memory["dst"][:40] = verify.SENTINEL
+        memory["dst"][:40] = execution.SENTINEL
 
     machine.spoil = forget
     outcome = verify.run(code_of(PROBLEM))
@@ -176,7 +176,7 @@ def with_workspace(code: Code) -> Code:
 
 def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> None:
     def spoil(memory: Memory) -> None:
-        assert np.all(memory["partial"] == verify.SENTINEL)
+        assert np.all(memory["partial"] == execution.SENTINEL)
         memory["partial"][:] = 3
 
     machine.spoil = spoil

@@ -18,8 +18,8 @@ from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.run import reference
 from convgen.run.abi import zeroed_buffers
+from convgen.run.execution import FOREIGN, SENTINEL
 from convgen.run.reference import Array
-from convgen.run.verify import FOREIGN, SENTINEL
 
 
 def tile_kernels(problem: Conv, config: Config, facts: TargetFacts) -> tuple[Kernel, ...]:

@@ -155,6 +155,9 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
         lower_tiles(buffer_shared(odd), GFX950)
     with pytest.raises(VerifyError, match="into tile, whose rows change places, wanted a swizzle within them"):
         kernel(f16, 16, (32, 32), (32, 64), swizzle=Swizzle(0, 7))
+    for cols, swizzle in ((16, Swizzle(0, 2)), (8, Swizzle(1, 1))):  # as many chunks a row as the mask
+        with pytest.raises(VerifyError, match="into tile, whose rows change places"):
+            kernel(f16, 16, (64, cols), (64, 64), swizzle=swizzle)
     mixed = KernelBuilder("mixed", subgroups=2)
     tile, source = mixed.shared("tile", s8, 32, 64), view(mixed, "source", u8, 32, 64)
     mixed.copy_directly(tile, source, (0, 0), 16)

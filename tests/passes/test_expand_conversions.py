@@ -45,32 +45,46 @@ def source(of: Type, to: Type) -> Any:
     return found.astype(np.float32).view(np.uint8)
 
 
-def name(of: Type, to: Type, saturate: bool, lanes: int, each: int) -> str:
-    return f"{of}_to_{to}_by_{lanes}_each_{each}{'_saturating' * saturate}"
+Row = tuple[Type, Type, bool]  #: from, to, whether it saturates
+Lanes = tuple[int, int]  #: elements of a lane, and of each conversion
 
 
-def kernel(of: Type, to: Type, saturate: bool, lanes: int, each: int, width: int) -> Kernel:
-    """Each lane of each workgroup converts `lanes` elements, `each` at a time."""
-    k = KernelBuilder(name(of, to, saturate, lanes, each), (ELEMENTS // (lanes * width), 1, 1), 1, width)
-    given, out = k.buffer("source", of, ELEMENTS), k.buffer("out", to, ELEMENTS)
-    types = vector(of, lanes), vector(to, lanes)
+def buffers(row: Row) -> tuple[str, str]:
+    """Return the names of the buffers that a row reads and writes."""
+    of, to, saturate = row
+    name = f"{of}_to_{to}{'_saturating' * saturate}"
+    return f"{name}_source", f"{name}_out"
+
+
+def kernel(rows: list[Row], lanes: int, each: int, width: int) -> Kernel:
+    """Each lane of each workgroup converts `lanes` elements of each row, `each` at a time; rows are of one type."""
+    k = KernelBuilder(f"of_{rows[0][0]}_by_{lanes}_each_{each}", (ELEMENTS // (lanes * width), 1, 1), 1, width)
     at = k.group[0] * width + Lane()
-    held = k.global_load("held", types[0], k.surface(given), at * (types[0].bits // 8))
-    parts: list[Expr] = [Slice(held, n, min(each, lanes - n)) for n in range(0, lanes, each)]
-    made = Pack(types[1], tuple(part.to(vector(to, part.type.lanes), saturate=saturate) for part in parts))
-    k.global_store(k.surface(out), made, at * (types[1].bits // 8))
+    for row in rows:
+        of, to, saturate = row
+        given, out = (k.buffer(name, elem, ELEMENTS) for name, elem in zip(buffers(row), (of, to)))
+        types = vector(of, lanes), vector(to, lanes)
+        held = k.global_load("held", types[0], k.surface(given), at * (types[0].bits // 8))
+        parts: list[Expr] = [Slice(held, n, min(each, lanes - n)) for n in range(0, lanes, each)]
+        made = Pack(types[1], tuple(part.to(vector(to, part.type.lanes), saturate=saturate) for part in parts))
+        k.global_store(k.surface(out), made, at * (types[1].bits // 8))
     return k.done()
 
 
 @cache
-def compiled(target: str) -> tuple[bytes, dict[str, Any]]:
-    """One code object for the kernels of all conversions."""
+def compiled(target: str) -> tuple[bytes, list[tuple[Any, Kernel, list[Row]]]]:
+    """Return one code object of few kernels, which a disassembler is started for each, and their rows."""
     chosen = targets.get(target)
-    kernels = [kernel(a, b, s, *lanes, chosen.facts.subgroup_size) for a, b, s in ROWS for lanes in lanes_of(a)]
-    emitted = [chosen.emit(pipeline.run(k, chosen.facts)) for k in kernels]
+    by_type = {of: [row for row in ROWS if row[0] is of] for of, _, _ in ROWS}
+    made = [
+        (kernel(rows, *lanes, chosen.facts.subgroup_size), rows)
+        for of, rows in by_type.items()
+        for lanes in lanes_of(of)
+    ]
+    emitted = [chosen.emit(pipeline.run(k, chosen.facts)) for k, _ in made]
     code = chosen.assemble(chosen.module(emitted))
     assert code is not None
-    return code, {e.name: (e, k) for e, k in zip(emitted, kernels)}
+    return code, [(e, k, rows) for e, (k, rows) in zip(emitted, made)]
 
 
 def lanes_of(of: Type) -> list[tuple[int, int]]:
@@ -81,17 +95,18 @@ def lanes_of(of: Type) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_value(target: str) -> None:
     code, made = compiled(target)
-    for of, to, saturate in ROWS:
-        raw = source(of, to)
-        wanted = convert(from_bytes(raw[None], None, vector(of, ELEMENTS)).data[0], to, saturate=saturate)
-        for lanes in lanes_of(of):
-            emitted, k = made[name(of, to, saturate, *lanes)]
-            memory = {"source": raw.copy(), "out": np.zeros(ELEMENTS * to.bytes, np.uint8)}
-            args = tuple(KernelArg(offset, size, argument) for argument, offset, size in emitted.arguments)
-            report = targets.get(target).simulate(code, [LaunchRequest(k.name, k.grid, (k.width, 1, 1), args)], memory)
-            assert not report.findings, report.findings[0]
-            got = memory["out"].view(to.numpy)
+    for emitted, k, rows in made:
+        memory: dict[str, Any] = {}
+        for row in rows:
+            memory |= zip(buffers(row), (source(*row[:2]).copy(), np.zeros(ELEMENTS * row[1].bytes, np.uint8)))
+        args = tuple(KernelArg(offset, size, argument) for argument, offset, size in emitted.arguments)
+        report = targets.get(target).simulate(code, [LaunchRequest(k.name, k.grid, (k.width, 1, 1), args)], memory)
+        assert not report.findings, report.findings[0]
+        for row in rows:
+            of, to, saturate = row
+            raw, got = memory[buffers(row)[0]], memory[buffers(row)[1]].view(to.numpy)
+            wanted = convert(from_bytes(raw[None], None, vector(of, ELEMENTS)).data[0], to, saturate=saturate)
             same = got.view(f"u{to.bytes}") == wanted.view(f"u{to.bytes}")
             if to.is_float:
                 same |= np.isnan(got.astype(np.float32)) & np.isnan(wanted.astype(np.float32))
-            assert same.all(), (k.name, np.flatnonzero(~same)[:4], wanted[~same][:4], got[~same][:4])
+            assert same.all(), (k.name, row, np.flatnonzero(~same)[:4], wanted[~same][:4], got[~same][:4])

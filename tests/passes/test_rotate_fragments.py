@@ -84,6 +84,36 @@ def test_heads_that_are_alike(head: str, follower: str, rotates: bool) -> None:
     assert (str(rotate_fragments(given)) != str(given)) is rotates
 
 
+def test_one_read_moves_alone() -> None:
+    """Statements behind the last read stay where they are."""
+    assert statements(rotate_fragments(kernel("a", "a"))) == [
+        "a.1: f32x2 = load tile[0] as col16l1 row2r1",
+        "for i in [0, n) i carrying (total.1: s32 = n, a.2: f32x2 = a.1) -> total.2, a.3:",
+        "  used: s32 = total.1 + 1",
+        "  more: f32x2 = a.2 + a.2",
+        "  a.4: f32x2 = load tile[0] as col16l1 row2r1",
+        "  yield total.1 + i, a.4",
+        "last: f32x2 = a.3 + a.3",
+        "end: s32 = total.2",
+    ]
+
+
+def test_reads_may_end_a_kernel() -> None:
+    """Behind the loop stands nothing but its head's read."""
+    k = KernelBuilder("k", subgroups=2, width=16)
+    tile = k.shared("tile", f32, 2, 16, slots=1)
+    with k.loop("i", 0, k.scalar("n")) as loop:
+        k.load_shared("a", tile, ALL, 0)
+        loop.yields()
+    k.load_shared("a", tile, ALL, 0)
+    assert statements(rotate_fragments(k.done())) == [
+        "a.1: f32x2 = load tile[0] as col16l1 row2r1",
+        "for i in [0, n) i carrying (a.2: f32x2 = a.1) -> a.3:",
+        "  a.4: f32x2 = load tile[0] as col16l1 row2r1",
+        "  yield a.4",
+    ]
+
+
 def test_an_exit_keeps_the_loop_as_it_is() -> None:
     given = kernel("ba", "ba", leaves=True)
     assert str(rotate_fragments(given)) == str(given)

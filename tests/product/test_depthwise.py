@@ -68,6 +68,7 @@ def assert_right(code: Code) -> None:
         lambda n, row: row[-1] == OF_EACH_VENDOR[n // len(TARGETS) % 2] or row[:-1] in FIRST,
     ),
 )
+@pytest.mark.in_turn(2)
 def test_edge_cases(line: str, knobs: dict[str, str], own: tuple[int, int, int], target: str) -> None:
     """By the best config with such lanes."""
     assert_best_is_right(Conv.parse(line, **knobs), Own(*own), target)

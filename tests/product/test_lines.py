@@ -41,9 +41,20 @@ def convolution(random: Random) -> Conv:
 
 @pytest.mark.parametrize("target", GRIDS)
 def test_convolutions_are_right(target: str) -> None:
+    assert_right(target, 4)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", GRIDS)
+def test_more_convolutions_are_right(target: str) -> None:
+    assert_right(target, 16)
+
+
+def assert_right(target: str, count: int) -> None:
+    """Run so many convolutions, of which at least half fit."""
     random, ran = Random(f"lines {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(8):
+    for n in range(count):
         problem = convolution(random)
         forward, k = problem.direction.is_forward, 32
         packed = random.choice(("", " packed=src", " packed=src+wei") if forward else ("", " packed=src"))
@@ -54,7 +65,7 @@ def test_convolutions_are_right(target: str) -> None:
             f"tile={random.choice((32, 64))}x32x{k} waves={waves} mma={unit} taps=lines {WAYS[n % len(WAYS)]}{packed}"
         )
         ran += right(problem, target, line) is not None
-    assert ran >= 3
+    assert ran >= count // 2
 
 
 @pytest.mark.parametrize(("ic", "k", "padded"), [(3, 3, (4, 4)), (1, 5, (8, 2)), (5, 3, (4, 8)), (3, 7, (8, 4))])

@@ -15,7 +15,7 @@ from convgen.ir.layout.walks import FreeForm
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
-from convgen.run import reference, verify
+from convgen.run import execution, reference, verify
 
 MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
 ORDERS = (
@@ -39,7 +39,7 @@ def test_every_tile_is_written_once(order: str) -> None:
     """By the bytes that are stored: the tiles come out even, so nothing is masked."""
     problem = Matmul.parse("160x32:32x96", dt="f16")
     code = cg.compile(cg.build(problem, config=f"tile=32x32x32 waves=1x1 mma=16x16x16 map={order}"))
-    _, report = verify.execute(code.record, code.object, reference.fill(problem))
+    _, report = execution.execute(code.record, code.object, reference.fill(problem))
     assert report.counters["global_write_bytes"] == 160 * 96 * 2
 
 

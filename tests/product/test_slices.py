@@ -16,7 +16,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import execution, reference, verify
 from convgen.run.code import Code
 
 Inputs = dict[str, npt.NDArray[np.generic]]
@@ -60,7 +60,7 @@ def results(code: Code, inputs: Inputs, output: str) -> list[bytes]:
     """The bytes of an output, for each order."""
     found = []
     for groups in orders(code):
-        memory, report = verify.execute(code.record, code.object, inputs, groups)
+        memory, report = execution.execute(code.record, code.object, inputs, groups)
         assert not report.findings, str(report.findings[0])
         found.append(memory[output].whole().tobytes())
     return found

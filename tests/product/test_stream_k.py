@@ -10,7 +10,7 @@ import pytest
 import convgen as cg
 from convgen.ir.error import UserError
 from convgen.problem.matmul import Matmul, parse_problem
-from convgen.run import reference, verify
+from convgen.run import execution, reference, verify
 
 pytestmark = pytest.mark.in_turn(4)
 
@@ -92,7 +92,7 @@ def test_the_same_bits_in_any_order(module: str, batch: str, target: str, monkey
     inputs = {t.name: random.standard_normal(t.dims).astype(reference.numpy_type(t.dtype)) for t in problem.inputs}
     found = set()
     for groups in (range(5), range(4, -1, -1), [2, 0, 4, 1, 3]):
-        memory, report = verify.execute(code.record, code.object, inputs, [list(groups)])
+        memory, report = execution.execute(code.record, code.object, inputs, [list(groups)])
         assert not report.findings, str(report.findings[0])
         found.add(memory["dst"].whole().tobytes())
     assert len(found) == 1

@@ -1,4 +1,8 @@
-"""What asks for the rule behind each kind of finding; wait states have a source a row (`hazards`)."""
+"""The document behind each kind of finding; wait states have a source a row (`hazards`).
+
+A finding that fails nothing (`required=False`) names two: the one that asks for the rule, and, behind "all the same it
+works", the one that permits to break it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ _WAITS = Source("CDNA3 ISA 4.4, Data Dependency Resolution")
 _MEMORY_MODEL = Source("AMDGPUUsage, Memory Model gfx942; CDNA3 ISA 4.4")
 _BUFFER = Source("CDNA3 ISA 9.1.5, Buffer Addressing: two readings of it differ here")
 #: Of atomic operations, LDS DMA and transposing reads, in any mode.
-ALIGNED = Source("CDNA3 ISA 11.1 and 9.1.6, alignment")
+ALIGNED = Source("CDNA3 ISA 3.11, Memory Violations: alignment errors of LDS and memory")
 #: Of accesses of a workgroup to device memory, by vector instructions: a wave's own, and others' behind a barrier.
 OWN_ORDER = Source(
-    "CDNA3 ISA 4.4, a wait for stores; LLVM asks for none within a workgroup, whose waves share a queue "
-    "(AMDGPUUsage, Memory Model: code sequences without tgsplit)",
+    "CDNA3 ISA 4.4, Data Dependency Resolution; all the same it works: VM_CNT says that reads and writes return in the "
+    "order of issue, and AMDGPUUsage, Memory Model gfx942, asks for vmcnt(0) within a workgroup in tgsplit mode only",
     required=False,
 )
 _STATE = Source("AMDGPUUsage, Initial Kernel Execution State: everything else starts undefined")
@@ -26,23 +30,26 @@ SOURCES: Mapping[str, Source] = {
     "encoding": Source("CDNA3 ISA 7.1, Matrix Arithmetic: modifiers by shape"),
     "global-race": _MEMORY_MODEL,
     "global-visibility": _MEMORY_MODEL,
-    "lds-bounds": Source("CDNA3 ISA 11.1: an access beyond LDS_SIZE reads 0 and writes nothing"),
+    "lds-bounds": Source("CDNA3 ISA 3.6.1, Out-of-Range Behavior: reads of LDS return 0, writes are discarded"),
     "lds-race": Source("AMDGPUUsage, Memory Model, Local: s_barrier alone orders waves; CDNA3 ISA 4.3"),
-    "lds-size": Source("CDNA3 ISA 11.1: the size of LDS"),
+    "lds-size": Source("CDNA3 ISA 3.6.5, LDS Allocation and Clamping"),
     "matrix-overlap": Source(
-        "LLVM VOP3PInstructions.td, earlyclobber, which its comment calls stricter", required=False
+        "LLVM VOP3PInstructions.td, VOPProfileMAI: earlyclobber; all the same it works, for its comment says that the "
+        "hardware asks it of src2 alone",
+        required=False,
     ),
     "misaligned": Source(
-        "CDNA3 ISA 11.1 and 9.1.6, alignment; all the same it works where SH_MEM_CONFIG.ALIGNMENT_MODE is UNALIGNED, "
-        "as Linux's kfd_device_queue_manager_v9.c sets it and LLVM takes it to be for amdhsa",
+        "CDNA3 ISA 3.11, Memory Violations, and 9.1.7, Alignment; all the same it works where "
+        "SH_MEM_CONFIG.ALIGNMENT_MODE is UNALIGNED, as Linux's kfd_device_queue_manager_v9.c sets it and LLVM takes it "
+        "to be for amdhsa",
         required=False,
     ),
     "no-progress": Source("the launch: what is waited for never comes"),
     "out-of-bounds": Source("the launch: no buffer of it is there"),
     "poison": _STATE,
     "read-only": Source("the launch: the buffer is read-only"),
-    "register-alignment": Source("CDNA3 ISA 3.6: tuples start at even registers; scalar ones 5.2"),
-    "register-range": Source("CDNA3 ISA 3.6 and 5.2: the registers that the kernel descriptor allocates"),
+    "register-alignment": Source("CDNA3 ISA 3.6.4, VGPR Alignment; 3.6.3, SGPR Alignment"),
+    "register-range": Source("CDNA3 ISA 3.6.1, Out-of-Range Behavior: registers that the kernel descriptor allocates"),
     "runaway": Source("the simulator's limit of instructions"),
     "scratch-bounds": Source("AMDGPUUsage, Private Segment: the bytes that the kernel descriptor gives a lane"),
     "trap": Source("the kernel: s_trap ends it"),

@@ -21,7 +21,7 @@ def store_checked(
 ) -> None:
     """Write values [words, waves, lanes] and report plain stores that change what another wave has stored.
 
-    A wave's own stores to one address keep their order (CDNA3 ISA 4.4: memory writes return in the order of issue).
+    A wave's own stores to one address keep their order (CDNA3 ISA 4.4, VM_CNT: they return in the order of issue).
     Equal values are no race: nobody can see which came last, and compilers let several waves store one tile.
     """
     compared = g.env.strict and not atomic

@@ -2,12 +2,12 @@
 
 vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
 themselves, and scalar loads, which return in any order. Flat operations count in both, and come back out of order where
-LDS answers some lanes, so only a wait for zero is sure of them (CDNA3 ISA 10.1, Flat; LLVM's SIInsertWaitcnts forces
-zero behind them). Those of which no lane reaches LDS are done with vmcnt, in order (so LLVM waits for what it knows to
-be global or private). An operation lands at the
-latest moment the waits allow. More may be outstanding than a counter's field names: nothing documents that a full
-counter holds back the next operation until the oldest is done, so that orders nothing here. A field at its largest
-value is a wait like any other (CDNA3 ISA, S_WAITCNT: "at or below the specified levels"), on which LLVM relies.
+LDS answers some lanes, so only a wait for zero is sure of them (CDNA3 ISA 10.2.1, Ordering, and 10.2.2; LLVM's
+SIInsertWaitcnts forces zero behind them). Those of which no lane reaches LDS are done with vmcnt, in order (so LLVM
+waits for what it knows to be global or private). An operation lands at the latest moment the waits allow. More may be
+outstanding than a counter's field names: nothing documents that a full counter holds back the next operation until the
+oldest is done, so that orders nothing here. A field at its largest value is a wait like any other (CDNA3 ISA 4.4:
+"at, or below, specified values"), on which LLVM relies.
 """
 
 from __future__ import annotations

@@ -68,24 +68,7 @@ class CodeObject:
     @classmethod
     def load(cls, data: bytes) -> CodeObject:
         """Parse a zebin."""
-        if data[:4] != b"\x7fELF":
-            raise SimulatorError("not a code object: not an ELF file")
-        with reading("the code object"):
-            elf = elf_files.opened(data)
-            machine = elf.header["e_machine"]
-            if machine not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
-                raise SimulatorError(f"not an Intel code object: machine {machine}, {MACHINE} wanted")
-            sections = {
-                section.name: section.data() for section in elf.iter_sections() if section["sh_type"] != "SHT_NOBITS"
-            }
-            platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
-        if ".ze_info" not in sections:
-            raise SimulatorError("the code object has no .ze_info")
-        info = _parsed(sections[".ze_info"].rstrip(b"\0"))
-        try:
-            return cls(platform, _kernels(info, sections))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            raise SimulatorError(f".ze_info is not as the zebin specification wants it: {shown(error, 200)}") from None
+        return _load(data)
 
     def kernel(self, name: str) -> KernelInfo:
         """The kernel of a name."""
@@ -97,6 +80,28 @@ class CodeObject:
         """A kernel's instructions."""
         with reading(f"the code of kernel {name!r}"):
             return disassemble(self.kernel(name).code, self.platform)
+
+
+@lru_cache(maxsize=8)
+def _load(data: bytes) -> CodeObject:
+    if data[:4] != b"\x7fELF":
+        raise SimulatorError("not a code object: not an ELF file")
+    with reading("the code object"):
+        elf = elf_files.opened(data)
+        machine = elf.header["e_machine"]
+        if machine not in (MACHINE, "EM_INTEL205", "EM_INTELGT"):
+            raise SimulatorError(f"not an Intel code object: machine {machine}, {MACHINE} wanted")
+        sections = {
+            section.name: section.data() for section in elf.iter_sections() if section["sh_type"] != "SHT_NOBITS"
+        }
+        platform = platform_of(*_compatibility(sections.get(".note.intelgt.compat")))
+    if ".ze_info" not in sections:
+        raise SimulatorError("the code object has no .ze_info")
+    info = _parsed(sections[".ze_info"].rstrip(b"\0"))
+    try:
+        return CodeObject(platform, _kernels(info, sections))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise SimulatorError(f".ze_info is not as the zebin specification wants it: {shown(error, 200)}") from None
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +166,17 @@ def _lines(text: str) -> dict[int, str]:
 # ---------------------------------------------------------------- both forms of the JSON
 
 
+#: Where printers of the first form leave JSON: a source without braces; an error in place of a surface's type, of
+#: messages that have no surface (iga64 of Ubuntu 22.04, libigc-tools 1.0.10840).
+_REPAIRS = (
+    (re.compile(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', re.M), r"\1{\2}\3"),
+    (re.compile(r'"type":IR\.Error\("invalid surface type"\)'), '"type":"invalid"'),
+)
+
+
 def _items(listing: str) -> list[dict[str, Any]]:
-    """The instructions of a listing, in the second form."""
-    repaired = re.sub(r'^(\s*)("kind":"RD".*"defs":\[\])(,?)$', r"\1{\2}\3", listing, flags=re.M)
+    """Return the instructions of a listing, in the second form."""
+    repaired = reduce(lambda text, repair: repair[0].sub(repair[1], text), _REPAIRS, listing)
     document = json.loads(repaired, object_hook=None if '"elems"' in repaired else _renewed)
     return [item for item in document.get("elems") or document["insts"] if item["kind"] == "I"]
 

@@ -8,6 +8,8 @@ import attrs
 import numpy as np
 import pytest
 
+from convgen.backends.amdgpu.sim import sources
+
 #: Loads `in` and `out` pointers, makes descriptors s[8:11] and s[12:15] of 256 bytes, v1 = 4 * thread.
 PROLOGUE = """
   s_load_dwordx4 s[4:7], s[0:1], 0x0
@@ -501,3 +503,12 @@ def test_a_work_item_id_that_the_descriptor_does_not_ask_for(sim: Any, extract: 
         assert sim.kinds(sim.run("gfx942", source, buffers)) == kinds
     other = PROLOGUE + f"v_mov_b32_e32 v0, v1\n {extract}" + STORE_V2
     assert not sim.run("gfx942", sim.Source(other), buffers).findings
+
+
+def test_findings_that_fail_nothing_name_the_document_that_permits_them() -> None:
+    advice = [source for source in (*sources.SOURCES.values(), sources.OWN_ORDER) if not source.required]
+    assert len(advice) == 3
+    for source in advice:
+        asks, _, permits = source.text.partition("; all the same it works")
+        assert asks
+        assert permits

@@ -14,6 +14,7 @@ import pytest
 from convgen.backends.intel.sim import CodeObject, SimulatorError
 from convgen.backends.intel.sim.decode import EACH_ROW, Operand, Payload, Region, disassemble
 from convgen.backends.intel.sim.platforms import XEHPC
+from convgen.backends.toolchain import IGA64
 from convgen.commands import cli
 
 NEWER = Path(__file__).parents[1] / "newer_iga64.py"
@@ -34,6 +35,8 @@ def newer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def decoded(data: bytes) -> list[dict[str, Any]]:
+    """The instructions of all kernels, decoded anew: the listing of equal bytes is kept."""
+    disassemble.cache_clear()
     code = CodeObject.load(data)
     return [attrs.asdict(instruction) for name in code.kernels for instruction in code.instructions(name)]
 
@@ -45,6 +48,18 @@ def test_both_forms_decode_alike(sim: Any, name: str, request: pytest.FixtureReq
     request.getfixturevalue("newer")
     assert decoded(data) == old
     assert len(old) > 50
+
+
+def test_messages_without_a_surface_decode_from_the_listing_of_an_older_iga64(
+    sim: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """libigc-tools 1.0.10840 (Ubuntu 22.04) prints an error, unquoted, where later ones print "invalid"."""
+    data = (sim.compiled / "matrix8_dg2.bin").read_bytes()
+    wanted = decoded(data)
+    renamed = """-e 's/"type":"invalid"/"type":IR.Error("invalid surface type")/'"""
+    tool = program(tmp_path / "iga64-old", f'#!/bin/sh\n"{IGA64.find()}" "$@" | sed {renamed}\n')
+    monkeypatch.setenv("CONVGEN_IGA64", tool)
+    assert decoded(data) == wanted
 
 
 #: As FormatterJSON2.cpp writes it: zeros, falsehoods and empty fields are not there.

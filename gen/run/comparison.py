@@ -1,0 +1,127 @@
+"""Compares outputs in memory with the reference: bit for bit, or, where several values are right, with their range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.simulation import Pages
+from convgen.ir import types
+from convgen.ir.record import frozen
+from convgen.problem.matmul import Problem
+from convgen.run import reference
+from convgen.run import reference_request as request
+from convgen.run.code import OutputRegion
+from convgen.run.execution import SENTINEL, Memory, layout_bytes
+from convgen.run.ranges import Range
+from convgen.run.record import LaunchRecord, StoredTensor
+from convgen.run.reference import Array, Tensor
+from convgen.run.reference_request import Asked
+
+_SHOWN = 8  #: mismatches that a comparison holds
+_ROWS = 4096  #: rows compared at a time
+
+
+@frozen
+class Mismatch:
+    """One wrong element of an output, at its logical index: n, oc, [d,] h, w of dst, or m, n."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    unwritten: bool  #: whether the sentinel still stands there
+
+    def __str__(self) -> str:
+        got = "nothing written" if self.unwritten else f"got {self.got:g}"
+        return f"{self.output}[{', '.join(map(str, self.index))}]: expected {self.expected:g}, {got}"
+
+
+@frozen
+class Comparison:
+    """Elements that were compared, how many of them are wrong, and the first of these."""
+
+    checked: int = 0
+    mismatches: int = 0
+    first: tuple[Mismatch, ...] = ()
+
+
+def everything(problem: Problem) -> Iterator[OutputRegion]:
+    """Yield regions that together hold every element of every output."""
+    for spec in request.outputs(problem):
+        rows, columns = reference.output_shape(problem, spec.name)
+        for start in range(0, rows, _ROWS):
+            yield OutputRegion(spec.name, np.arange(start, min(start + _ROWS, rows)), np.arange(columns))
+
+
+def compare(
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    record: LaunchRecord,
+    memory: Memory,
+    regions: Iterable[OutputRegion],
+) -> Comparison:
+    """Compare the outputs in `regions`: as bits, or where several values are right with these."""
+    checked, mismatches, first = 0, 0, list[Mismatch]()
+    for region in regions:
+        indices = reference.output_index(problem, region.output, region.rows, region.columns)
+        tensor = record.buffers[region.output].tensor
+        got = _gathered(memory[region.output], tensor, indices)
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities may be among the inputs
+            right = reference.ranges(problem, inputs, region.output, region.rows, region.columns)
+        wrong = _differs(right.least, got) if right.is_one else ~_within(right, got)
+        checked += wrong.size
+        mismatches += int(np.count_nonzero(wrong))
+        for row, column in np.argwhere(wrong)[: _SHOWN - len(first)]:
+            index = tuple(int(np.broadcast_to(i, wrong.shape)[row, column]) for i in indices)
+            first.append(_mismatch(region.output, index, right.least[row, column], got[row, column]))
+    return Comparison(checked, mismatches, tuple(first))
+
+
+def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) -> Mismatch:
+    unwritten = there.tobytes() == bytes([SENTINEL]) * there.itemsize
+    return Mismatch(output, index, float(expected), float(there), unwritten)
+
+
+def with_padding(result: Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[Asked]) -> Comparison:
+    """Add to a comparison the elements by which blocked layouts are longer than the outputs; they must be zero."""
+    mismatches, first = result.mismatches, result.first
+    for spec in outputs:
+        tensor = record.buffers[spec.name].tensor
+        if reference.storage(tensor).padded_dims == tensor.dims:
+            continue
+        stored = memory[spec.name].whole(layout_bytes(tensor))
+        whole = reference.unpack(tensor, tensor.dtype, stored, padding=True)
+        whole[tuple(map(slice, tensor.dims))] = 0
+        wrong = np.argwhere(_bits(whole))
+        mismatches += len(wrong)
+        for index in wrong[: _SHOWN - len(first)]:
+            first = (*first, _mismatch(spec.name, tuple(map(int, index)), 0.0, whole[tuple(index)]))
+    return Comparison(result.checked, mismatches, first)
+
+
+def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
+    """Return where bits differ; any NaN equals any other, for no document says which one an operation returns."""
+    found: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
+    return found
+
+
+def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where values are in a range, or are NaN where that is right."""
+    with np.errstate(invalid="ignore"):  # a NaN of few bits is compared
+        found: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
+    return found
+
+
+def _gathered(memory: Pages, tensor: StoredTensor, index: Sequence[reference.Indices]) -> Array:
+    """Return the elements of a tensor at logical indices."""
+    size = types.scalar(tensor.dtype).bytes
+    memory.touch(reference.storage(tensor).offset(index) * size, size)
+    return reference.gather(tensor, tensor.dtype, memory.data, index)
+
+
+def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

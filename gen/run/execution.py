@@ -1,0 +1,140 @@
+"""Executes the launches of a record over buffers: on the target's simulator, or on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import STRICT, Budget, LaunchRequest, Pages, Scrutiny, SimReport
+from convgen.ir import types
+from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import evolve
+from convgen.problem.matmul import Problem
+from convgen.run import footprint, reference
+from convgen.run.code import OutputRegion
+from convgen.run.fills import Fill
+from convgen.run.record import Buffer, LaunchRecord, StoredTensor
+from convgen.run.reference import Array, Tensor
+
+Memory = dict[str, Pages]
+Progress = Callable[[int, int], None]
+Taking = Callable[[int], None]  #: is told how many bytes of memory a run will take, before it begins
+
+
+class Executor(Protocol):
+    """Executes launches in place of a simulator: a device. As text, the name that people give it."""
+
+    def execute(
+        self, content: bytes, requests: Sequence[LaunchRequest], buffers: Mapping[str, Any], target: str = ""
+    ) -> SimReport:
+        """Run launches of a code object for `target`; buffers (bytes, or `Pages`) change in place."""
+
+
+SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
+FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
+
+MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
+
+_BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
+
+IDLE = SimReport((), {}, {}, 0.0)  #: of a record without launches
+
+
+def execute(
+    record: LaunchRecord,
+    code_object: bytes | None,
+    inputs: Mapping[str, Tensor],
+    groups: Sequence[Sequence[int]] | None = None,
+    progress: Progress | None = None,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> tuple[Memory, SimReport]:
+    """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
+
+    `groups` holds the linear workgroup ids of each launch (all if None); the device `on`, if given, runs all. Returns
+    the memory of every buffer after the last launch, of which those pages are there that were touched. Raises UserError
+    where they do not fit in memory.
+    """
+    _check_size(record, sampled=groups is not None and on is None)
+    memory = allocate(record, inputs)
+    if not record.launches:
+        return memory, IDLE
+    target = targets.get(record.target)
+    if code_object is None:
+        raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
+    if on is not None:
+        return memory, on.execute(code_object, record.requests(), memory, record.target)
+    known = evolve(scrutiny, allow=(*scrutiny.allow, *target.open_defects))
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=known)
+
+
+def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:
+    """The memory of every buffer before the first launch: `inputs` where they are given, else sentinels."""
+    budget = Budget(footprint.available())
+    return {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
+
+
+def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
+    """Refuse what would take more memory, or more time than anybody has, before anything is done."""
+    for launch in record.launches:
+        if not sampled and math.prod(launch.grid) > MOST_GROUPS:
+            given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
+            raise UserError(f"given {given}, wanted at most {MOST_GROUPS}, or --run-groups for a sample of them")
+    needed, there = predicted(record), footprint.available()
+    if not sampled and needed > there:
+        given, wanted = footprint.text(needed), footprint.text(there)
+        raise UserError(f"given a run that takes {given} of memory, wanted at most {wanted}, or --run-groups")
+
+
+def predicted(record: LaunchRecord) -> int:
+    """Bytes that a run of all workgroups takes: buffers, and beside them stamps of stores or the arrays they hold."""
+    return sum(b.tensor.bytes * (1 + (_BESIDE if b.is_written else 1)) for b in record.buffers.values())
+
+
+def predicted_sample(problem: Problem, regions: Sequence[OutputRegion]) -> int:
+    """Return about how many bytes a run takes of the workgroups that compute `regions`: outputs, and their rows and
+    columns of inputs.
+    """
+    depth = reference.depth(problem)
+    widest = max(types.scalar(spec.dtype).bytes for spec in problem.tensors)
+    elements = sum((r.rows.size + r.columns.size) * depth + r.rows.size * r.columns.size for r in regions)
+    return elements * widest * (1 + _BESIDE)
+
+
+def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
+    """The bytes of a buffer: a logical array in its layout, or zeros where it wants them, or the sentinel."""
+    size = 0
+    if logical is not None:
+        wanted, elem = reference.numpy_type(buffer.tensor.dtype), types.scalar(buffer.tensor.dtype)
+        if logical.shape != buffer.tensor.dims or logical.dtype != wanted:
+            given = f"{logical.dtype}{list(logical.shape)}"
+            raise UserError(f"given {buffer.name} of {given}, wanted {wanted}{list(buffer.tensor.dims)}")
+        size = elem.size(reference.storage(buffer.tensor).elements)
+    if logical is not None and not isinstance(logical, Fill):
+        memory = np.full(buffer.tensor.bytes, SENTINEL, np.uint8)
+        memory[:size] = reference.pack(buffer.tensor, logical, FOREIGN)
+        return Pages.of(memory)
+
+    def make(places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        memory = np.full(places.shape, 0 if buffer.zero else SENTINEL, np.uint8)
+        if logical is not None:
+            drawn = reference.packed_bytes(buffer.tensor, logical, places, FOREIGN)
+            np.copyto(memory, drawn, where=places < size)
+        return memory
+
+    return Pages(buffer.tensor.bytes, make, budget, _BESIDE if buffer.is_written else 0)
+
+
+def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
+    """The logical tensor in a buffer."""
+    return reference.unpack(tensor, tensor.dtype, memory.whole(layout_bytes(tensor)))
+
+
+def layout_bytes(tensor: StoredTensor) -> int:
+    """Return the bytes of a tensor in its layout."""
+    return types.scalar(tensor.dtype).size(reference.storage(tensor).elements)

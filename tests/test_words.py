@@ -1,0 +1,58 @@
+"""How docstrings begin: with what a function returns or does, not with a clause that stands for it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("ir", "passes", "gen", "backends", "bench", "examples")
+
+#: "What is left of a limit", "The same as a table", "Of a workgroup": the noun is missing, or stands elsewhere.
+_WITHOUT_NOUN = re.compile(r'^ *"""(?P<line>(What|Whatever|Whoever|Of|The same|Same|Those)\b.*?)("""|$)', re.M)
+
+#: Folder -> docstrings that begin so still. A folder that is not here has none; numbers only fall.
+MOST = {
+    "backends": 11,
+    "backends/amdgpu": 106,
+    "backends/intel": 74,
+    "backends/machine": 17,
+    "backends/sim": 15,
+    "bench": 32,
+    "bench/lib": 7,
+    "gen": 2,
+    "gen/commands": 39,
+    "gen/device": 14,
+    "gen/explain": 20,
+    "gen/kernels": 38,
+    "gen/plan": 89,
+    "gen/profile": 17,
+    "gen/tile": 18,
+    "gen/tune": 5,
+    "ir": 49,
+    "ir/layout": 30,
+    "ir/simplify": 23,
+    "passes": 45,
+    "passes/messages": 19,
+}
+
+
+def without_noun(source: str) -> list[str]:
+    """Return the first lines of docstrings that begin without a noun or a verb."""
+    return [match["line"] for match in _WITHOUT_NOUN.finditer(source)]
+
+
+def test_such_beginnings_are_noticed() -> None:
+    source = '"""Of a wave."""\ndef f():\n    """The same, sorted."""\ndef g():\n    """Offset of a row."""\n'
+    assert without_noun(source) == ["Of a wave.", "The same, sorted."]
+
+
+def test_docstrings_begin_with_what_a_function_returns_or_does() -> None:
+    lines = Counter[str]()
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            parts = path.relative_to(ROOT).parts
+            lines["/".join(parts[:2]) if len(parts) > 2 else room] += len(without_noun(path.read_text()))
+    more = {folder: count for folder, count in lines.items() if count > MOST.get(folder, 0)}
+    assert not more, f"docstrings that begin with What, Of, The same or Those: {more}"
