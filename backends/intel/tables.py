@@ -41,6 +41,7 @@ class Workaround(Enum):
     """Defects that instructions go round, by Intel's numbers; their text is in `workarounds.py`."""
 
     SOURCE_1_KEPT = "Wa_16012061344, Wa_16012292205, Wa_22012856258"
+    SOURCE_1_KEPT_BEHIND_ARITHMETIC = "Wa_18023229625"
     END_WITH_LARGE_FILE = "Wa_14016880151"
     END_BEHIND_ATOMICS = "Wa_22013689345"
     BEHIND_THE_END = "Wa_16013338947"
@@ -72,7 +73,6 @@ class Generation:
     #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
     pairs: bool
     workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
-    open_defects: frozenset[str]  #: findings of the simulator whose workaround is not emitted (docs/workarounds.md)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -95,7 +95,6 @@ _XEHPC = Generation(
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
     workarounds=frozenset((Workaround.BEHIND_THE_END,)),
-    open_defects=frozenset[str](),
     tokens={128: 16, 256: 32},
 )
 GENERATIONS: dict[str, Generation] = {
@@ -118,7 +117,6 @@ GENERATIONS: dict[str, Generation] = {
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
         workarounds=frozenset(Workaround),
-        open_defects=frozenset({"dpas-suppression"}),
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,

@@ -252,8 +252,7 @@ def execute(
         raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
     if on is not None:
         return memory, on.execute(code_object, record.requests(), memory, record.target)
-    known = evolve(scrutiny, allow=(*scrutiny.allow, *target.open_defects))
-    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=known)
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=scrutiny)
 
 
 def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:

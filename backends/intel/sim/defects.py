@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from convgen.backends.intel.sim.decode import Instruction, Operand
+from convgen.backends.intel.sim.decode import Instruction, Operand, follows
 from convgen.backends.intel.sim.registers import Layout
 from convgen.ir.record import frozen
 
@@ -150,40 +150,82 @@ def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
                 fresh.update(_written(instruction, layout))
 
 
-def _copies_itself(instruction: Instruction) -> bool:
-    """Whether an instruction is the mov of `_not_rewritten`, which changes nothing."""
-    dst = instruction.dst
-    if instruction.op != "mov" or dst is None or len(instruction.sources) != 1:
-        return False
-    source = instruction.sources[0]
-    return (dst.kind, dst.file, dst.reg, dst.sub, dst.type) == (
-        source.kind, source.file, source.reg, source.sub, source.type
-    )  # fmt: skip
-
-
 def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an ALU instruction somewhere
-    writes may not read the src1 of the dpas before it: not the second of a chain, nor the first of a block where
-    another block ends with it. IGC puts a dummy dpas with another src1 before the chain.
+    """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an instruction other than a
+    send somewhere writes may not read the src1 of the dpas before it: not as the second of a chain, nor at the head of
+    one behind a dpas that is no chain, but for one whose result it or somebody in between waits for. IGC puts a dummy
+    dpas with another src1 before the chain.
+
+    IGC does so without a look at other blocks where the chain is a block's first; here the blocks that may run before
+    are what is before it. It also counts a src1 that its own block does not write as written by arithmetic.
     """
-    alu: set[int] = set()
+    written = _by_arithmetic(code, layout)
+    blocks = list(_blocks(code))
+    chains = [list(_chains(code, [index for index in block if _is_dpas(code[index])])) for block in blocks]
+    reaching = _reaching(code, blocks, [{block[-1][-1]} if block else None for block in chains])
+    alone = {chain[0] for block in chains for chain in block if len(chain) == 1}
+    for block, ahead in zip(chains, reaching):
+        for chain in block:
+            first, factor = code[chain[0]], _factor(code[chain[0]])
+            if _is_whole(first) and written & set(range(factor, factor + _WHOLE)):
+                if len(chain) > 1 and _factor(code[chain[1]]) == factor:
+                    yield chain[0], f"the first two of a chain of dpas read r{factor} as src1"
+                elif any(_factor(code[i]) == factor and not _awaited(code, i, chain[0]) for i in ahead & alone):
+                    yield chain[0], f"a dpas reads r{factor} as src1, as the one before it does, which is no chain"
+            ahead = {chain[-1]}
+
+
+def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
+    """The registers that instructions other than sends write somewhere."""
+    found: set[int] = set()
     for instruction in code:
         if _is_dpas(instruction):
             assert instruction.dst is not None
-            alu.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
-        elif not _copies_itself(instruction):
-            alu.update(_written(instruction, layout))
-    blocks = [[index for index in block if _is_dpas(code[index])] for block in _blocks(code)]
-    last = {_factor(code[block[-1]]) for block in blocks if block}
-    for block in blocks:
-        for position, chain in enumerate(_chains(code, block)):
-            first, factor = code[chain[0]], _factor(code[chain[0]])
-            if not _is_whole(first) or not alu & set(range(factor, factor + _WHOLE)):
-                continue
-            if len(chain) > 1 and _factor(code[chain[1]]) == factor:
-                yield chain[0], f"the first two of a chain of dpas read r{factor} as src1"
-            elif position == 0 and factor in last:
-                yield chain[0], f"the first dpas of a block reads r{factor} as src1, as the last of a block does"
+            found.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
+        else:
+            found.update(_written(instruction, layout))
+    return found
+
+
+def _reaching(code: Code, blocks: Sequence[range], last: Sequence[set[int] | None]) -> list[set[int]]:
+    """The dpas that may be the last one before each block, given that of each block, None where it has none."""
+    starts = {code[block.start].address: number for number, block in enumerate(blocks)}
+    reaching: list[set[int]] = [set() for _ in blocks]
+    waiting = list(range(len(blocks)))
+    while waiting:
+        number = waiting.pop()
+        own = last[number]
+        leaving = reaching[number] if own is None else own
+        goes_on, targets = follows(code[blocks[number][-1]])
+        after = [starts[target] for target in targets if target in starts]
+        for next_ in (*after, *([number + 1] if goes_on and number + 1 < len(blocks) else [])):
+            if not leaving <= reaching[next_]:
+                reaching[next_] |= leaving
+                waiting.append(next_)
+    return reaching
+
+
+def _awaited(code: Code, index: int, following: int) -> bool:
+    """Whether a dpas that follows another in the text reads its result, or somebody ahead of it waits for that."""
+    first, second = code[index], code[following]
+    assert first.dst is not None
+    sums = second.sources[0]
+    if (
+        sums.kind == "reg"
+        and sums.reg < first.dst.reg + _repeats(first)
+        and first.dst.reg < sums.reg + _repeats(second)
+    ):
+        return True
+    token = first.token
+    return token is not None and any(_waits(each, token[0]) for each in code[index + 1 : following + 1])
+
+
+def _waits(instruction: Instruction, token: int) -> bool:
+    """Whether an instruction waits for the result behind a token."""
+    if instruction.op == "sync" and instruction.sub == "allwr":
+        masks = [o.value for o in instruction.sources if o.kind == "imm"]
+        return not masks or bool(masks[0] >> token & 1)
+    return instruction.token == (token, "dst")
 
 
 def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:

@@ -22,8 +22,7 @@ SOURCES: Mapping[str, Source] = {
     "distance": _SCOREBOARD,
     "dpas": _DPAS,
     "dpasw": _DPAS,
-    # Only a compiler asks: IGC's remedy overwrites sums that the next dpas reads, which no document allows.
-    "dpas-suppression": Source(f"{_SKUWA}: Wa_18023229625, prepareDPASFuseRSWA", required=False),
+    "dpas-suppression": Source(f"{_SKUWA}: Wa_18023229625, prepareDPASFuseRSWA"),
     "dst-src-overlap": Source("IGC, avoidInstDstSrcOverlap; Mesa, has_source_and_destination_hazard"),
     "end-of-thread": Source("PRM, End of Thread: its payload and what may still be under way"),
     "end-suppression": Source(f"{_SKUWA}: Wa_14016880151, a csel in front of the end of a thread"),

@@ -29,6 +29,16 @@ def chain(*factors: int) -> str:
     return "".join(f"{line} {{Atomic}}\n" for line in lines[:-1]) + lines[-1] + " {$3}\n(W) sync.nop null {$3.dst}\n"
 
 
+def alone(factor: int, sums: int, token: int) -> str:
+    """A dpas of whole arrays that is no chain, for which nobody waits."""
+    return f"dpas.8x8 (8|M0) r{sums}:f r{sums}:f r{factor}:hf r70.0:hf {{${token}}}\n"
+
+
+LOADED = "(W) load.ugm.d32x64t.a64 (1|M0) r80:8 [r6:1] {A@1,$5}\n(W) sync.nop null {$5.dst}\n"
+KEPT = "mov (8|M0) r80.0<1>:ud r80.0<1;1,0>:ud {A@1}\n(W) sync.nop null {A@1}\n"
+DONE = "(W) sync.allwr null\n"
+
+
 @attrs.frozen
 class Case:
     """A body that lacks a workaround, and one that has it."""
@@ -49,9 +59,23 @@ CASES = {
     "divergent branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + DIVERGENT + REWRITE + DPAS),
     "uniform branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + UNIFORM + DPAS),
     "chain of one factor": Case("dpas-suppression", chain(50, 50), chain(60, 50, 50)),
-    "factor of the last dpas": Case(
-        "dpas-suppression", chain(60, 50) + FLAG + UNIFORM + chain(50), chain(60, 50) + FLAG + UNIFORM + chain(60, 50)
+    "dpas alone behind another": Case(
+        "dpas-suppression",
+        alone(50, 40, 3) + alone(50, 60, 4) + DONE,
+        alone(50, 40, 3) + "(W) sync.nop null {$3.dst}\n" + alone(50, 60, 4) + DONE,
     ),
+    "chain behind a dpas alone": Case(
+        "dpas-suppression",
+        alone(50, 60, 4) + chain(50, 70, 50) + DONE,
+        alone(50, 60, 4) + chain(70, 50, 50) + DONE,
+    ),
+    "dpas alone in another block": Case(
+        "dpas-suppression",
+        FLAG + alone(50, 60, 4) + UNIFORM + chain(50) + DONE,
+        FLAG + chain(70, 50) + UNIFORM + chain(50) + DONE,
+    ),
+    "factor that only its mov writes": Case("dpas-suppression", LOADED + KEPT + chain(80, 80), LOADED + chain(80, 80)),
+    "leader written by none": Case("dpas-suppression", LOADED + chain(50, 50), LOADED + chain(80, 50, 50)),
 }
 
 
