@@ -16,7 +16,7 @@ As IGC does not look behind a block, the first chain of each gets one; here the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
@@ -103,16 +103,19 @@ class _Leads:
         pieces = self._pieces(block)
         if len(pieces) > 1:
             pieces = self._led(pieces, self._ahead.get(number, frozenset()))
-            *_, last = (piece.run for piece in pieces if piece.run)
-            self.lasts[number] = frozenset(last if len(last) == 1 else ())
+            self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
         for piece in pieces:
             yield from piece.gap
             yield from self._marked(piece.run)
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """What may be the last matrix instruction ahead of a block, if it is alone."""
-        return solve(self.function, frozenset(), lambda n, facts: self.assumed.get(n, facts), or_)
+        """What may be the last matrix instruction ahead of a block, if it is alone and nobody has waited for it."""
+
+        def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+            return self.assumed.get(number, self._unneeded(facts, self.function.blocks[number].instructions))
+
+        return solve(self.function, frozenset(), leaving, or_)
 
     def _led(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
         """The pieces of a block, their chains with leaders."""
@@ -156,7 +159,24 @@ class _Leads:
             return False
         if others and self._factor(others[0]) == factor:
             return True
-        return any(self._factor(i) == factor and not self._needs(first, i) for i in _alone_before(pieces, n, ahead))
+        return any(self._factor(i) == factor for i in self._unneeded(self._alone_before(pieces, n, ahead), [first]))
+
+    def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+        """What may be the last matrix instruction before the chain of a piece, if it is alone and nobody has waited for
+        it; `ahead` are those before the block.
+        """
+        gap = pieces[n].gap
+        for piece in reversed(pieces[:n]):
+            if piece.run:
+                ahead = frozenset(piece.run if len(piece.run) == 1 else ())
+                break
+            gap = piece.gap + gap
+        return self._unneeded(ahead, gap)
+
+    def _unneeded(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
+        """Those whose results none of the instructions reads."""
+        written = {i: _grfs(i.defs(), self.base) for i in alone}
+        return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 
     def _factor(self, i: XeInstruction) -> int:
         """The first register of source 1."""
@@ -243,7 +263,7 @@ class _Leads:
         around = [i for piece in pieces[max(0, n - 1) : n + 2] for i in piece.run]
         live = reduce(or_, (self._live[i] for i in around if i in self._live), 0)
         result = self._free(live | _grfs((r for i in around for r in (*i.uses(), *i.defs())), base))
-        taken = {self._factor(i) for i in (first, *_alone_before(pieces, n, ahead))}
+        taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
         own, rows = self._factor(first), self._at(_register(first, 2))
         starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
@@ -291,12 +311,6 @@ class _Leads:
                 changed = changed or live != entry[n]
                 entry[n] = live
         return found
-
-
-def _alone_before(pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> Collection[XeInstruction]:
-    """What may be the last matrix instruction before a piece, if it is alone; `ahead` are those before the block."""
-    before = next((piece.run for piece in reversed(pieces[:n]) if piece.run), None)
-    return ahead if before is None else before if len(before) == 1 else ()
 
 
 def _register(i: XeInstruction, source: int) -> Reg:

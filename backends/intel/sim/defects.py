@@ -153,26 +153,64 @@ def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
 def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
     """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an instruction other than a
     send somewhere writes may not read the src1 of the dpas before it: not as the second of a chain, nor at the head of
-    one behind a dpas that is no chain, but for one whose result it or somebody in between waits for. IGC puts a dummy
-    dpas with another src1 before the chain.
+    one behind a dpas that is no chain, but for one whose result it reads or somebody in between waits for. IGC puts a
+    dummy dpas with another src1 before the chain.
 
     IGC does so without a look at other blocks where the chain is a block's first; here the blocks that may run before
     are what is before it. It also counts a src1 that its own block does not write as written by arithmetic.
     """
     written = _by_arithmetic(code, layout)
     blocks = list(_blocks(code))
-    chains = [list(_chains(code, [index for index in block if _is_dpas(code[index])])) for block in blocks]
-    reaching = _reaching(code, blocks, [{block[-1][-1]} if block else None for block in chains])
-    alone = {chain[0] for block in chains for chain in block if len(chain) == 1}
-    for block, ahead in zip(chains, reaching):
-        for chain in block:
-            first, factor = code[chain[0]], _factor(code[chain[0]])
-            if _is_whole(first) and written & set(range(factor, factor + _WHOLE)):
-                if len(chain) > 1 and _factor(code[chain[1]]) == factor:
-                    yield chain[0], f"the first two of a chain of dpas read r{factor} as src1"
-                elif any(_factor(code[i]) == factor and not _awaited(code, i, chain[0]) for i in ahead & alone):
-                    yield chain[0], f"a dpas reads r{factor} as src1, as the one before it does, which is no chain"
-            ahead = {chain[-1]}
+    parts = (_chains(code, [index for index in block if _is_dpas(code[index])]) for block in blocks)
+    chains = {chain[0]: chain for part in parts for chain in part}
+
+    def walk(block: range, ahead: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
+        """Each head of a chain with the dpas that are no chain and may be the last before it; at last those behind."""
+        for index in block:
+            ahead = frozenset(i for i in ahead if not _waits(code[index], code[i].token))
+            if index in chains:
+                yield index, ahead
+                ahead = frozenset(chains[index] if len(chains[index]) == 1 else ())
+        yield -1, ahead
+
+    for block, entry in zip(blocks, _entries(code, blocks, walk)):
+        for index, ahead in walk(block, entry):
+            if index < 0 or not _is_whole(code[index]):
+                continue
+            factor = _factor(code[index])
+            if not written & set(range(factor, factor + _WHOLE)):
+                continue
+            if any(_factor(code[i]) == factor for i in chains[index][1:2]):
+                yield index, f"the first two of a chain of dpas read r{factor} as src1"
+            elif any(_factor(code[i]) == factor and not _adds_to(code[index], code[i]) for i in ahead):
+                yield index, f"a dpas reads r{factor} as src1, as the one before it does, which is no chain"
+
+
+_Walk = Callable[[range, frozenset[int]], Iterator[tuple[int, frozenset[int]]]]
+
+
+def _entries(code: Code, blocks: Sequence[range], walk: _Walk) -> Sequence[frozenset[int]]:
+    """What reaches each block along any path, given what a block makes of what reaches it (the last that it yields)."""
+    starts = {code[block.start].address: number for number, block in enumerate(blocks)}
+    entries = [frozenset[int]() for _ in blocks]
+    waiting = list(range(len(blocks)))
+    while waiting:
+        number = waiting.pop()
+        *_, (_, leaving) = walk(blocks[number], entries[number])
+        goes_on, targets = follows(code[blocks[number][-1]])
+        after = [starts[target] for target in targets if target in starts]
+        for following in (*after, *([number + 1] if goes_on and number + 1 < len(blocks) else [])):
+            if not leaving <= entries[following]:
+                entries[following] |= leaving
+                waiting.append(following)
+    return entries
+
+
+def _adds_to(instruction: Instruction, before: Instruction) -> bool:
+    """Whether a dpas reads the result of another as src0."""
+    sums, made = instruction.sources[0], before.dst
+    assert made is not None
+    return sums.kind == "reg" and sums.reg < made.reg + _repeats(before) and made.reg < sums.reg + _repeats(instruction)
 
 
 def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
@@ -187,45 +225,14 @@ def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
     return found
 
 
-def _reaching(code: Code, blocks: Sequence[range], last: Sequence[set[int] | None]) -> list[set[int]]:
-    """The dpas that may be the last one before each block, given that of each block, None where it has none."""
-    starts = {code[block.start].address: number for number, block in enumerate(blocks)}
-    reaching: list[set[int]] = [set() for _ in blocks]
-    waiting = list(range(len(blocks)))
-    while waiting:
-        number = waiting.pop()
-        own = last[number]
-        leaving = reaching[number] if own is None else own
-        goes_on, targets = follows(code[blocks[number][-1]])
-        after = [starts[target] for target in targets if target in starts]
-        for next_ in (*after, *([number + 1] if goes_on and number + 1 < len(blocks) else [])):
-            if not leaving <= reaching[next_]:
-                reaching[next_] |= leaving
-                waiting.append(next_)
-    return reaching
-
-
-def _awaited(code: Code, index: int, following: int) -> bool:
-    """Whether a dpas that follows another in the text reads its result, or somebody ahead of it waits for that."""
-    first, second = code[index], code[following]
-    assert first.dst is not None
-    sums = second.sources[0]
-    if (
-        sums.kind == "reg"
-        and sums.reg < first.dst.reg + _repeats(first)
-        and first.dst.reg < sums.reg + _repeats(second)
-    ):
-        return True
-    token = first.token
-    return token is not None and any(_waits(each, token[0]) for each in code[index + 1 : following + 1])
-
-
-def _waits(instruction: Instruction, token: int) -> bool:
+def _waits(instruction: Instruction, token: tuple[int, str] | None) -> bool:
     """Whether an instruction waits for the result behind a token."""
+    if token is None:
+        return False
     if instruction.op == "sync" and instruction.sub == "allwr":
         masks = [o.value for o in instruction.sources if o.kind == "imm"]
-        return not masks or bool(masks[0] >> token & 1)
-    return instruction.token == (token, "dst")
+        return not masks or bool(masks[0] >> token[0] & 1)
+    return instruction.token == (token[0], "dst")
 
 
 def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:

@@ -121,14 +121,15 @@ _TUPLES = {name: VirtualRegister(n, "v", 8, name) for n, name in enumerate(_NAME
 
 def _machine(words: str) -> list[Instruction]:
     """Instructions by word: a product of sums and factors (`apq`), with `0` of new sums; a move (`=p`) or a message
-    (`<p`) that writes the first register of a tuple.
+    (`<p`) that writes the first register of a tuple, maybe from one of another (`=pa`).
     """
     found: list[Instruction] = []
     for word in words.split():
         tuples = [Reg(_TUPLES[name], 0, 8) for name in word if name in _TUPLES]
         if word[0] in "=<":
             op = OPCODES["mov"] if word[0] == "=" else OPCODES["fence"]
-            found.append(XeInstruction(op, (region(tuples[0].words(0, 1), "ud"),), (Literal(0, "ud"),), lanes=8))
+            written, *read = (region(r.words(0, 1), "ud") for r in tuples)
+            found.append(XeInstruction(op, (written,), (*read, Literal(0, "ud"))[:1], lanes=8))
             continue
         sums, a, b = tuples
         start = Null("f") if "0" in word else region(sums, "f")
@@ -173,6 +174,7 @@ def led(*blocks: str, loop: bool = False) -> str:
         ("=p apq0 bpr0 ars brt", "br0 ap0 | bp ar"),  # and beginnings
         ("=p =r =t apq bpr ars brt btq atq", "br ap | bp | ar bt | at"),  # less what depends on its leader
         ("=p apq <t bpr", "ap | -* bp"),  # alone, and nobody waits for it
+        ("=p apq =ta bpr", "ap | bp"),
         ("=p apq0 bpr0 <t cqs0 dqt0", "-* ap0 bp0 | cq0 dq0"),  # nothing moves past messages
     ],
 )
@@ -182,6 +184,9 @@ def test_chains_begin_with_two_sources(words: str, wanted: str) -> None:
 
 def test_the_block_before_ends_with_another_source() -> None:
     assert led("=p apq", "bpr") == "ap / -* bp"
+    assert led("=p apq", "=t", "bpr") == "ap /  / -* bp"
+    assert led("=p apq =ta", "bpr") == led("=p apq", "=ta bpr") == "ap / bp"
+    assert led("=p apq", "=ta", "bpr") == "ap /  / bp"
     assert led("=p apq", "apr") == "ap / ap"  # waits for the sums
     assert led("=p apq bqr", "bps") == "ap | bq / bp"
     assert led("=p bps", "cqs", "dpr", loop=True) == "-* bp / cq / dp"
