@@ -7,6 +7,8 @@ Each is applied behind allocation, by registers, and ahead of the scoreboard, wh
   first matrix instruction of a block, and of the first one behind each such message (IGC, SWWA.cpp,
   `insertDummyMovForHWRSWADPAS`, and its output for DG2; oneDNN, `rsFix`).
 - They keep it too long behind arithmetic that writes it, too: chains begin with two sources 1 (`leads.py`).
+- Pipes keep sources of arithmetic too long where the next instruction reads them otherwise: of XeHPC's halves, of Xe2's
+  products (`neighbours.py`).
 - With 256 registers a thread's end may meet what the arithmetic pipes keep: a `csel` of each pipe stands ahead of the
   last message (IGC, SWWA.cpp, `insertDummyCsel`).
 - Atomic operations that give nothing back may be under way when a thread ends: a fence stands between (IGC,
@@ -23,6 +25,7 @@ from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.isa import OPCODES, Message, XeInstruction, region
 from convgen.backends.intel.leads import Places, lead_chains
+from convgen.backends.intel.neighbours import part_factors, part_halves
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.tables import Generation, Workaround
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit
@@ -85,6 +88,10 @@ def applied(function: Function, physical: Physical, generation: Generation, regi
         function, places = lead_chains(function, physical, generation.dpas_chains, registers, refreshed)
     else:
         function = refreshed(function)
+    for workaround, part in ((Workaround.HALVES_KEPT, part_halves), (Workaround.FACTORS_KEPT, part_factors)):
+        if workaround in workarounds:
+            function, added = part(function, physical)
+            places = {**places, **added}
     if Workaround.END_WITH_LARGE_FILE in workarounds and registers == LARGE_FILE:
         function = settle_pipes(function)
     return function, places

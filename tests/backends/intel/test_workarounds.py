@@ -10,19 +10,20 @@ import pytest
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.intel.chains import chains
-from convgen.backends.intel.isa import OPCODES, Literal, Null, XeInstruction, dpas, region
+from convgen.backends.intel.isa import OPCODES, Literal, Null, Region, XeInstruction, dpas, region
 from convgen.backends.intel.leads import lead_chains
+from convgen.backends.intel.neighbours import part_factors
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.defects import defects_of
 from convgen.backends.intel.sim.registers import Layout
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.machine.allocate import Allocation
-from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Lane
+from convgen.ir.expr import Lane, maximum
 from convgen.ir.record import evolve
-from convgen.ir.types import s32
+from convgen.ir.types import f16, s32, vector
 from convgen.passes import pipeline
 from convgen.problem.conv import Conv
 from tests.backends.intel import kept
@@ -190,3 +191,48 @@ def test_the_block_before_ends_with_another_source() -> None:
     assert led("=p apq", "apr") == "ap / ap"  # waits for the sums
     assert led("=p apq bqr", "bps") == "ap | bq / bp"
     assert led("=p bps", "cqs", "dpr", loop=True) == "-* bp / cq / dp"
+
+
+@pytest.mark.parametrize("target", ["xehpc", "xe2", "xehpg"])
+def test_halves_are_read_anew_where_their_bus_changes(target: str) -> None:
+    """A maximum chooses halves as they are, then compares the same registers."""
+    k = KernelBuilder("k", width=targets.get(target).facts.subgroup_size)
+    x, y = (k.surface(k.buffer(name, f16, 1024)) for name in "xy")
+    a, b = (k.global_load(name, vector(f16, 2), x, Lane() * 4 + 256 * n) for n, name in enumerate("ab"))
+    k.global_store(y, maximum(a, b), Lane() * 4)
+    to = targets.get(target)
+    emitted = to.emit(pipeline.run(k.done(), to.facts))
+    assert ("halves are read anew" in emitted.text) == (target == "xehpc")
+    if (object_ := to.assemble(to.module([emitted]))) is not None:
+        code = CodeObject.load(object_)
+        assert not defects_of(code.instructions("k"), Layout.of(code.platform, 128), code.platform.defects)
+
+
+_R = {n: VirtualRegister(n, "v", 1, f"r{n}") for n in range(40, 60)}
+_IN_PLACE = Physical(Allocation({v: n for n, v in _R.items()}, {}), 16, 1)
+
+
+def _two(name: str, to: int, factor: Operand, type: str = "d") -> XeInstruction:
+    return XeInstruction(OPCODES[name], (Region(_R[to], 0, 1, type),), (Region(_R[40], 0, 1, type), factor), lanes=16)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "parts"),
+    [
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), True),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("mul", 51, Region(_R[42], 0, 1, "uw", 0, 2)), False),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 2)), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), False),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("macl", 51, Region(_R[41], 0, 1, "d")), False),
+        (_two("add", 50, Region(_R[41], 0, 1, "d")), _two("macl", 51, Region(_R[41], 0, 1, "d")), True),
+        (_two("add", 50, Region(_R[41], 0, 1, "d")), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), False),
+        (_two("add", 50, Literal(1, "d")), _two("macl", 51, Region(_R[41], 0, 1, "d")), False),
+    ],
+)
+def test_factors_are_read_anew_behind_what_reads_them_otherwise(
+    first: XeInstruction, second: XeInstruction, parts: bool
+) -> None:
+    function = Function("f", [BasicBlock("a", [first]), BasicBlock("b", [second])])
+    code = [i for block in part_factors(function, _IN_PLACE)[0].blocks for i in block.instructions]
+    assert (len(code) == 3 and code[1].op.name == "add") == parts
+    assert code[0] is first
+    assert code[-1] is second

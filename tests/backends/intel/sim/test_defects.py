@@ -8,6 +8,11 @@ import attrs
 import numpy as np
 import pytest
 
+from convgen.backends.intel.sim.decode import disassemble
+from convgen.backends.intel.sim.defects import defects_of
+from convgen.backends.intel.sim.platforms import XE2, XEHPC
+from convgen.backends.intel.sim.registers import Layout
+
 
 def zeros(first: int, count: int) -> str:
     return "".join(f"(W) mov (8|M0) r{reg}.0<1>:f 0.0:f\n" for reg in range(first, first + count))
@@ -89,6 +94,51 @@ def test_defect(sim: Any, name: str) -> None:
         if wanted:
             assert "Wa_" in report.findings[0].message
             assert not sim.run("xehpg", START + body + END, buffers, errata=False).findings
+
+
+#: By kind and name what must not follow one another, and what may.
+PAIRS = {
+    "halves chosen and added": (
+        "half-suppression",
+        "sel (16|M0) (ge)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "add (16|M0) r61.0<1>:hf r42.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "add (16|M0) r61.0<1>:hf r41.0<1;1,0>:hf r42.0<1;1,0>:hf",
+    ),
+    "halves added and chosen": (
+        "half-suppression",
+        "add (16|M0) r61.0<1>:hf r42.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "sel (16|M0) (lt)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "sel (16|M0) (lt)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf -r41.0<1;1,0>:hf",
+    ),
+    "halves moved and converted": (
+        "half-suppression",
+        "mov (16|M0) r60.0<1>:hf r40.0<1;1,0>:hf",
+        "mov (16|M0) r61.0<1>:f r40.0<1;1,0>:hf",
+        "mov (16|M0) r61.0<1>:f r40.16<1;1,0>:hf",
+    ),
+    "products of scalars and elements": (
+        "mul-suppression",
+        "mul (16|M0) r60.0<1>:d r40.0<1;1,0>:d r42.0<0;1,0>:uw",
+        "mul (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<2;1,0>:uw",
+        "mul (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.2<0;1,0>:uw",
+    ),
+    "completion behind a sum": (
+        "mul-suppression",
+        "add (16|M0) r60.0<1>:d r40.0<1;1,0>:d r42.0<1;1,0>:d",
+        "macl (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<1;1,0>:d",
+        "macl (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<0;1,0>:d",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_neighbours_share_no_source(sim: Any, name: str) -> None:
+    """Read by XeHPC's decoder, for the assembler need not know Xe2."""
+    kind, before, after, apart = PAIRS[name]
+    for first, second, wanted in ((before, after, True), (before, apart, False), (after, after, False)):
+        code = disassemble(sim.machine_code("xehpc", f"{first}\n(W) sync.nop null\n{second}\n"), XEHPC)
+        assert [*defects_of(code, Layout.of(XEHPC, 128), frozenset({kind}))] == [2] * wanted, (first, second)
+    assert kind in (XEHPC if kind == "half-suppression" else XE2).defects
 
 
 @pytest.mark.parametrize("platform", ["xehpg", "xehpc"])
