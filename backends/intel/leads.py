@@ -200,8 +200,8 @@ class _Leads:
         if not following.run:
             return None
         leader, *others = following.run
-        *stay, last = run if others or len(run) == 1 else (*run, None)
-        moved = [] if last is None else [last]
+        staying = len(run) - (1 if others or len(run) == 1 else 0)
+        stay, moved = run[:staying], run[staying:]
         fits = alike(leader, run[0]) and self._factor(leader) != self._factor(run[0])
         if not fits or not self._passes([leader], [*run, *following.gap]):
             return None
@@ -231,9 +231,10 @@ class _Leads:
         if len(run) < 2 or len(following.run) < 2:
             return None
         (*stay, first), (*others, second) = run, following.run
-        sums = _register(second, 0) if isinstance(second.src[0], Reg) else None
-        adds = sums is not None and all(sums.same(i.dst[0]) for i in (first, second))
-        if not adds or self._factor(second) == self._factor(run[0]) or not alike(first, second):
+        sums = second.src[0]
+        if not isinstance(sums, Reg) or not all(sums.same(i.dst[0]) for i in (first, second)):
+            return None
+        if self._factor(second) == self._factor(run[0]) or not alike(first, second):
             return None
         if not self._passes([second], [*stay, *following.gap, *others]):
             return None

@@ -130,7 +130,8 @@ def _machine(words: str) -> list[Instruction]:
         if word[0] in "=<":
             op = OPCODES["mov"] if word[0] == "=" else OPCODES["fence"]
             written, *read = (region(r.words(0, 1), "ud") for r in tuples)
-            found.append(XeInstruction(op, (written,), (*read, Literal(0, "ud"))[:1], lanes=8))
+            source: Operand = read[0] if read else Literal(0, "ud")
+            found.append(XeInstruction(op, (written,), (source,), lanes=8))
             continue
         sums, a, b = tuples
         start = Null("f") if "0" in word else region(sums, "f")
