@@ -21,6 +21,7 @@ from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.ir.build import KernelBuilder
+from convgen.ir.error import DoesNotFit
 from convgen.ir.expr import Lane, maximum
 from convgen.ir.record import evolve
 from convgen.ir.types import f16, s32, vector
@@ -140,7 +141,7 @@ def _machine(words: str) -> list[Instruction]:
     return found
 
 
-def led(*blocks: str, loop: bool = False) -> str:
+def led(*blocks: str, loop: bool = False, registers: int = 256) -> str:
     """The chains of blocks that follow one another, as `lead_chains` leaves them: letters of sums and source 1.
 
     `0` stands for new sums, `-*` for an instruction of no use. The last block may jump to the first.
@@ -150,7 +151,7 @@ def led(*blocks: str, loop: bool = False) -> str:
         code[-1].instructions.append(XeInstruction(OPCODES["jmpi"], target="b0"))
     allocation = Allocation({v: 8 * v.number for v in _TUPLES.values()}, {})
     physical, shared = Physical(allocation, 8, 1), GENERATIONS["xehpg"].dpas_chains
-    function, places = lead_chains(Function("f", code), physical, shared, 256, lambda function: function)
+    function, places = lead_chains(Function("f", code), physical, shared, registers, lambda function: function)
     now = Physical(evolve(allocation, base={**allocation.base, **places}), 8, 1)
 
     def shown(i: Instruction) -> str:
@@ -182,6 +183,15 @@ def led(*blocks: str, loop: bool = False) -> str:
 )
 def test_chains_begin_with_two_sources(words: str, wanted: str) -> None:
     assert led(words) == wanted
+
+
+def test_a_leader_of_no_use_needs_registers_for_its_result() -> None:
+    """Sums and factors take r0 to r127."""
+    words = "=p apq bpr cps dpt epu fpv gpw hpw"
+    assert led(words, registers=136) == "-* ap bp cp dp ep fp gp hp"
+    with pytest.raises(DoesNotFit, match="needs 8 registers") as error:
+        led(words, registers=128)
+    assert error.value.short_of == "v"
 
 
 def test_the_block_before_ends_with_another_source() -> None:
