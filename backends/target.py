@@ -34,7 +34,6 @@ class Target(Protocol):
     object_suffix: str
     simulator: str  #: module whose `simulate` executes the objects
     assembler: str  #: home of the assembler that `assemble` wants, for notes to people
-    open_defects: Collection[str] = ()  #: kinds of findings on hardware defects that its code does not go round yet
 
     stages: Sequence[Stage]  #: stages of `emit`, in order
     banks: Mapping[str, Bank]  #: register files that it allocates

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from convgen.backends import target as targets
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.backends.target import Target
 from convgen.ir import floats as fl
@@ -212,14 +211,9 @@ def differing(found: Any, wanted: Any, elem: Type) -> Any:
     return differ
 
 
-#: Kinds of findings on hardware defects that code of some target does not go round yet (docs/workarounds.md).
-KNOWN = frozenset(kind for name in targets.names() for kind in targets.get(name).open_defects)
-
-
 def clean(report: SimReport) -> None:
-    """No finding, but of defects that code for the target does not go round yet."""
-    findings = [finding for finding in report.findings if finding.kind not in KNOWN]
-    assert not findings, findings[0]
+    """No finding."""
+    assert not report.findings, report.findings[0]
 
 
 def error(found: Any, exact: Any, elem: Type, of: fl.Accuracy) -> Any:

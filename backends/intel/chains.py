@@ -1,14 +1,15 @@
 """Chains of matrix instructions, which the engine executes back to back: all but the last are {Atomic}.
 
 Members of a chain read one of their factors from the same registers, which are read once; none depends on another. The
-first waits for all of them, and the last one's token says that all are done (IGA, RegDeps: `DpasMacroBuilder`).
+first waits for all of them, and the last one's token says that all are done (IGA, RegDeps: `DpasMacroBuilder`). The
+leader of a chain may read another factor than those behind it (`XeInstruction.leads`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from convgen.backends.intel.isa import Region, XeInstruction
+from convgen.backends.intel.isa import Null, Region, XeInstruction
 from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.machine.instruction import Instruction, Reg, Unit
 
@@ -26,7 +27,7 @@ def chains(
     for i in instructions:
         assert isinstance(i, XeInstruction)
         is_matrix = i.op.unit is Unit.MATRIX
-        if not (is_matrix and found[-1].takes(i)):
+        if not is_matrix or i.leads or not found[-1].takes(i):
             found.append(_Chain(physical, shared))
         if is_matrix:
             found[-1].add(i)
@@ -45,21 +46,27 @@ class _Chain:
 
     def takes(self, i: XeInstruction) -> bool:
         """Whether an instruction may be the next member."""
-        if not self.members or len(self.members) == _MOST or not self._same(i):
+        if not self.members or len(self._led) == _MOST or not self._same(i) or not alike(i, self.members[-1]):
             return False
-        last, written = self.members[-1], self.physical.written(i)
-        alike = i.op is last.op and _types(i) == _types(last)
-        return alike and not (self.written | self.read) & written and not self.written & self.physical.read(i)
+        written = self.physical.written(i)
+        return not (self.written | self.read) & written and not self.written & self.physical.read(i)
 
     def add(self, i: XeInstruction) -> None:
         """An instruction more."""
-        self.same = self._same(i) if self.members else self.same
+        self.same = self._same(i)
         self.members.append(i)
         self.read |= self.physical.read(i)
         self.written |= self.physical.written(i)
 
+    @property
+    def _led(self) -> Sequence[XeInstruction]:
+        """The members behind a leader, or all."""
+        return self.members[1:] if self.members[0].leads else self.members
+
     def _same(self, i: XeInstruction) -> frozenset[int]:
-        """The sources that it has in common with the members."""
+        """The sources that it has in common with the members, of which a leader does not count."""
+        if not self.members or not self._led:
+            return self.same
         return frozenset(n for n in self.same if _register(i, n).same(self.members[-1].src[n]))
 
 
@@ -69,5 +76,10 @@ def _register(i: XeInstruction, source: int) -> Reg:
     return operand
 
 
+def alike(i: XeInstruction, other: XeInstruction) -> bool:
+    """Whether two matrix instructions are the same operation on the same types."""
+    return i.op is other.op and _types(i) == _types(other)
+
+
 def _types(i: XeInstruction) -> list[str]:
-    return [operand.type for operand in (*i.dst, *i.src) if isinstance(operand, Region)]
+    return [operand.type for operand in (*i.dst, *i.src) if isinstance(operand, (Region, Null))]

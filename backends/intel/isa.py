@@ -129,6 +129,7 @@ class XeInstruction(Instruction):
     partial: bool = False  #: keeps part of the destination's words
     discards: bool = False  #: nobody reads what it does not write, the predicate's other lanes
     apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
+    leads: bool = False  #: begins a chain of matrix instructions whose source 1 may be another
     annotations: tuple[str, ...] = ()  #: scoreboard: distances and tokens to wait for, and the token set
 
     def head(self, place: Place) -> str:
@@ -169,7 +170,7 @@ class XeInstruction(Instruction):
         return XeInstruction(
             self.op, self.dst, self.src, self.modifiers, self.access, self.target, self.comment, self.line,
             self.lanes, self.predicate, self.condition, self.flag, self.partial, self.discards, self.apart,
-            annotations,
+            self.leads, annotations,
         )  # fmt: skip
 
     @property

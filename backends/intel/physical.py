@@ -93,15 +93,16 @@ class Physical:
 
     def _place(self, r: Region) -> str:
         """Register and subregister, the latter in elements of the type."""
-        at = self.base[r.vreg] + r.first
         if r.bank == "f":
             return self.flag(r)
-        if r.bank == "v":
-            number, offset = at, r.sub * TYPE_BYTES[r.type]
-        else:
-            number, offset = self.scalars_at + at // self.lanes, at % self.lanes * _DWORD + r.sub * TYPE_BYTES[r.type]
-        number += offset // (self.lanes * _DWORD)
-        return f"r{number}.{offset % (self.lanes * _DWORD) // TYPE_BYTES[r.type]}"
+        number, offset = divmod(self.byte(r), self.lanes * _DWORD)
+        return f"r{number}.{offset // TYPE_BYTES[r.type]}"
+
+    def byte(self, r: Region) -> int:
+        """Where the first element of a general register's region is, in bytes behind the start of r0."""
+        at = self.base[r.vreg] + r.first
+        dwords = at * self.lanes if r.bank == "v" else self.scalars_at * self.lanes + at
+        return dwords * _DWORD + r.sub * TYPE_BYTES[r.type]
 
     def destination(self, o: Operand, matrix: bool) -> str:
         """A destination operand as IGA reads it."""

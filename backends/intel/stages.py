@@ -129,7 +129,9 @@ def _tuples_at(made: MachineKernel) -> int:
 
 def _apply_workarounds(made: MachineKernel) -> MachineKernel:
     """Defects of the hardware are gone round."""
-    return evolve(made, function=applied(made.code, _generation(made).workarounds, made.banks["v"].limit))
+    function, places = applied(made.code, _physical(made), _generation(made), made.banks["v"].limit)
+    allocation = evolve(made.allocation, base={**made.allocation.base, **places})
+    return evolve(made, function=function, allocation=allocation)
 
 
 def _score(made: MachineKernel) -> MachineKernel:

@@ -41,6 +41,9 @@ class Workaround(Enum):
     """Defects that instructions go round, by Intel's numbers; their text is in `workarounds.py`."""
 
     SOURCE_1_KEPT = "Wa_16012061344, Wa_16012292205, Wa_22012856258"
+    SOURCE_1_KEPT_BEHIND_ARITHMETIC = "Wa_18023229625"
+    HALVES_KEPT = "hasFPU0ReadSuppressionIssue"
+    FACTORS_KEPT = "Wa_18035690555"
     END_WITH_LARGE_FILE = "Wa_14016880151"
     END_BEHIND_ATOMICS = "Wa_22013689345"
     BEHIND_THE_END = "Wa_16013338947"
@@ -72,7 +75,6 @@ class Generation:
     #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
     pairs: bool
     workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
-    open_defects: frozenset[str]  #: findings of the simulator whose workaround is not emitted (docs/workarounds.md)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -94,8 +96,7 @@ _XEHPC = Generation(
     tf32=True,
     fences=DeviceScope(release=_EVICT, acquire=_INVALIDATE),  # assumed for Xe2
     pairs=False,
-    workarounds=frozenset((Workaround.BEHIND_THE_END,)),
-    open_defects=frozenset[str](),
+    workarounds=frozenset((Workaround.BEHIND_THE_END, Workaround.HALVES_KEPT)),
     tokens={128: 16, 256: 32},
 )
 GENERATIONS: dict[str, Generation] = {
@@ -117,8 +118,7 @@ GENERATIONS: dict[str, Generation] = {
         tf32=False,
         fences=DeviceScope(release=_EVICT_ROUTED, acquire=_EVICT_ROUTED),
         pairs=True,
-        workarounds=frozenset(Workaround),
-        open_defects=frozenset({"dpas-suppression"}),
+        workarounds=frozenset(Workaround) - {Workaround.HALVES_KEPT, Workaround.FACTORS_KEPT},
         tokens={128: 16, 256: 16},
     ),
     "xehpc": _XEHPC,
@@ -128,7 +128,7 @@ GENERATIONS: dict[str, Generation] = {
         loads_overtaken=False,
         response_apart=False,
         plane_pitch=16,
-        workarounds=frozenset[Workaround](),
+        workarounds=frozenset((Workaround.FACTORS_KEPT,)),
     ),
 }
 

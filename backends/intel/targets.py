@@ -29,7 +29,6 @@ class XeTarget(Target):
         self.stages = stages(GENERATIONS[name])
         self.banks = banks(GENERATIONS[name])
         self.assembler = DEVICES[name].assembler
-        self.open_defects = GENERATIONS[name].open_defects
 
     def module(self, kernels: Sequence[Emitted]) -> str:
         """The assembly file of kernels that `emit` made."""

@@ -6,6 +6,9 @@ Each is applied behind allocation, by registers, and ahead of the scoreboard, wh
   In a kernel with such messages a `mov` writes the first register of source 1 to itself ahead of the
   first matrix instruction of a block, and of the first one behind each such message (IGC, SWWA.cpp,
   `insertDummyMovForHWRSWADPAS`, and its output for DG2; oneDNN, `rsFix`).
+- They keep it too long behind arithmetic that writes it, too: chains begin with two sources 1 (`leads.py`).
+- Pipes keep sources of arithmetic too long where the next instruction reads them otherwise: of XeHPC's halves, of Xe2's
+  products (`neighbours.py`).
 - With 256 registers a thread's end may meet what the arithmetic pipes keep: a `csel` of each pipe stands ahead of the
   last message (IGC, SWWA.cpp, `insertDummyCsel`).
 - Atomic operations that give nothing back may be under way when a thread ends: a fence stands between (IGC,
@@ -18,10 +21,13 @@ docs/workarounds.md lists the others that were looked at, and why they do not ap
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from convgen.backends.intel.isa import OPCODES, Message, XeInstruction, region
-from convgen.backends.intel.tables import Workaround
+from convgen.backends.intel.leads import Places, lead_chains
+from convgen.backends.intel.neighbours import part_factors, part_halves
+from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.tables import Generation, Workaround
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit
 
 LARGE_FILE = 256  #: registers of a thread
@@ -74,10 +80,22 @@ def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
         yield i
 
 
-def applied(function: Function, workarounds: Collection[Workaround], registers: int) -> Function:
-    """The function, of so many registers a thread, with what these workarounds put in behind allocation."""
-    if Workaround.SOURCE_1_KEPT in workarounds:
-        function = refresh_sources(function)
+def applied(function: Function, physical: Physical, generation: Generation, registers: int) -> tuple[Function, Places]:
+    """The function, of so many registers a thread, with what workarounds put in, and the places of tuples put in."""
+    workarounds, places = generation.workarounds, Places()
+    refreshed = refresh_sources if Workaround.SOURCE_1_KEPT in workarounds else _unchanged
+    if Workaround.SOURCE_1_KEPT_BEHIND_ARITHMETIC in workarounds:
+        function, places = lead_chains(function, physical, generation.dpas_chains, registers, refreshed)
+    else:
+        function = refreshed(function)
+    for workaround, part in ((Workaround.HALVES_KEPT, part_halves), (Workaround.FACTORS_KEPT, part_factors)):
+        if workaround in workarounds:
+            function, added = part(function, physical)
+            places = {**places, **added}
     if Workaround.END_WITH_LARGE_FILE in workarounds and registers == LARGE_FILE:
         function = settle_pipes(function)
+    return function, places
+
+
+def _unchanged(function: Function) -> Function:
     return function

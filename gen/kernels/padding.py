@@ -167,7 +167,7 @@ class Anew:
         )
 
     def _taps(self, start: tuple[Expr, Expr], share: Sequence[Expr]) -> tuple[Index, Index]:
-        """The first tap of a share of K, or of the rows from a place on, and how many there are."""
+        """The first tap of a share of K, or of the rows from a place on, and how many to go over."""
         padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
         if not padding.run or (padding.summed and not share):
             return 0, padding.count
@@ -178,6 +178,10 @@ class Anew:
         first = self.k.let("first_tap", positions[0] // padding.run)
         if not padding.summed and padding.alone:
             return first, 1
+        if not padding.summed and self.plan.facts.lockstep:
+            # Subgroups that branch together go over as many taps; rows have no part in sums of taps but their own.
+            most = (rows[padding.side] + padding.run - 2) // padding.run + 1
+            return first, min(most, padding.count)
         # Without the name of the first tap, so that a constant distance is seen to be one: it is the same everywhere.
         turns = (positions[1] - 1) // padding.run - positions[0] // padding.run + 1
         return first, minimum(turns, padding.count - first if padding.summed else padding.count)

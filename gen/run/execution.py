@@ -13,7 +13,6 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import STRICT, Budget, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.ir import types
 from convgen.ir.error import Unsupported, UserError
-from convgen.ir.record import evolve
 from convgen.problem.matmul import Problem
 from convgen.run import footprint, reference
 from convgen.run.code import OutputRegion
@@ -69,8 +68,7 @@ def execute(
         raise Unsupported(f"running without a code object: no assembler was found ({target.assembler})")
     if on is not None:
         return memory, on.execute(code_object, record.requests(), memory, record.target)
-    known = evolve(scrutiny, allow=(*scrutiny.allow, *target.open_defects))
-    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=known)
+    return memory, target.simulate(code_object, record.requests(groups), memory, progress=progress, scrutiny=scrutiny)
 
 
 def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:

@@ -78,7 +78,6 @@ class Target:
     text_suffix: str = ".s"
     object_suffix: str = ".hsaco"
     assembler: str = "any will do"
-    open_defects: tuple[str, ...] = ()
     spoil: Callable[[Memory], None] = lambda memory: None
     findings: tuple[Finding, ...] = ()
     executed: list[LaunchRequest] = attrs.Factory(list)

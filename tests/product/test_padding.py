@@ -134,6 +134,52 @@ def test_rows_dealt_to_instructions_are_made_anew(way: str) -> None:
     check(problem, "xehpc", str(built.plan.config), corners(problem))
 
 
+PAIRS = (
+    "tile=32x32x32 waves=4x2 mma=16x8x16 slots=1 taps=fused", "tile=32x32x32 waves=2x2 mma=16x8x16 slots=2 taps=fused",
+    "tile=32x32x16 waves=4x2 mma=8x8x16 slots=2 taps=fused", "tile=64x32x16 waves=2x4 mma=16x8x16 slots=1 taps=fused",
+    "tile=32x32x32 waves=2x2 mma=16x8x16 slots=2 taps=fused slices=2", "tile=32x16x16 waves=1x2 mma=16x8x16 taps=fused",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"), [("mb1ic5ih5oc8kh3ph1", PAIRS[1]), ("mb1ic12ih6oc16oh3kh2sh2ph1", PAIRS[2])]
+)
+def test_subgroups_that_branch_together_go_over_as_many_taps(shape: str, config: str) -> None:
+    """Rows of one have two taps, those of the other three."""
+    problem = Conv.parse(shape, dir="BWD_W", dt="f16")
+    check(problem, "xehpg", config, corners(problem))
+
+
+@st.composite
+def gradients(draw: st.DrawFn) -> Conv:
+    """Gradients of weights of few channels, windows that reach outside."""
+    (ic, oc), mb, image = (draw(st.integers(1, 24)) for _ in "io"), draw(st.integers(1, 2)), draw(st.integers(3, 8))
+    window, stride = draw(st.integers(2, 5)), draw(st.integers(1, 2))
+    pad = draw(st.integers(1, window - 1))
+    if image + 2 * pad < window:
+        pad = window - 1
+    out = (image + 2 * pad - window) // stride + 1
+    line = f"mb{mb}ic{ic}ih{image}oc{oc}oh{out}kh{window}sh{stride}ph{pad}"
+    return Conv.parse(line, dir="BWD_W", dt="f16", stag=draw(st.sampled_from(["abx", "axb"])))
+
+
+@pytest.mark.sweep
+@SWEEP
+@given(gradients(), st.sampled_from(PAIRS), st.sampled_from(["xehpg", "xehpg", "xehpc"]))
+def test_random_gradients_of_pairs(problem: Conv, config: str, target: str) -> None:
+    """A config that does not fit is refused; none is for subgroups that would part."""
+    try:
+        driver.compile(driver.build(problem, target, config))
+    except cg.UserError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    assert "a branch on" not in refusal
+    if refusal:
+        return
+    np.testing.assert_array_equal(*results(problem, target, config, corners(problem)))
+
+
 def test_what_is_finite_keeps_its_bits() -> None:
     """Sums beside such that are made again: in the same order."""
     problem = Conv.parse("mb1ic32ih6oc16kh3ph1", dir="FWD_D", dt="f16:f16:f32")

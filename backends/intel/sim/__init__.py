@@ -7,10 +7,10 @@ and the checks beside each kind of message, races (`backends.sim`), poison (in `
 `adversary` has loads read as late as they may (`late`) and runs threads in orders that kernels like least.
 
 Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "code-end",
-"end-suppression", "send-suppression", "dpas-suppression" (`defects`), "fused-branch", "poison",
-"slm-race", "global-race", "global-visibility", "out-of-bounds", "misaligned", "read-only", "barrier", "dpas", "dpasw",
-"region", "type", "acc-wr-en", "register-range", "message", "message-length", "unsupported-message", "block2d",
-"end-of-thread", "slm-size", "control", "runaway".
+"end-suppression", "send-suppression", "dpas-suppression", "half-suppression", "mul-suppression" (`defects`),
+"fused-branch", "poison", "slm-race", "global-race", "global-visibility", "out-of-bounds", "misaligned", "read-only",
+"barrier", "dpas", "dpasw", "region", "type", "acc-wr-en", "register-range", "message", "message-length",
+"unsupported-message", "block2d", "end-of-thread", "slm-size", "control", "runaway".
 
 Not simulated: rounding other than to nearest even, bindless surfaces, descriptors in registers, calls, scratch memory,
 the very error of math functions (they are rounded correctly, or with `approximate` wrong by no more than is documented:

@@ -1,15 +1,15 @@
 """Defects of the hardware that a program must work round, as far as its text shows them.
 
 Each kind is one workaround of IGC, with its rule as IGC applies it; `Platform.defects` has the kinds that production
-steppings want (IGC, skuwa/iacm_g1*_hw_wa.c and ipvc_hw_wa.c: DG2-G10 from C0 on, G11 from B0 on, G12, PVC from XT A0
-on). The defect that `send-war` reports depends on the path and is the scoreboard's.
+steppings want (IGC, skuwa/iacm_g1*_hw_wa.c, ipvc_hw_wa.c and igt_20_0*_hw_wa.c: DG2-G10 from C0 on, G11 from B0 on,
+G12, PVC from XT A0 on, Xe2). The defect that `send-war` reports depends on the path and is the scoreboard's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from convgen.backends.intel.sim.decode import Instruction, Operand
+from convgen.backends.intel.sim.decode import Instruction, Operand, follows
 from convgen.backends.intel.sim.registers import Layout
 from convgen.ir.record import frozen
 
@@ -150,40 +150,89 @@ def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
                 fresh.update(_written(instruction, layout))
 
 
-def _copies_itself(instruction: Instruction) -> bool:
-    """Whether an instruction is the mov of `_not_rewritten`, which changes nothing."""
-    dst = instruction.dst
-    if instruction.op != "mov" or dst is None or len(instruction.sources) != 1:
-        return False
-    source = instruction.sources[0]
-    return (dst.kind, dst.file, dst.reg, dst.sub, dst.type) == (
-        source.kind, source.file, source.reg, source.sub, source.type
-    )  # fmt: skip
-
-
 def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an ALU instruction somewhere
-    writes may not read the src1 of the dpas before it: not the second of a chain, nor the first of a block where
-    another block ends with it. IGC puts a dummy dpas with another src1 before the chain.
+    """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an instruction other than a
+    send somewhere writes may not read the src1 of the dpas before it: not as the second of a chain, nor at the head of
+    one behind a dpas that is no chain, but for one whose result it reads or somebody in between waits for. IGC puts a
+    dummy dpas with another src1 before the chain.
+
+    IGC does so without a look at other blocks where the chain is a block's first; here the blocks that may run before
+    are what is before it. It also counts a src1 that its own block does not write as written by arithmetic.
     """
-    alu: set[int] = set()
+    written = _by_arithmetic(code, layout)
+    blocks = list(_blocks(code))
+    parts = (_chains(code, [index for index in block if _is_dpas(code[index])]) for block in blocks)
+    chains = {chain[0]: chain for part in parts for chain in part}
+
+    def walk(block: range, ahead: frozenset[int]) -> Iterator[tuple[int, frozenset[int]]]:
+        """Each head of a chain with the dpas that are no chain and may be the last before it; at last those behind."""
+        for index in block:
+            ahead = frozenset(i for i in ahead if not _waits(code[index], code[i].token))
+            if index in chains:
+                yield index, ahead
+                ahead = frozenset(chains[index] if len(chains[index]) == 1 else ())
+        yield -1, ahead
+
+    for block, entry in zip(blocks, _entries(code, blocks, walk)):
+        for index, ahead in walk(block, entry):
+            if index < 0 or not _is_whole(code[index]):
+                continue
+            factor = _factor(code[index])
+            if not written & set(range(factor, factor + _WHOLE)):
+                continue
+            if any(_factor(code[i]) == factor for i in chains[index][1:2]):
+                yield index, f"the first two of a chain of dpas read r{factor} as src1"
+            elif any(_factor(code[i]) == factor and not _adds_to(code[index], code[i]) for i in ahead):
+                yield index, f"a dpas reads r{factor} as src1, as the one before it does, which is no chain"
+
+
+_Walk = Callable[[range, frozenset[int]], Iterator[tuple[int, frozenset[int]]]]
+
+
+def _entries(code: Code, blocks: Sequence[range], walk: _Walk) -> Sequence[frozenset[int]]:
+    """What reaches each block along any path, given what a block makes of what reaches it (the last that it yields)."""
+    starts = {code[block.start].address: number for number, block in enumerate(blocks)}
+    entries = [frozenset[int]() for _ in blocks]
+    waiting = list(range(len(blocks)))
+    while waiting:
+        number = waiting.pop()
+        *_, (_, leaving) = walk(blocks[number], entries[number])
+        goes_on, targets = follows(code[blocks[number][-1]])
+        after = [starts[target] for target in targets if target in starts]
+        for following in (*after, *([number + 1] if goes_on and number + 1 < len(blocks) else [])):
+            if not leaving <= entries[following]:
+                entries[following] |= leaving
+                waiting.append(following)
+    return entries
+
+
+def _adds_to(instruction: Instruction, before: Instruction) -> bool:
+    """Whether a dpas reads the result of another as src0."""
+    sums, made = instruction.sources[0], before.dst
+    assert made is not None
+    return sums.kind == "reg" and sums.reg < made.reg + _repeats(before) and made.reg < sums.reg + _repeats(instruction)
+
+
+def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
+    """The registers that instructions other than sends write somewhere."""
+    found: set[int] = set()
     for instruction in code:
         if _is_dpas(instruction):
             assert instruction.dst is not None
-            alu.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
-        elif not _copies_itself(instruction):
-            alu.update(_written(instruction, layout))
-    blocks = [[index for index in block if _is_dpas(code[index])] for block in _blocks(code)]
-    last = {_factor(code[block[-1]]) for block in blocks if block}
-    for block in blocks:
-        for position, chain in enumerate(_chains(code, block)):
-            first, factor = code[chain[0]], _factor(code[chain[0]])
-            if not _is_whole(first) or not alu & set(range(factor, factor + _WHOLE)):
-                continue
-            if len(chain) > 1 and _factor(code[chain[1]]) == factor:
-                yield chain[0], f"the first two of a chain of dpas read r{factor} as src1"
-            elif position == 0 and factor in last:
-                yield chain[0], f"the first dpas of a block reads r{factor} as src1, as the last of a block does"
+            found.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
+        else:
+            found.update(_written(instruction, layout))
+    return found
+
+
+def _waits(instruction: Instruction, token: tuple[int, str] | None) -> bool:
+    """Whether an instruction waits for the result behind a token."""
+    if token is None:
+        return False
+    if instruction.op == "sync" and instruction.sub == "allwr":
+        masks = [o.value for o in instruction.sources if o.kind == "imm"]
+        return not masks or bool(masks[0] >> token[0] & 1)
+    return instruction.token == (token[0], "dst")
 
 
 def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:
@@ -198,9 +247,118 @@ def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:
         yield chain
 
 
+# -- read suppression of arithmetic ------------------------------------------------------------------------------------
+
+
+def _neighbours(code: Code, of_pipe: Callable[[Instruction], bool]) -> Iterator[tuple[int, Instruction]]:
+    """The instructions of a pipe, each with the one before it in the text, across blocks as IGC goes."""
+    before: Instruction | None = None
+    for index, instruction in enumerate(code):
+        if instruction.message is None and of_pipe(instruction):
+            if before is not None:
+                yield index, before
+            before = instruction
+
+
+def _is_region(operand: Operand) -> bool:
+    return operand.kind == "reg" and operand.file == "r"
+
+
+def _in_float_pipe(instruction: Instruction) -> bool:
+    """IGC, fixReadSuppressioninFPU0, isFloatPipe: by the destination, else by src0."""
+    operands = [each for each in (instruction.dst, *instruction.sources[:1]) if each is not None]
+    return not _is_dpas(instruction) and bool(operands) and operands[0].type in ("f", "hf", "bf", "df")
+
+
+def _moves_halves(instruction: Instruction) -> bool:
+    """IGC, isSPPath: a mov or sel that takes halves as they are, or a double that becomes a float."""
+    if instruction.dst is None or not instruction.sources:
+        return False
+    types = instruction.dst.type, instruction.sources[0].type
+    if types == ("f", "df"):
+        return True
+    regions = [each for each in instruction.sources if each.kind == "reg"]
+    changed = instruction.dst.saturate or any(each.negate or each.absolute for each in regions)
+    raw = instruction.op == "mov" and not instruction.condition
+    chosen = instruction.op == "sel" and instruction.condition in ("", "ge", "lt", "l")
+    return types == ("hf", "hf") and not changed and (raw or chosen)
+
+
+def _bus_switched(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
+    """IGC, SWWA.cpp, fixReadSuppressioninFPU0: where one of two neighbours in the float pipe moves halves as they are
+    and the other does not, none of their sources may be the same. IGC puts a csel in between.
+    """
+    for index, before in _neighbours(code, _in_float_pipe):
+        instruction = code[index]
+        if _moves_halves(before) != _moves_halves(instruction):
+            for mine, its in zip(instruction.sources, before.sources):
+                if _is_region(mine) and mine == its:
+                    yield index, f"reads r{mine.reg}.{mine.sub}, as `{before.text}` does, which moves other halves"
+                    break
+
+
+_PRODUCTS, _COMPLETED = ("mul", "mac"), ("mach", "macl")
+
+
+def _is_flat(instruction: Instruction, width: int) -> bool:
+    """IGC, isFlatRegRegion of src1: its elements lie as those of the destination do, whole elements apart."""
+    source, dst = instruction.sources[1], instruction.dst
+    assert dst is not None
+    assert source.region is not None
+    given = source.region
+    if instruction.exec_size == 1:
+        step = given.horizontal if given.width > 1 else given.vertical
+    elif given.width == 1:
+        step = given.vertical
+    else:
+        step = given.horizontal if given.vertical == given.width * given.horizontal else -1
+    stride = (1 if dst.region is None else dst.region.horizontal) * dst.size
+    return dst.sub * dst.size == source.sub * source.size and stride == step * source.size and stride % width == 0
+
+
+def _src1_kept(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
+    """IGC, SWWA.cpp, mulMacRSWA: of neighbours in the integer pipe that share registers of src1, the second flat: two
+    mul or mac, or two mach, of which the first is not flat; or a mach behind what is none of these. IGC puts an add of
+    an immediate in between.
+    """
+    for index, before in _neighbours(code, _in_integer_pipe):
+        instruction = code[index]
+        sources = [
+            each.sources[1] for each in (before, instruction) if len(each.sources) > 1 and _is_region(each.sources[1])
+        ]
+        if (
+            len(sources) < 2
+            or instruction.dst is None
+            or not _registers(sources[0], before, layout) & _registers(sources[1], instruction, layout)
+        ):
+            continue
+        width = max(each.size for each in instruction.sources if each.kind == "reg")
+        kinds = [[names for names in (_PRODUCTS, _COMPLETED) if each.op in names] for each in (before, instruction)]
+        alike = kinds[0] == kinds[1] != [] and not _is_flat(before, width)
+        if _is_flat(instruction, width) and (alike or (instruction.op in _COMPLETED and not kinds[0])):
+            yield index, f"reads r{sources[1].reg} as src1, as `{before.text}` does otherwise"
+
+
+def _in_integer_pipe(instruction: Instruction) -> bool:
+    dst = instruction.dst
+    return dst is not None and not _is_dpas(instruction) and dst.type in ("b", "ub", "w", "uw", "d", "ud")
+
+
+def _registers(operand: Operand, instruction: Instruction, layout: Layout) -> set[int]:
+    """The general registers that a source of an instruction reads, from the first element on."""
+    if operand.region is None:
+        return {operand.reg}
+    rows = max(1, instruction.exec_size // max(1, operand.region.width))
+    last = (rows - 1) * operand.region.vertical + (operand.region.width - 1) * operand.region.horizontal
+    begin = operand.reg * layout.grf + operand.sub * operand.size
+    return set(range(begin // layout.grf, (begin + (last + 1) * operand.size - 1) // layout.grf + 1))
+
+
 DEFECTS: Mapping[str, Defect] = {
     "code-end": Defect("Wa_16013338947", _nothing_behind),
     "end-suppression": Defect("Wa_14016880151", _no_csel),
     "send-suppression": Defect("Wa_16012061344, Wa_16012292205, Wa_22012856258", _not_rewritten),
     "dpas-suppression": Defect("Wa_18023229625", _suppressed),
+    "half-suppression": Defect("hasFPU0ReadSuppressionIssue", _bus_switched),
+    "mul-suppression": Defect("Wa_18035690555", _src1_kept),
 }

@@ -140,7 +140,7 @@ XEHPC = Platform(
     launch_scope=GPU,
     slm_fence_orders_loads=False,
     fused=False,
-    defects=frozenset({"code-end"}),
+    defects=frozenset({"code-end", "half-suppression"}),
     plain_fences=True,
 )
 XE2 = evolve(
@@ -154,7 +154,7 @@ XE2 = evolve(
     send_overlap=True,
     launch_scope=TILE,
     slm_fence_orders_loads=True,
-    defects=frozenset(),
+    defects=frozenset({"mul-suppression"}),
     indirect_crossing=False,
     pitch_multiple=16,
 )

@@ -9,9 +9,22 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.backends.intel.chains import chains
+from convgen.backends.intel.isa import OPCODES, Literal, Null, Region, XeInstruction, dpas, region
+from convgen.backends.intel.leads import lead_chains
+from convgen.backends.intel.neighbours import part_factors
+from convgen.backends.intel.physical import Physical
+from convgen.backends.intel.sim import CodeObject
+from convgen.backends.intel.sim.defects import defects_of
+from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.tables import GENERATIONS
+from convgen.backends.machine.allocate import Allocation
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Lane
-from convgen.ir.types import s32
+from convgen.ir.error import DoesNotFit
+from convgen.ir.expr import Lane, maximum
+from convgen.ir.record import evolve
+from convgen.ir.types import f16, s32, vector
 from convgen.passes import pipeline
 from convgen.problem.conv import Conv
 from tests.backends.intel import kept
@@ -89,3 +102,148 @@ def test_pipes_settle_ahead_of_the_end_of_a_large_file() -> None:
         text = to.emit(pipeline.run(k.done(), to.facts)).text
         assert f"//.grf_count {registers}" in text
         assert len(re.findall(r"csel \(4\|M0\) \(eq\)f0\.0", text)) == 2 * settles
+
+
+@pytest.mark.parametrize(("target", "problem", "config"), kept.cases("xehpg"))
+def test_the_simulator_misses_no_workaround(target: str, problem: str, config: str) -> None:
+    """By the text of each kernel alone, in blocks that no data may reach, too."""
+    to = targets.get(target)
+    object_ = to.assemble(to.module([made for made, _ in kept.emitted(target, problem, config)]))
+    if object_ is None:
+        pytest.skip(f"no assembler ({to.assembler})")
+    code = CodeObject.load(object_)
+    for name, kernel in code.kernels.items():
+        layout = Layout.of(code.platform, kernel.registers)
+        assert not defects_of(code.instructions(name), layout, code.platform.defects)
+
+
+_NAMES = "abcdefghpqrstuvw"
+_TUPLES = {name: VirtualRegister(n, "v", 8, name) for n, name in enumerate(_NAMES)}
+
+
+def _machine(words: str) -> list[Instruction]:
+    """Instructions by word: a product of sums and factors (`apq`), with `0` of new sums; a move (`=p`) or a message
+    (`<p`) that writes the first register of a tuple, maybe from one of another (`=pa`).
+    """
+    found: list[Instruction] = []
+    for word in words.split():
+        tuples = [Reg(_TUPLES[name], 0, 8) for name in word if name in _TUPLES]
+        if word[0] in "=<":
+            op = OPCODES["mov"] if word[0] == "=" else OPCODES["fence"]
+            written, *read = (region(r.words(0, 1), "ud") for r in tuples)
+            source: Operand = read[0] if read else Literal(0, "ud")
+            found.append(XeInstruction(op, (written,), (source,), lanes=8))
+            continue
+        sums, a, b = tuples
+        start = Null("f") if "0" in word else region(sums, "f")
+        operands = (start, region(a, "hf"), region(b, "hf"))
+        found.append(XeInstruction(dpas("dpas.8x8", 8), (region(sums, "f"),), operands, lanes=8))
+    return found
+
+
+def led(*blocks: str, loop: bool = False, registers: int = 256) -> str:
+    """The chains of blocks that follow one another, as `lead_chains` leaves them: letters of sums and source 1.
+
+    `0` stands for new sums, `-*` for an instruction of no use. The last block may jump to the first.
+    """
+    code = [BasicBlock(f"b{n}", _machine(words)) for n, words in enumerate(blocks)]
+    if loop:
+        code[-1].instructions.append(XeInstruction(OPCODES["jmpi"], target="b0"))
+    allocation = Allocation({v: 8 * v.number for v in _TUPLES.values()}, {})
+    physical, shared = Physical(allocation, 8, 1), GENERATIONS["xehpg"].dpas_chains
+    function, places = lead_chains(Function("f", code), physical, shared, registers, lambda function: function)
+    now = Physical(evolve(allocation, base={**allocation.base, **places}), 8, 1)
+
+    def shown(i: Instruction) -> str:
+        (sums,), factor = i.defs(), i.src[1]
+        assert isinstance(factor, Reg)
+        begins = isinstance(i.src[0], Null)
+        return "-*" if sums.vreg.name == "unused" else sums.vreg.name + factor.vreg.name + "0" * begins
+
+    found = [[" ".join(map(shown, c)) for c in chains(b.instructions, now, shared)] for b in function.blocks]
+    return " / ".join(" | ".join(chain) for chain in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("apq bpr cps", "ap bp cp"),  # no arithmetic writes it
+        ("=p apq bpr cqs dqt", "cq ap | bp dq"),  # what leads changes places
+        ("=p apq cqs dqt bpr", "ap | cq dq | bp"),  # alone, chains have other sources in between
+        ("=q apr bps cqr dqs", "ap | bp cq dq"),  # the last of the chain before
+        ("=p apq bpr", "-* ap bp"),
+        ("=p apq bpr ars", "-* ap bp | ar"),  # whoever could lead needs the sums
+        ("=p apq bpr ars brt", "br ap | bp ar"),  # additions to the same sums change places
+        ("=p apq0 bpr0 ars brt", "br0 ap0 | bp ar"),  # and beginnings
+        ("=p =r =t apq bpr ars brt btq atq", "br ap | bp | ar bt | at"),  # less what depends on its leader
+        ("=p apq <t bpr", "ap | -* bp"),  # alone, and nobody waits for it
+        ("=p apq =ta bpr", "ap | bp"),
+        ("=p apq0 bpr0 <t cqs0 dqt0", "-* ap0 bp0 | cq0 dq0"),  # nothing moves past messages
+    ],
+)
+def test_chains_begin_with_two_sources(words: str, wanted: str) -> None:
+    assert led(words) == wanted
+
+
+def test_a_leader_of_no_use_needs_registers_for_its_result() -> None:
+    """Sums and factors take r0 to r127."""
+    words = "=p apq bpr cps dpt epu fpv gpw hpw"
+    assert led(words, registers=136) == "-* ap bp cp dp ep fp gp hp"
+    with pytest.raises(DoesNotFit, match="needs 8 registers") as error:
+        led(words, registers=128)
+    assert error.value.short_of == "v"
+
+
+def test_the_block_before_ends_with_another_source() -> None:
+    assert led("=p apq", "bpr") == "ap / -* bp"
+    assert led("=p apq", "=t", "bpr") == "ap /  / -* bp"
+    assert led("=p apq =ta", "bpr") == led("=p apq", "=ta bpr") == "ap / bp"
+    assert led("=p apq", "=ta", "bpr") == "ap /  / bp"
+    assert led("=p apq", "apr") == "ap / ap"  # waits for the sums
+    assert led("=p apq bqr", "bps") == "ap | bq / bp"
+    assert led("=p bps", "cqs", "dpr", loop=True) == "-* bp / cq / dp"
+
+
+@pytest.mark.parametrize("target", ["xehpc", "xe2", "xehpg"])
+def test_halves_are_read_anew_where_their_bus_changes(target: str) -> None:
+    """A maximum chooses halves as they are, then compares the same registers."""
+    k = KernelBuilder("k", width=targets.get(target).facts.subgroup_size)
+    x, y = (k.surface(k.buffer(name, f16, 1024)) for name in "xy")
+    a, b = (k.global_load(name, vector(f16, 2), x, Lane() * 4 + 256 * n) for n, name in enumerate("ab"))
+    k.global_store(y, maximum(a, b), Lane() * 4)
+    to = targets.get(target)
+    emitted = to.emit(pipeline.run(k.done(), to.facts))
+    assert ("halves are read anew" in emitted.text) == (target == "xehpc")
+    if (object_ := to.assemble(to.module([emitted]))) is not None:
+        code = CodeObject.load(object_)
+        assert not defects_of(code.instructions("k"), Layout.of(code.platform, 128), code.platform.defects)
+
+
+_R = {n: VirtualRegister(n, "v", 1, f"r{n}") for n in range(40, 60)}
+_IN_PLACE = Physical(Allocation({v: n for n, v in _R.items()}, {}), 16, 1)
+
+
+def _two(name: str, to: int, factor: Operand, type: str = "d") -> XeInstruction:
+    return XeInstruction(OPCODES[name], (Region(_R[to], 0, 1, type),), (Region(_R[40], 0, 1, type), factor), lanes=16)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "parts"),
+    [
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), True),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("mul", 51, Region(_R[42], 0, 1, "uw", 0, 2)), False),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 2)), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), False),
+        (_two("mul", 50, Region(_R[41], 0, 1, "uw", 0, 0)), _two("macl", 51, Region(_R[41], 0, 1, "d")), False),
+        (_two("add", 50, Region(_R[41], 0, 1, "d")), _two("macl", 51, Region(_R[41], 0, 1, "d")), True),
+        (_two("add", 50, Region(_R[41], 0, 1, "d")), _two("mul", 51, Region(_R[41], 0, 1, "uw", 0, 2)), False),
+        (_two("add", 50, Literal(1, "d")), _two("macl", 51, Region(_R[41], 0, 1, "d")), False),
+    ],
+)
+def test_factors_are_read_anew_behind_what_reads_them_otherwise(
+    first: XeInstruction, second: XeInstruction, parts: bool
+) -> None:
+    function = Function("f", [BasicBlock("a", [first]), BasicBlock("b", [second])])
+    code = [i for block in part_factors(function, _IN_PLACE)[0].blocks for i in block.instructions]
+    assert (len(code) == 3 and code[1].op.name == "add") == parts
+    assert code[0] is first
+    assert code[-1] is second

@@ -8,6 +8,11 @@ import attrs
 import numpy as np
 import pytest
 
+from convgen.backends.intel.sim.decode import disassemble
+from convgen.backends.intel.sim.defects import defects_of
+from convgen.backends.intel.sim.platforms import XE2, XEHPC
+from convgen.backends.intel.sim.registers import Layout
+
 
 def zeros(first: int, count: int) -> str:
     return "".join(f"(W) mov (8|M0) r{reg}.0<1>:f 0.0:f\n" for reg in range(first, first + count))
@@ -27,6 +32,16 @@ def chain(*factors: int) -> str:
     """Dpas of whole arrays in one chain, with these registers as src1."""
     lines = [f"dpas.8x8 (8|M0) r{40}:f r40:f r{factor}:hf r70.0:hf" for factor in factors]
     return "".join(f"{line} {{Atomic}}\n" for line in lines[:-1]) + lines[-1] + " {$3}\n(W) sync.nop null {$3.dst}\n"
+
+
+def alone(factor: int, sums: int, token: int) -> str:
+    """A dpas of whole arrays that is no chain, for which nobody waits."""
+    return f"dpas.8x8 (8|M0) r{sums}:f r{sums}:f r{factor}:hf r70.0:hf {{${token}}}\n"
+
+
+LOADED = "(W) load.ugm.d32x64t.a64 (1|M0) r80:8 [r6:1] {A@1,$5}\n(W) sync.nop null {$5.dst}\n"
+KEPT = "mov (8|M0) r80.0<1>:ud r80.0<1;1,0>:ud {A@1}\n(W) sync.nop null {A@1}\n"
+DONE = "(W) sync.allwr null\n"
 
 
 @attrs.frozen
@@ -49,9 +64,23 @@ CASES = {
     "divergent branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + DIVERGENT + REWRITE + DPAS),
     "uniform branch and dpas": Case("send-suppression", FLAG + DIVERGENT + DPAS, FLAG + UNIFORM + DPAS),
     "chain of one factor": Case("dpas-suppression", chain(50, 50), chain(60, 50, 50)),
-    "factor of the last dpas": Case(
-        "dpas-suppression", chain(60, 50) + FLAG + UNIFORM + chain(50), chain(60, 50) + FLAG + UNIFORM + chain(60, 50)
+    "dpas alone behind another": Case(
+        "dpas-suppression",
+        alone(50, 40, 3) + alone(50, 60, 4) + DONE,
+        alone(50, 40, 3) + "(W) sync.nop null {$3.dst}\n" + alone(50, 60, 4) + DONE,
     ),
+    "chain behind a dpas alone": Case(
+        "dpas-suppression",
+        alone(50, 60, 4) + chain(50, 70, 50) + DONE,
+        alone(50, 60, 4) + chain(70, 50, 50) + DONE,
+    ),
+    "dpas alone in another block": Case(
+        "dpas-suppression",
+        FLAG + alone(50, 60, 4) + UNIFORM + chain(50) + DONE,
+        FLAG + chain(70, 50) + UNIFORM + chain(50) + DONE,
+    ),
+    "factor that only its mov writes": Case("dpas-suppression", LOADED + KEPT + chain(80, 80), LOADED + chain(80, 80)),
+    "leader written by none": Case("dpas-suppression", LOADED + chain(50, 50), LOADED + chain(80, 50, 50)),
 }
 
 
@@ -65,6 +94,51 @@ def test_defect(sim: Any, name: str) -> None:
         if wanted:
             assert "Wa_" in report.findings[0].message
             assert not sim.run("xehpg", START + body + END, buffers, errata=False).findings
+
+
+#: By kind and name what must not follow one another, and what may.
+PAIRS = {
+    "halves chosen and added": (
+        "half-suppression",
+        "sel (16|M0) (ge)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "add (16|M0) r61.0<1>:hf r42.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "add (16|M0) r61.0<1>:hf r41.0<1;1,0>:hf r42.0<1;1,0>:hf",
+    ),
+    "halves added and chosen": (
+        "half-suppression",
+        "add (16|M0) r61.0<1>:hf r42.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "sel (16|M0) (lt)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf r41.0<1;1,0>:hf",
+        "sel (16|M0) (lt)f0.0 r60.0<1>:hf r40.0<1;1,0>:hf -r41.0<1;1,0>:hf",
+    ),
+    "halves moved and converted": (
+        "half-suppression",
+        "mov (16|M0) r60.0<1>:hf r40.0<1;1,0>:hf",
+        "mov (16|M0) r61.0<1>:f r40.0<1;1,0>:hf",
+        "mov (16|M0) r61.0<1>:f r40.16<1;1,0>:hf",
+    ),
+    "products of scalars and elements": (
+        "mul-suppression",
+        "mul (16|M0) r60.0<1>:d r40.0<1;1,0>:d r42.0<0;1,0>:uw",
+        "mul (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<2;1,0>:uw",
+        "mul (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.2<0;1,0>:uw",
+    ),
+    "completion behind a sum": (
+        "mul-suppression",
+        "add (16|M0) r60.0<1>:d r40.0<1;1,0>:d r42.0<1;1,0>:d",
+        "macl (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<1;1,0>:d",
+        "macl (16|M0) r61.0<1>:d r41.0<1;1,0>:d r42.0<0;1,0>:d",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_neighbours_share_no_source(sim: Any, name: str) -> None:
+    """Read by XeHPC's decoder, for the assembler need not know Xe2."""
+    kind, before, after, apart = PAIRS[name]
+    for first, second, wanted in ((before, after, True), (before, apart, False), (after, after, False)):
+        code = disassemble(sim.machine_code("xehpc", f"{first}\n(W) sync.nop null\n{second}\n"), XEHPC)
+        assert [*defects_of(code, Layout.of(XEHPC, 128), frozenset({kind}))] == [2] * wanted, (first, second)
+    assert kind in (XEHPC if kind == "half-suppression" else XE2).defects
 
 
 @pytest.mark.parametrize("platform", ["xehpg", "xehpc"])

@@ -1,0 +1,320 @@
+"""Leaders of chains of matrix instructions, for the hardware keeps source 1 too long (Wa_18023229625).
+
+A matrix instruction must not read source 1 from where the one before it did, if arithmetic may have written there: not
+as the second of a chain, nor behind one that is alone. Further on in a chain it may, and behind a chain (IGC,
+`prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp). Chains that begin so get a
+leader, which reads another source 1:
+
+- the first of the next chain, which the last of this one leads instead;
+- the last of the chain before;
+- the last of the next chain, if it adds to what the last of this one adds to, which leads the next one then;
+- an instruction of no use, whose result goes where nothing is kept.
+
+IGC takes one of no use only. Its result goes to the sums that the next one is about to read, which no document allows.
+As IGC does not look behind a block, the first chain of each gets one; here the ends of blocks are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
+from operator import or_
+
+from convgen.backends.intel.chains import alike, chains
+from convgen.backends.intel.isa import Null, Region, XeInstruction, region
+from convgen.backends.intel.physical import Physical
+from convgen.backends.machine.dataflow import solve
+from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
+from convgen.ir.error import DoesNotFit
+from convgen.ir.record import evolve, frozen
+
+Places = dict[VirtualRegister, int]
+#: Of blocks with matrix instructions the last one, if it is alone, so that nothing ends what the hardware keeps.
+Lasts = dict[int, frozenset[XeInstruction]]
+_Grfs = int  #: a set of registers, one bit each
+_FACTOR = 8  #: registers of source 1
+_SUMS = 8  #: registers of a result
+
+
+def lead_chains(
+    function: Function,
+    physical: Physical,
+    shared: frozenset[int],
+    registers: int,
+    finish: Callable[[Function], Function],
+) -> tuple[Function, Places]:
+    """The function with leaders where chains want them, as `finish` leaves it, and the places of tuples put in.
+
+    `shared` are the sources that make a chain, `registers` how many a thread has. What `finish` adds counts as
+    arithmetic. Raises DoesNotFit where the result of an instruction of no use finds no room.
+    """
+    written, lasts = _by_arithmetic(function, physical.base), Lasts()
+    while True:
+        leads = _Leads(function, physical, shared, registers, written, lasts)
+        led = finish(function.rewritten(leads.block))
+        now = written | _by_arithmetic(led, {**physical.base, **leads.places})
+        lasts = {n: lasts.get(n, frozenset()) | last for n, last in leads.lasts.items()}
+        if (now, lasts) == (written, leads.assumed):
+            return led, leads.places
+        written = now
+
+
+def _by_arithmetic(function: Function, places: Mapping[VirtualRegister, int]) -> _Grfs:
+    """The registers that instructions other than messages write."""
+    units = (Unit.VALU, Unit.MATRIX)
+    return reduce(or_, (_grfs(i.defs(), places) for i in function.instructions() if i.op.unit in units), 0)
+
+
+def _grfs(tuples: Iterable[Reg], places: Mapping[VirtualRegister, int]) -> _Grfs:
+    return reduce(or_, ((1 << r.count) - 1 << places[r.vreg] + r.first for r in tuples if r.bank == "v"), 0)
+
+
+@frozen
+class _Piece:
+    """A chain, and what stands between it and the one before it."""
+
+    gap: tuple[Instruction, ...]
+    run: tuple[XeInstruction, ...]
+
+
+_Pieces = list[_Piece]  #: the last one has no chain
+
+
+class _Leads:
+    """One pass over a function, given which registers arithmetic writes and what blocks may end with."""
+
+    def __init__(
+        self,
+        function: Function,
+        physical: Physical,
+        shared: frozenset[int],
+        registers: int,
+        written: _Grfs,
+        assumed: Lasts,
+    ) -> None:
+        self.function, self.physical, self.shared, self.registers = function, physical, shared, registers
+        self.written, self.assumed = written, assumed
+        self.lasts = Lasts()
+        self.places: dict[VirtualRegister, int] = {}  #: of what is put in
+        self.base = dict(physical.base)  #: of all
+
+    def block(self, number: int, block: BasicBlock) -> Iterator[Instruction]:
+        """The instructions of a block, its chains with leaders."""
+        pieces = self._pieces(block)
+        if len(pieces) > 1:
+            pieces = self._led(pieces, self._ahead.get(number, frozenset()))
+            self.lasts[number] = self._alone_before(pieces, len(pieces) - 1, frozenset())
+        for piece in pieces:
+            yield from piece.gap
+            yield from self._marked(piece.run)
+
+    @cached_property
+    def _ahead(self) -> Lasts:
+        """What may be the last matrix instruction ahead of a block, if it is alone and nobody has waited for it."""
+
+        def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+            return self.assumed.get(number, self._unneeded(facts, self.function.blocks[number].instructions))
+
+        return solve(self.function, frozenset(), leaving, or_)
+
+    def _led(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
+        """The pieces of a block, their chains with leaders."""
+        n = 0
+        while n < len(pieces):
+            if self._finds_its_own(pieces, n, ahead):
+                for found in self._attempts(pieces, n):
+                    if not any(self._finds_its_own(found, at, ahead) for at in (n - 1, n)):
+                        pieces = found
+                        break
+                else:
+                    pieces[n] = evolve(pieces[n], run=(self._of_no_use(pieces, n, ahead), *pieces[n].run))
+            n += 1
+        return pieces
+
+    def _pieces(self, block: BasicBlock) -> _Pieces:
+        found, gap = _Pieces(), list[Instruction]()
+        heads = {chain[0]: chain for chain in chains(block.instructions, self.physical, self.shared)}
+        for i in block.instructions:
+            if i in heads:
+                found.append(_Piece(tuple(gap), heads[i]))
+                gap = []
+            elif i.op.unit is not Unit.MATRIX:
+                gap.append(i)
+        return [*found, _Piece(tuple(gap), ())]
+
+    def _marked(self, run: Sequence[XeInstruction]) -> Iterator[XeInstruction]:
+        """A chain whose leader says that it is one."""
+        leads = len(run) > 1 and self._factor(run[0]) != self._factor(run[1])
+        yield from (evolve(i, leads=True) if leads and i is run[0] else i for i in run)
+
+    # ------------------------------------------------------------ what finds its source 1 there already
+
+    def _finds_its_own(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> bool:
+        """Whether a chain begins with what wants a leader."""
+        if n < 0 or not pieces[n].run:
+            return False
+        first, *others = pieces[n].run
+        factor = self._factor(first)
+        if not self.written & ((1 << _FACTOR) - 1) << factor:
+            return False
+        if others and self._factor(others[0]) == factor:
+            return True
+        return any(self._factor(i) == factor for i in self._unneeded(self._alone_before(pieces, n, ahead), [first]))
+
+    def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
+        """What may be the last matrix instruction before the chain of a piece, if it is alone and nobody has waited for
+        it; `ahead` are those before the block.
+        """
+        gap = pieces[n].gap
+        for piece in reversed(pieces[:n]):
+            if piece.run:
+                ahead = frozenset(piece.run if len(piece.run) == 1 else ())
+                break
+            gap = piece.gap + gap
+        return self._unneeded(ahead, gap)
+
+    def _unneeded(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
+        """Those whose results none of the instructions reads."""
+        written = {i: _grfs(i.defs(), self.base) for i in alone}
+        return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
+
+    def _factor(self, i: XeInstruction) -> int:
+        """The first register of source 1."""
+        return self._at(_register(i, 1))
+
+    def _at(self, r: Reg) -> int:
+        return self.base[r.vreg] + r.first
+
+    # ------------------------------------------------------------ leaders that are there
+
+    def _attempts(self, pieces: _Pieces, n: int) -> Iterator[_Pieces]:
+        """The pieces with a leader of one of their chains, the better ones first: what need not wait for its sums."""
+        exchanged, borrowed = self._exchanged(pieces, n), self._borrowed(pieces, n)
+        waits = exchanged is not None and n and any(self._needs(exchanged[n].run[0], i) for i in pieces[n - 1].run)
+        yield from filter(None, (borrowed, exchanged) if waits else (exchanged, borrowed))
+        yield from filter(None, (self._commuted(pieces, n),))
+
+    def _exchanged(self, pieces: _Pieces, n: int) -> _Pieces | None:
+        """The first of the next chain leads this one, whose last leads the next."""
+        (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
+        if not following.run:
+            return None
+        leader, *others = following.run
+        staying = len(run) - (1 if others or len(run) == 1 else 0)
+        stay, moved = run[:staying], run[staying:]
+        fits = alike(leader, run[0]) and self._factor(leader) != self._factor(run[0])
+        if not fits or not self._passes([leader], [*run, *following.gap]):
+            return None
+        if not self._passes(moved, [*following.gap, *others]):
+            return None
+        pair = _Piece(gap, (leader, *stay)), _Piece(following.gap, (*moved, *others))
+        return [*pieces[:n], *pair, *pieces[n + 2 :]]
+
+    def _borrowed(self, pieces: _Pieces, n: int) -> _Pieces | None:
+        """The last of the chain before leads this one, but for one that depends on it."""
+        run, gap = pieces[n].run, pieces[n].gap
+        if n == 0 or not pieces[n - 1].run:
+            return None
+        *stay, leader = pieces[n - 1].run
+        if not alike(leader, run[0]) or self._factor(leader) == self._factor(run[0]) or not self._passes([leader], gap):
+            return None
+        led = [i for i in run if self._passes([leader], [i])]
+        rest = [_Piece((), (run[-1],))] if len(led) < len(run) else []
+        if not led or led != list(run[: len(led)]) or len(led) < len(run) - 1:
+            return None
+        shorter = evolve(pieces[n - 1], run=tuple(stay))
+        return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *rest, *pieces[n + 1 :]]
+
+    def _commuted(self, pieces: _Pieces, n: int) -> _Pieces | None:
+        """The last of the next chain leads this one, whose last leads that one: they add to the same sums by turns."""
+        (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
+        if len(run) < 2 or len(following.run) < 2:
+            return None
+        (*stay, first), (*others, second) = run, following.run
+        sums = second.src[0]
+        if not isinstance(sums, Reg) or not all(sums.same(i.dst[0]) for i in (first, second)):
+            return None
+        if self._factor(second) == self._factor(run[0]) or not alike(first, second):
+            return None
+        if not self._passes([second], [*stay, *following.gap, *others]):
+            return None
+        if not self._passes([first], [*following.gap, *others]):
+            return None
+        leader, delayed = (evolve(i, src=(start, *i.src[1:])) for i, start in ((second, first.src[0]), (first, sums)))
+        pair = _Piece(gap, (leader, *stay)), _Piece(following.gap, (delayed, *others))
+        return [*pieces[:n], *pair, *pieces[n + 2 :]]
+
+    def _passes(self, moved: Iterable[XeInstruction], others: Sequence[Instruction]) -> bool:
+        """Whether instructions may change places with others, which are no messages and end no wait."""
+        units, moved = (Unit.VALU, Unit.MATRIX), list(moved)
+        return all(
+            i.op.unit in units and not any(self._needs(i, m) or self._needs(m, i) for m in moved) for i in others
+        )
+
+    def _needs(self, i: Instruction, other: Instruction) -> bool:
+        """Whether an instruction touches what another one writes."""
+        base = self.base
+        return bool(_grfs((*i.uses(), *i.defs()), base) & _grfs(other.defs(), base))
+
+    # ------------------------------------------------------------ leaders of no use
+
+    def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction:
+        """An instruction that reads another source 1 than a chain's first and writes what nobody reads."""
+        first, base = pieces[n].run[0], self.base
+        around = [i for piece in pieces[max(0, n - 1) : n + 2] for i in piece.run]
+        live = reduce(or_, (self._live[i] for i in around if i in self._live), 0)
+        result = self._free(live | _grfs((r for i in around for r in (*i.uses(), *i.defs())), base))
+        taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
+        written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
+        own, rows = self._factor(first), self._at(_register(first, 2))
+        starts = [rows, *(own + step * side for step in range(1, self.registers) for side in (1, -1))]
+        factor = next(
+            at
+            for at in starts
+            if 0 < at <= self.registers - _FACTOR and at not in taken and not written & ((1 << _FACTOR) - 1) << at
+        )
+        (sums,), (_, old, other) = first.dst, first.src
+        assert isinstance(sums, Region)
+        assert isinstance(old, Region)
+        put, read = (self._placed(name, at) for name, at in (("unused", result), ("any", factor)))
+        operands = (Null(sums.type), region(read, old.type), other)
+        comment = "leads the chain; nobody reads its result"
+        return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
+
+    def _placed(self, name: str, at: int) -> Reg:
+        added = VirtualRegister(len(self.base), "v", _SUMS, name)
+        self.places[added] = self.base[added] = at
+        return Reg(added, 0, _SUMS)
+
+    def _free(self, live: _Grfs) -> int:
+        """The first of so many registers behind the scalars that nobody needs."""
+        begin = min((at for v, at in self.physical.base.items() if v.bank == "v" and v.fixed is None), default=1)
+        for at in range(begin, self.registers - _SUMS + 1):
+            if not live & ((1 << _SUMS) - 1) << at:
+                return at
+        raise DoesNotFit(
+            f"needs {_SUMS} registers for a matrix instruction whose result nobody reads, and has none", short_of="v"
+        )
+
+    @cached_property
+    def _live(self) -> Mapping[Instruction, _Grfs]:
+        """Of each instruction the registers that are needed ahead of it."""
+        base, count = self.base, len(self.function.blocks)
+        entry, found = [0] * count, dict[Instruction, _Grfs]()
+        changed = True
+        while changed:
+            changed = False
+            for n in reversed(range(count)):
+                live = reduce(or_, (entry[s] for s in self.function.successors(n)), 0)
+                for i in reversed(self.function.blocks[n].instructions):
+                    live = live & ~_grfs(i.defs(), base) | _grfs(i.uses(), base)
+                    found[i] = live
+                changed = changed or live != entry[n]
+                entry[n] = live
+        return found
+
+
+def _register(i: XeInstruction, source: int) -> Reg:
+    operand = i.src[source]
+    assert isinstance(operand, Reg)
+    return operand
