@@ -10,6 +10,8 @@ leader, which reads another source 1:
 - the last of the next chain, if it adds to what the last of this one adds to, which leads the next one then;
 - an instruction of no use, whose result goes where nothing is kept.
 
+Where that finds no room, somebody waits for each instruction of the chain before the next, which IGC lets pass as well.
+
 IGC takes one of no use only. Its result goes to the sums that the next one is about to read, which no document allows.
 As IGC does not look behind a block, the first chain of each gets one; here the ends of blocks are looked at.
 """
@@ -21,11 +23,10 @@ from functools import cached_property, reduce
 from operator import or_
 
 from convgen.backends.intel.chains import alike, chains
-from convgen.backends.intel.isa import Null, Region, XeInstruction, region
+from convgen.backends.intel.isa import OPCODES, Null, Region, XeInstruction, region
 from convgen.backends.intel.physical import Physical
 from convgen.backends.machine.dataflow import solve
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, Unit, VirtualRegister
-from convgen.ir.error import DoesNotFit
 from convgen.ir.record import evolve, frozen
 
 Places = dict[VirtualRegister, int]
@@ -46,7 +47,7 @@ def lead_chains(
     """The function with leaders where chains want them, as `finish` leaves it, and the places of tuples put in.
 
     `shared` are the sources that make a chain, `registers` how many a thread has. What `finish` adds counts as
-    arithmetic. Raises DoesNotFit where the result of an instruction of no use finds no room.
+    arithmetic.
     """
     written, lasts = _by_arithmetic(function, physical.base), Lasts()
     while True:
@@ -127,7 +128,9 @@ class _Leads:
                         pieces = found
                         break
                 else:
-                    pieces[n] = evolve(pieces[n], run=(self._of_no_use(pieces, n, ahead), *pieces[n].run))
+                    leader = self._of_no_use(pieces, n, ahead)
+                    led = [evolve(pieces[n], run=(leader, *pieces[n].run))] if leader is not None else []
+                    pieces[n : n + 1] = led or self._one_by_one(pieces, n, ahead)
             n += 1
         return pieces
 
@@ -258,12 +261,24 @@ class _Leads:
 
     # ------------------------------------------------------------ leaders of no use
 
-    def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction:
-        """An instruction that reads another source 1 than a chain's first and writes what nobody reads."""
+    def _one_by_one(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
+        """The instructions of a chain, each behind what waits for the one before it: nothing is kept then."""
+        found, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
+        for i in pieces[n].run:
+            found.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
+            gap, before = (), frozenset((i,))
+        return found
+
+    def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction | None:
+        """An instruction that reads another source 1 than a chain's first and writes what nobody reads; None if there
+        is no room for its result.
+        """
         first, base = pieces[n].run[0], self.base
         around = [i for piece in pieces[max(0, n - 1) : n + 2] for i in piece.run]
         live = reduce(or_, (self._live[i] for i in around if i in self._live), 0)
         result = self._free(live | _grfs((r for i in around for r in (*i.uses(), *i.defs())), base))
+        if result is None:
+            return None
         taken = {self._factor(i) for i in (first, *self._alone_before(pieces, n, ahead))}
         written = _grfs((r for i in pieces[n].run for r in i.defs()), base) | ((1 << _SUMS) - 1) << result
         own, rows = self._factor(first), self._at(_register(first, 2))
@@ -286,15 +301,13 @@ class _Leads:
         self.places[added] = self.base[added] = at
         return Reg(added, 0, _SUMS)
 
-    def _free(self, live: _Grfs) -> int:
-        """The first of so many registers behind the scalars that nobody needs."""
+    def _free(self, live: _Grfs) -> int | None:
+        """The first of as many registers behind the scalars as a result has, if nobody needs them."""
         begin = min((at for v, at in self.physical.base.items() if v.bank == "v" and v.fixed is None), default=1)
         for at in range(begin, self.registers - _SUMS + 1):
             if not live & ((1 << _SUMS) - 1) << at:
                 return at
-        raise DoesNotFit(
-            f"needs {_SUMS} registers for a matrix instruction whose result nobody reads, and has none", short_of="v"
-        )
+        return None
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
@@ -312,6 +325,13 @@ class _Leads:
                 changed = changed or live != entry[n]
                 entry[n] = live
         return found
+
+
+def _awaiting(i: XeInstruction) -> XeInstruction:
+    """What waits for a matrix instruction and changes nothing."""
+    (sums,) = i.defs()
+    first = region(sums.words(0, 1), "ud")
+    return XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="waits for the sums")
 
 
 def _register(i: XeInstruction, source: int) -> Reg:
