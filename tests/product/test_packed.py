@@ -45,9 +45,20 @@ def convolution(random: Random) -> Conv:
 
 @pytest.mark.parametrize("target", GRIDS)
 def test_convolutions_are_right(target: str) -> None:
+    assert_right(target, 4)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", GRIDS)
+def test_more_convolutions_are_right(target: str) -> None:
+    assert_right(target, 16)
+
+
+def assert_right(target: str, count: int) -> None:
+    """Run so many convolutions, of those that fit."""
     random, ran = Random(f"packed {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(8):
+    for n in range(count):
         problem = convolution(random)
         taps, k = random.choice((("split", 32), ("fused", 32), ("chunk", 32), ("runs", 32)))
         phases = random.choice(("", " phases=columns")) if problem.direction.value == "BWD_D" else ""
@@ -73,9 +84,20 @@ def windows(random: Random) -> Conv:
 
 @pytest.mark.parametrize("target", GRIDS)
 def test_windows_are_right_in_images(target: str) -> None:
+    assert_images(target, 1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", GRIDS)
+def test_windows_are_right_in_more_images(target: str) -> None:
+    assert_images(target, 6)
+
+
+def assert_images(target: str, count: int) -> None:
+    """Run so many problems, of those drawn that fit."""
     random, ran = Random(f"images {target}"), 0
     waves, mma = GRIDS[target]
-    for n in range(5):
+    for n in range(3 * count):
         problem = windows(random)
         packed = random.choice(("src", "src+wei")) if problem.direction.is_forward else "src"
         tile = f"tile={random.choice((64, 96))}x32x32 waves={waves} mma={mma}"
@@ -84,9 +106,9 @@ def test_windows_are_right_in_images(target: str) -> None:
             continue
         assert sum("_pack_" in name for name in code.kernels) == 1
         ran += 1
-        if ran == 3:
+        if ran == count:
             break
-    assert ran >= 2
+    assert ran == count
 
 
 def test_nothing_of_an_image_is_masked_or_trimmed() -> None:
