@@ -23,8 +23,8 @@ from rich.table import Table
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import ConvgenError
-from convgen.plan.choose import candidates
 from convgen.plan.config import RESIDENT, Config
 from convgen.problem.matmul import Problem
 

@@ -191,8 +191,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
 def _known(options: argparse.Namespace, problem: Problem) -> str | None:
     """The config that is given, or that a registry has, which is told."""
+    from convgen import registry
     from convgen.commands import session
-    from convgen.tune import registry
 
     if options.config is not None:
         return str(options.config)
@@ -234,8 +234,8 @@ def _built(options: argparse.Namespace, problem: Problem) -> Code:
 def _show_ranking(problem: Problem, target: str) -> None:
     """The configs that the chooser thinks most of, whether they will be tried or not."""
     from convgen.backends import target as targets
-    from convgen.commands import report
-    from convgen.plan.choose import candidates
+    from convgen.choose.choose import candidates
+    from convgen.show import report
 
     best = candidates(problem, targets.get(target).facts)[:10]
     report.show_table(*report.ranking_table(best), sys.stderr)
@@ -245,6 +245,6 @@ def _show_ranking(problem: Problem, target: str) -> None:
 def _empty(problem: Problem, target: str) -> Code:
     """Code that launches nothing."""
     from convgen.run.code import Code
-    from convgen.run.record import LaunchRecord
+    from convgen.run.launch_record import LaunchRecord
 
     return Code(problem, target, "", "", None, LaunchRecord(target, None, (), str(problem)), {}, {})

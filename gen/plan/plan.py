@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from convgen.epilogue.epilogue import Epilogue
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
@@ -23,27 +24,26 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.teams import TeamsMeet
-from convgen.passes.messages.pairs import check_halves
+from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
-from convgen.plan import dequantise, steps, views
+from convgen.plan import dequantise, epilogues, views
 from convgen.plan.atoms import chosen_atom, mma_tile
-from convgen.plan.checks import check_words
 from convgen.plan.compensation import Sums, compensation
 from convgen.plan.config import CHUNK, EXACT, IMAGES, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
 from convgen.plan.contraction import Product
 from convgen.plan.images import by_images, fill_rectangles
+from convgen.plan.inputs import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.lines import in_lines
-from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
+from convgen.plan.refusals import check_words
 from convgen.plan.registers import Held, Pipeline, masks_of
 from convgen.plan.resident import Resident, resident
 from convgen.plan.runs import in_runs
-from convgen.plan.windows import Windows, windows
+from convgen.plan.teams import TeamsMeet
+from convgen.plan.window_views import Windows, windows
 from convgen.problem.matmul import Problem
 
 _CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
@@ -368,7 +368,7 @@ def _part(
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
+    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.less or of_m.less))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)

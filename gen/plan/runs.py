@@ -4,7 +4,7 @@ Under a window, the pixels of a row with all their channels are one run of memor
 further on from one position to the next. So a tap and a channel are one number, `tap * channels + channel`, and as such
 one dim of the product, padded to whole messages. Windows begin where they like: so that messages begin with a word of
 memory, a run may have a `lead`, elements before its first one that do not exist. What reaches outside the image, or is
-padding of a run, is trimmed behind the load (`passes/messages/runs.py`).
+padding of a run, is trimmed behind the load (`passes/messages/partial_runs.py`).
 """
 
 from __future__ import annotations

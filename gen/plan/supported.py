@@ -10,8 +10,8 @@ from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.types import SCALARS, s8, u8
-from convgen.passes.messages.pairs import check_pairs, pairs_of
-from convgen.plan import dequantise, directions, steps, views
+from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
+from convgen.plan import dequantise, directions, epilogues, views
 from convgen.plan.atoms import input_atoms, signed
 from convgen.plan.padding import kept_out, names_in
 from convgen.problem.conv import Conv, Direction
@@ -27,11 +27,11 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
         raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
     _check_gaps(problem)
     _check_sizes(problem)
-    steps.check(problem)
+    epilogues.check(problem)
     _check_nibbles(problem)
     dequantise.check(problem)
     inputs, (output, *_) = [t.dtype for t in problem.factors], problem.outputs
-    outputs = steps.results(problem)
+    outputs = epilogues.results(problem)
     if not SCALARS.keys() >= set(inputs) or output.dtype not in outputs or not input_atoms(problem, facts):
         given = " and ".join(dict.fromkeys(inputs))
         raise Unsupported(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgen.ir.record import frozen
-from convgen.problem import attributes, masks
+from convgen.problem import attribute_masks, attributes
 
 _ARGUMENTS = ("src", "wei", "dst")
 _TYPES = ("s32", "s8", "u8", "s4", "u4")
@@ -30,7 +30,7 @@ class ZeroPoint:
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Those of the tensor, for what it is the zero of."""
-        return masks.dims(size, mask, self.groups)
+        return attribute_masks.dims(size, mask, self.groups)
 
     def __str__(self) -> str:
         value = [] if self.value is None else [str(self.value)]
@@ -50,8 +50,12 @@ def refused(text: str) -> str:
     """By which rule a text is refused, if it is."""
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
-        dtype, _ = attributes.typed(fields[masks.is_single(policy) :])
-        if attributes.role(argument) not in _ARGUMENTS or (dtype or "s32") not in _TYPES or policy in masks.DYNAMIC:
+        dtype, _ = attributes.typed(fields[attribute_masks.is_single(policy) :])
+        if (
+            attributes.role(argument) not in _ARGUMENTS
+            or (dtype or "s32") not in _TYPES
+            or policy in attribute_masks.DYNAMIC
+        ):
             return "zero-points"
     return ""
 
@@ -59,7 +63,7 @@ def refused(text: str) -> str:
 def _read(entry: str) -> ZeroPoint:
     argument, policy, *fields = entry.lower().split(":")
     role, value = attributes.role(argument), None
-    if masks.is_single(policy):  # which the kernel knows
+    if attribute_masks.is_single(policy):  # which the kernel knows
         policy, value = "common", int(float(fields.pop(0))) if fields else 0
     dtype, groups = attributes.typed(fields)
     return ZeroPoint(role, policy, value, dtype or "s32", groups)

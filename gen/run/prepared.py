@@ -11,9 +11,9 @@ from convgen.backends.simulation import LaunchRequest
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
-from convgen.run import direct, reference, verify
-from convgen.run.direct import Extents
-from convgen.run.record import LaunchRecord
+from convgen.run import foreign_launch, reference, verdict
+from convgen.run.foreign_launch import Extents
+from convgen.run.launch_record import LaunchRecord
 
 
 @frozen(eq=False)
@@ -45,7 +45,7 @@ def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prep
     sizes = {name: buffer.tensor.dims for name, buffer in record.buffers.items()}
     inputs = {name: tensor for name, tensor in drawn.items() if sizes.get(name) == tensor.shape}
     macs = 0 if problem is None else problem.macs
-    return Prepared(where, content, record.requests(), lambda: verify.allocate(record, inputs), macs)
+    return Prepared(where, content, record.requests(), lambda: verdict.allocate(record, inputs), macs)
 
 
 def of_object(
@@ -58,7 +58,7 @@ def of_object(
     arguments: Sequence[tuple[str, str]] = (),
 ) -> Prepared:
     """A launch of anybody's code object (`direct`). Raises UserError."""
-    content, launch = direct.read(
+    content, launch = foreign_launch.read(
         path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments
     )
 

@@ -7,15 +7,15 @@ from itertools import islice
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import Candidate, candidates, fitting
+from convgen.choose.workgroup_orders import ordered
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
-from convgen.plan.choose import Candidate, candidates, fitting
 from convgen.plan.config import LINES, RESIDENT, RUNS, Config
-from convgen.plan.mapping import ordered
 from convgen.problem.matmul import Problem
-from convgen.profile import launches
-from convgen.profile.launches import Times
+from convgen.profile import launch_times as launches
+from convgen.profile.launch_times import Times
 from convgen.run import prepared
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from convgen.commands.batch import perform as perform_really
-from convgen.run.verify import execute
+from convgen.run.verdict import execute
 
 
 def answer(item: str) -> tuple[str, int]:
@@ -35,7 +35,7 @@ def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
         with patch("convgen.driver.build", side_effect=ZeroDivisionError("by zero")):
             return perform_really(options, line)
     if "wrong" in line:
-        with patch("convgen.run.verify.execute", spoilt):
+        with patch("convgen.run.verdict.execute", spoilt):
             return perform_really(options, line)
     return perform_really(options, line)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import DoesNotFit
 from convgen.plan import views
-from convgen.plan.choose import candidates
 from convgen.plan.config import FUSED, IMAGES
 from convgen.plan.contraction import Product
 from convgen.plan.images import are_worth, by_images

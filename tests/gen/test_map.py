@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from convgen.backends import target
+from convgen.choose.choose import candidates
+from convgen.choose.search import first_fitting
+from convgen.choose.workgroup_orders import _MATTERS, _WORTH, Launch, _orders, best_order, named
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
-from convgen.plan.choose import candidates
-from convgen.plan.mapping import _MATTERS, _WORTH, Launch, _orders, best_order, named
 from convgen.plan.plan import make_plan
-from convgen.plan.search import first_fitting
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from tests import vectors

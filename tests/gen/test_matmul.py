@@ -17,7 +17,7 @@ from convgen.ir.types import f16
 from convgen.plan import dequantise
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 
 TAGS = st.sampled_from(["any", "ab", "ba"])
 
@@ -103,10 +103,10 @@ def test_kernels_are_right(desc: str, knobs: dict[str, Any]) -> None:
     problem = cg.Matmul.parse(desc, **knobs)
     code = cg.compile(cg.build(problem))
     assert code.name.startswith("gemm_")
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert outcome.passed, outcome
     assert outcome.checked == problem.m * problem.n
-    sampled = verify.run(code, groups=2)
+    sampled = verdict.run(code, groups=2)
     assert sampled.passed
     assert 0 < sampled.checked <= problem.m * problem.n
 
@@ -116,7 +116,7 @@ def test_a_wrong_product_is_noticed() -> None:
     right = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16")))
     turned = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16", wtag="ab")))
     renamed = attrs.evolve(right.record.launches[0], kernel=turned.name)
-    outcome = verify.run(attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,))))
+    outcome = verdict.run(attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,))))
     assert outcome.mismatches > 500
     assert len(outcome.first[0].index) == 2
 
@@ -136,7 +136,7 @@ BYTES = "--dt=f16:s8:f16 --attr-fpmath=f16:true --attr-scales"
 def test_tiles_begin_anywhere_within_groups_that_share_a_scale(line: str, config: str) -> None:
     """Tiles of 96 in parts of 48: some subgroups' parts begin, and end, in the middle of what would be a run of 32."""
     problem = parse_problem(f"{line} 96x256:256x256")
-    outcome = verify.run(cg.compile(cg.build(problem, "gfx90a", config)))
+    outcome = verdict.run(cg.compile(cg.build(problem, "gfx90a", config)))
     assert outcome.passed, outcome.first
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.facts import Core
-from convgen.plan.choose import candidates
 from convgen.plan.config import Way
 from convgen.plan.registers import Held, Pipeline
 from convgen.problem.conv import Conv

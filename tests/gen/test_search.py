@@ -8,13 +8,13 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose import search
+from convgen.choose.choose import Candidate, Ranking, candidates
+from convgen.choose.search import Search
 from convgen.ir.error import DoesNotFit, Unsupported, UserError
 from convgen.ir.record import evolve
-from convgen.plan import search
-from convgen.plan.choose import Candidate, Ranking, candidates
 from convgen.plan.config import COLUMNS, MERGED, RUNS, Config
 from convgen.plan.plan import Plan, make_plan, vector_registers
-from convgen.plan.search import Search
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 

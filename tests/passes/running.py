@@ -19,7 +19,7 @@ from convgen.problem.conv import Conv
 from convgen.run import reference
 from convgen.run.abi import zeroed_buffers
 from convgen.run.reference import Array
-from convgen.run.verify import FOREIGN, SENTINEL
+from convgen.run.verdict import FOREIGN, SENTINEL
 
 
 def tile_kernels(problem: Conv, config: Config, facts: TargetFacts) -> tuple[Kernel, ...]:

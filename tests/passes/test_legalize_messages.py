@@ -21,7 +21,7 @@ from convgen.ir.types import AnyType, bool_, f16, f32, f64, s32, u8, u32, vector
 from convgen.ir.verify import verify
 from convgen.passes.legalize_messages import legalize_messages
 from convgen.passes.resolve_packs import resolve_packs
-from convgen.run.verify import SENTINEL
+from convgen.run.verdict import SENTINEL
 from tests.strategies import FIXED
 
 BYTES = 1024

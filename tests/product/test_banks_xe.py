@@ -6,7 +6,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 
 #: Target, problem, direction and config, of tiles in blocks that lanes write by themselves, wherever rows and parts of
 #: rows are; most are the defaults of larger layers.
@@ -28,8 +28,8 @@ def test_no_message_meets_a_bank_twice(target: str, problem: str, direction: str
     assert built.plan is not None
     assert [each.conflicts for part in built.plan.parts for each in (part.of_n, part.of_m)] == [0, 0]
     code = driver.compile(built)
-    outcome = verify.run(code, groups=2)
+    outcome = verdict.run(code, groups=2)
     assert outcome.passed, outcome
-    _, report = verify.execute(code.record, code.object, reference.fills(made, 0))
+    _, report = verdict.execute(code.record, code.object, reference.fills(made, 0))
     assert report.counters["slm_write_bytes"] > 0
     assert report.counters.get("slm_conflict_cycles", 0) == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import convgen as cg
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from tests.strategies import SWEEP
 
 pytestmark = pytest.mark.in_turn(3)
@@ -33,7 +33,7 @@ LINES = (
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("line", LINES)
 def test_several_products(line: str, target: str) -> None:
-    outcome = verify.run(cg.compile(cg.build(parse_problem(line), target)))
+    outcome = verdict.run(cg.compile(cg.build(parse_problem(line), target)))
     assert outcome.checked
     assert outcome.passed
 
@@ -48,7 +48,7 @@ def test_samples_of_tiles(line: str) -> None:
         elements = sum(len(region.rows) * len(region.columns) for region in seen)
         shape = code.problem.tensor(seen[0].output).dims if code.problem else ()
         assert part or elements == np.prod(shape) or len(code.tiles.grids) > 1
-    outcome = verify.run(code, groups=5)
+    outcome = verdict.run(code, groups=5)
     assert outcome.checked
     assert outcome.passed
 
@@ -73,7 +73,7 @@ def test_random_batches(target: str) -> None:
         left, right = ("".join(f"{b}x" for b in side) for side in zip(*batch))
         m, k, n = size
         line = f"--dt={types} {left}{m}x{k}:{right}{k}x{n}"
-        assert verify.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
+        assert verdict.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
 
     run()
 
@@ -85,7 +85,7 @@ def test_random_batches(target: str) -> None:
 def test_more_products_than_a_grid_has_along_z(line: str, target: str) -> None:
     code = cg.compile(cg.build(parse_problem(line), target))
     assert all(max(launch.grid[1:]) == 1 for launch in code.record.launches)
-    assert verify.run(code, groups=3).passed
+    assert verdict.run(code, groups=3).passed
 
 
 @pytest.mark.parametrize("line", ["--runtime_dims_masks=1:1 70000x9x16:70000x16x8", "35000000x9x1:35000000x1x80"])

@@ -17,7 +17,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from convgen.run.code import Code
 from tests.product.changes import Change, described
 from tests.product.test_deletion import changes, unnoticed
@@ -72,7 +72,7 @@ def config(line: str, target: str) -> str:
 def run(problem: Problem, target: str, line: str) -> Code:
     code = driver.compile(driver.build(problem, target, line))
     assert re.search(r"buffer_load_dword\S* .* lds", code.asm)
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     return code
@@ -194,7 +194,7 @@ def test_nothing_conflicts_in_shared_memory(depth: int, atom: str) -> None:
     line = f"tile=64x64x{depth} waves=2x2 mma={atom} slots=2 copy=direct"
     code = driver.compile(driver.build(problem, "gfx950", line))
     assert code.object
-    _, report = verify.execute(code.record, code.object, reference.fills(problem))
+    _, report = verdict.execute(code.record, code.object, reference.fills(problem))
     assert report.counters["lds_write_bytes"]
     assert report.counters["lds_bank_conflict_cycles"] == 0
 

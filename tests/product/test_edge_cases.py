@@ -21,7 +21,7 @@ from convgen.ir.error import UserError
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import parse_problem
 from convgen.problem.tensors import TensorSpec
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
@@ -112,7 +112,7 @@ GEOMETRIES: dict[str, tuple[str, Fact]] = {
 
 
 def assert_right(problem: Conv, config: str | None = None, target: str = "gfx942") -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target, config)))
+    outcome = verdict.run(driver.compile(driver.build(problem, target, config)))
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
@@ -255,7 +255,7 @@ def test_no_images_no_outputs(dir: str) -> None:
 def test_no_images_make_gradients_of_zero(dir: str, dt: str) -> None:
     problem = Conv.parse("mb0ic9ih5oc7kh3ph1", dir=dir, dt=dt)
     code = driver.compile(driver.build(problem))
-    memory, report = verify.execute(code.record, code.object, reference.fill(problem))
+    memory, report = verdict.execute(code.record, code.object, reference.fill(problem))
     assert not report.findings
     assert {t.name for t in problem.outputs} <= memory.keys()
     assert not any(memory[t.name].whole().any() for t in problem.outputs)
@@ -286,7 +286,7 @@ def test_one_group_is_no_group(dir: str) -> None:
     for problem in (grouped, plain):
         code = driver.compile(driver.build(problem))
         inputs = {name: array.reshape(problem.tensor(name).dims) for name, array in reference.fill(plain).items()}
-        memory, _ = verify.execute(code.record, code.object, inputs)
+        memory, _ = verdict.execute(code.record, code.object, inputs)
         found.append([memory[t.name].whole().tobytes() for t in problem.outputs])
     assert found[0] == found[1]
 
@@ -313,14 +313,14 @@ def test_gaps_are_neither_read_nor_written(dir: str, strides: str, config: str |
     problem = Conv.parse("mb2ic5ih7oc6oh4kh3sh2ph1", dir=dir, dt="f32", strides=strides)
     code = driver.compile(driver.build(problem, config=config))
     inputs = reference.fill(problem)
-    memory, report = verify.execute(code.record, code.object, inputs)
+    memory, report = verdict.execute(code.record, code.object, inputs)
     assert not report.findings, str(report.findings[0])
     for tensor in problem.outputs:
         assert np.array_equal(
             reference.unpack(tensor.layout, tensor.dtype, memory[tensor.name].whole()),
             reference.whole(problem, inputs, tensor.name),
         )
-        assert (between(memory[tensor.name].whole(), tensor) == verify.SENTINEL).all(), tensor.name
+        assert (between(memory[tensor.name].whole(), tensor) == verdict.SENTINEL).all(), tensor.name
 
 
 def between(memory: Array, tensor: TensorSpec) -> Array:
@@ -334,9 +334,9 @@ def test_zeroes_where_no_window_reaches_leave_gaps_alone() -> None:
     """Stride 3, kernel 1: most of diff_src is zeroed by a kernel of its own."""
     problem = Conv.parse("mb2ic5ih7oc6kh1sh3", dir="BWD_D", dt="f16", strides="900x1x120x16::")
     code = driver.compile(driver.build(problem))
-    memory, _ = verify.execute(code.record, code.object, reference.fill(problem))
+    memory, _ = verdict.execute(code.record, code.object, reference.fill(problem))
     (tensor,) = problem.outputs
-    assert (between(memory["diff_src"].whole(), tensor) == verify.SENTINEL).all()
+    assert (between(memory["diff_src"].whole(), tensor) == verdict.SENTINEL).all()
     diff_src = reference.unpack(tensor.layout, "f16", memory["diff_src"].whole())
     reached = np.zeros((7, 7), np.bool_)
     reached[::3, ::3] = True
@@ -350,7 +350,7 @@ def test_buffers_are_read_and_written_to_their_end_and_no_further(dir: str, dt: 
     problem = Conv.parse("mb1_ic1oc16_ih11kh3", dir=dir, dt=dt)
     code = driver.compile(driver.build(problem))
     assert code.object is not None
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
     inputs = reference.fill(problem)
     for tensor in problem.tensors:
         memory = {b.name: np.zeros(b.tensor.bytes, np.uint8) for b in code.record.buffers.values()}
@@ -442,5 +442,5 @@ def test_steps_behind_sums(name: str, target: str) -> None:
     arrays = {key: np.array(v, kinds[key][0]).reshape(kinds[key][1]) for key, v in {"src": 1, **values}.items()}
     found = reference.whole(problem, arrays, "dst")[0].astype(np.float64)
     assert np.allclose(found, wanted, 1e-6, 1e-6, equal_nan=True)
-    outcome = verify.run(driver.compile(driver.build(problem, target)), arrays=arrays)
+    outcome = verdict.run(driver.compile(driver.build(problem, target)), arrays=arrays)
     assert outcome.passed, outcome.first

@@ -13,7 +13,7 @@ import pytest
 from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests import samples
 
 #: Of ResNet-50 for 32 images.
@@ -30,7 +30,7 @@ DAILY = {("strided", "BWD_D"), ("14", "FWD_D")}
 
 
 def assert_right(problem: Problem, target: str) -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target)), groups=2)
+    outcome = verdict.run(driver.compile(driver.build(problem, target)), groups=2)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 
@@ -70,7 +70,7 @@ def assert_apart(sizes: str, direction: str, target: str, config: str | None = N
     problem = Conv.parse(sizes, dir=direction, dt="f16", **tags)
     code = driver.compile(driver.build(problem, target, config))
     first = [(0,) for _ in code.record.launches]
-    _, report = verify.execute(code.record, code.object, reference.fills(problem), first)
+    _, report = verdict.execute(code.record, code.object, reference.fills(problem), first)
     assert report.counters["lds_read_bytes"]
     assert report.counters["lds_bank_conflict_cycles"] == 0
 

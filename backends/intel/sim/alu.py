@@ -12,15 +12,15 @@ from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
-from convgen.backends.intel.sim.masks import active, set_flags
+from convgen.backends.intel.sim.execution_masks import active, set_flags
 from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
 from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.results import Writer, convert, target
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along, united
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 from convgen.ir.record import evolve
 
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))

@@ -18,7 +18,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
 DEPTH = 8

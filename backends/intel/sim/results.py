@@ -9,10 +9,10 @@ import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.operands import FLOATS, TINY, VIEWS, flush, indirect_places
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import define, evolve
 
 _RANGES: Mapping[str, tuple[int, int]] = {

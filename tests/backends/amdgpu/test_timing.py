@@ -10,12 +10,12 @@ import pytest
 from convgen import driver
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.timing.kernel import loop_clocks, profile
+from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.places import lds_clocks
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.ir.error import UserError
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 MATRIX = Op(Port.MATRIX, 4, 32)
@@ -106,7 +106,7 @@ def test_lds_clocks_are_those_that_the_simulator_counts(line: str) -> None:
     found = lds_clocks(code.object, launch.kernel, launch.workgroup[0], order)
     waves = launch.workgroup[0] // 64
     extra = sum((clocks - round(min_clocks(kernel.instructions[n].name))) * waves for n, clocks in found.items())
-    _, report = verify.execute(code.record, code.object, reference.fills(problem))
+    _, report = verdict.execute(code.record, code.object, reference.fills(problem))
     groups = int(np.prod(launch.grid))
     assert report.counters["lds_bank_conflict_cycles"] == pytest.approx(extra * groups)
 

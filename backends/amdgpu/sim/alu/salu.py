@@ -21,7 +21,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Opera
 from convgen.backends.amdgpu.sim.hazards import Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 ScalarFetch = Callable[[WaveGroup], Array]

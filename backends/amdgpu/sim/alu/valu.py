@@ -25,15 +25,15 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     write_mask,
     write_vector,
 )
-from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
 from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
+from convgen.backends.amdgpu.sim.alu.vector_rows import VectorRow
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, pack_lanes, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.wave_arrays import U32, Array, Bools
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)
