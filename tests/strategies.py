@@ -24,7 +24,7 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
 from convgen.plan.atoms import input_atoms
-from convgen.plan.config import APART, COLUMNS, MERGED, RESIDENT, Config
+from convgen.plan.config import APART, COLUMNS, MERGED, Config
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
 from convgen.plan.plan import make_plan
@@ -298,7 +298,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         if config.slices == 1 and not config.map.shares and draw(st.booleans()):
             tile_m, tile_n, tile_k = config.tile
             taps = prod(a.k if config.phases == APART else Columns.of(a, "").taps for a in problem.axes)
-            config = attrs.evolve(config, taps=RESIDENT, tile=(tile_m, tile_n, tile_k * taps))
+            config = attrs.evolve(config, taps="resident", tile=(tile_m, tile_n, tile_k * taps))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

@@ -7,16 +7,15 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from convgen.choose.combinations import ORDER, SUBTILES, Configs, along, by_tile
-from convgen.choose.shapes import OperandLoad, Shape
+from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.record import frozen
-from convgen.plan.config import CHUNK, IMAGES, LINES, RESIDENT, RUNS, SPLIT
 from convgen.plan.copies import copied_at_once, even_rows, pitch_of
+from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import Held, Numbers, masks_of
+from convgen.plan.variants.variant import Offer, Variant
 
-_CHUNK_DECODE, _ELEMENT_DECODE = 1.5, 4.0  #: times the issue, where chunks or elements find their own place along K
 _OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
 _WHOLE_ROW = 128  #: bytes; of rows with gaps, of which one is written at a time; less takes twice, by the simulator
 _GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
@@ -30,27 +29,21 @@ class Kind:
     reach: int  #: rows around a tile that they reach
     loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
     masks: tuple[int, int]  #: of each such load, as `Held` counts them
-    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by order of K: how often its loads take the issue
+    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by variant: how often its loads take the issue
 
     @classmethod
-    def of(cls, shape: Shape, k_orders: Sequence[str], atom: MmaAtom, facts: TargetFacts) -> Kind:
-        taps, reach = (len(shape.windows.taps), shape.windows.reach) if shape.windows else (0, 0)
-        loads = shape.loads(atom, facts)
-        decodes = tuple(tuple(_decode(order, shape, load, atom, facts) for order in k_orders) for load in loads)
-        masks = masks_of(shape.of_m, loads[0].trimmed), masks_of(shape.of_n, loads[1].trimmed)
-        return cls(taps, reach, loads, masks, decodes)
+    def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> Kind:
+        loads, chunk = offer.loads(atom, facts), facts.chunk_bytes // atom.elem_bytes
+        decodes = tuple(tuple(_decode(each, offer.inner, chunk, load, facts) for each in variants) for load in loads)
+        masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
+        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, decodes)
 
 
-def _decode(order: str, shape: Shape, load: OperandLoad, atom: MmaAtom, facts: TargetFacts) -> float:
-    """Times the issue, of loads that find their places along K: of each element of K where they run along rows."""
+def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
+    """Issue slots of a load, in those of one whose place along K is known: what a variant's loads find out, or cut."""
     if load.trimmed:
         return facts.costs.trim if load.along_k else facts.costs.trim_rows
-    if load.as_rectangles:
-        return _OF_RECTANGLES
-    if order in (SPLIT, RESIDENT, RUNS, IMAGES) or (order == LINES and load.widest > 1):
-        return 1.0
-    even = not load.along_k or shape.inner % (facts.chunk_bytes // atom.elem_bytes) == 0
-    return _CHUNK_DECODE if order == CHUNK or even else _ELEMENT_DECODE
+    return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
 
 
 @frozen(eq=False)
@@ -79,9 +72,9 @@ class _Block:
     def __init__(self, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> None:
         self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
         self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
-        self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_ways("slots")
-        self.has_held = configs.of_ways("held") > 0
-        self.decodes = [along(ORDER, decode) for decode in kind.decodes]
+        self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
+        self.has_held = configs.of_stagings("held") > 0
+        self.decodes = [along(VARIANT, decode) for decode in kind.decodes]
         self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
         self.lanes = facts.subgroup_size * self.subgroups
         self.simds = np.minimum(self.subgroups, facts.core.simds)

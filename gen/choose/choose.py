@@ -11,7 +11,7 @@ import numpy as np
 
 from convgen.choose import own_lanes
 from convgen.choose.clocks import Clocks, Table, of_config, ranked
-from convgen.choose.shapes import TILE_K, reorders, shapes
+from convgen.choose.offers import offers, reorders
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
@@ -22,6 +22,7 @@ from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
 from convgen.plan.plan import Plan, make_plan
 from convgen.plan.registers import Numbers
+from convgen.plan.variants.variant import TILE_K
 from convgen.plan.views import must_move, operand_types
 from convgen.problem.matmul import Problem
 
@@ -90,9 +91,9 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
     """All configs worth trying, best first, ending in the always-valid one."""
     atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
     tables = [
-        (ranked(shape, atom, facts, moved, meetings), clocks + shape.before)
+        (ranked(offer, atom, facts, moved, meetings), clocks + offer.before)
         for moved, clocks in reorders(problem, facts)
-        for shape in shapes(problem, facts, moved)
+        for offer in offers(problem, facts, moved)
         for atom in atoms
     ]
     by_lanes = [Candidate(clocks, config) for clocks, config in own_lanes.configs(problem, facts, must_move(problem))]
@@ -116,10 +117,10 @@ def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> 
 
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
     """What the clocks of a given config consist of, for the largest product; None where there is none."""
-    for shape in shapes(problem, facts, config.reorder):
+    for offer in offers(problem, facts, config.reorder):
         for atom in input_atoms(problem, facts):
-            if shape.makes(config) and (atom.n, atom.m, atom.k) == config.mma:
-                return of_config(shape, config, atom, facts)
+            if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
+                return of_config(offer, config, atom, facts)
     return None
 
 

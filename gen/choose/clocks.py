@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from convgen.choose.block_work import BlockWork, Kind
-from convgen.choose.combinations import ORDER, SUBTILES, TILE, WAY, Configs, along, by_tile
-from convgen.choose.shapes import Choices, Shape, choices
+from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.dispatch import busiest
 from convgen.ir.layout.mma import MmaAtom, shares
@@ -24,8 +23,8 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Type
 from convgen.plan.config import Config, evenly, levels
 from convgen.plan.copies import comes_out_even
-from convgen.plan.plan import k_block
 from convgen.plan.registers import Counts, Numbers, Pipeline
+from convgen.plan.variants.variant import Choices, Offer
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
@@ -79,9 +78,9 @@ def _pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
 
 @frozen(eq=False)
 class Table:
-    """The configs of a shape that may fit, in the order of their combinations, with what they cost."""
+    """The configs of an offer that may fit, in the order of their combinations, with what they cost."""
 
-    shape: Shape
+    offer: Offer
     atom: MmaAtom
     moved: tuple[str, ...]  #: inputs that are reordered before
     configs: Configs
@@ -95,28 +94,27 @@ class Table:
     registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
 
     def config(self, row: int) -> Config:
-        at, given, shape = self._place(row), self.configs, self.shape
-        (m, n, k, waves_m, waves_n, waves_k), way = given.tiles[at[TILE]], given.ways[at[WAY]]
+        at, given, offer = self._place(row), self.configs, self.offer
+        (m, n, k, waves_m, waves_n, waves_k), staging = given.tiles[at[TILE]], given.stagings[at[STAGING]]
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
-            slots=way.slots,
-            taps=given.k_orders[at[ORDER]],
+            slots=staging.slots,
+            taps=given.variants[at[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.slices, at),
             reorder=self.moved,
-            packed=shape.packed,
+            packed=offer.packed,
             sum="last" if (at_a_time := self._at(self.at_a_time, at)) else "",
             at_a_time=at_a_time,
             subtiles=given.subtiles[at[SUBTILES]],
-            prefetch=way.prefetch,
-            types=shape.types(self.atom),
-            grids=shape.grids,
-            phases=shape.phases,
-            stages=way.stages,
-            copy=way.copy,
+            prefetch=staging.prefetch,
+            types=offer.types(self.atom),
+            stages=staging.stages,
+            copy=staging.copy,
+            **dict(offer.form.words),
         )
 
     def clocks(self, row: int) -> Clocks:
@@ -132,25 +130,25 @@ class Table:
 
 
 def ranked(
-    shape: Shape, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
+    offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
 ) -> Table:
     """The configs that come out even and whose tiles fit shared memory, with their scores.
 
     Slices may meet by the last of so many of `meetings` at a time.
     """
-    offered = choices(shape, atom, facts)
-    configs = _even_configs(len(shape.windows.taps) if shape.windows else 0, offered, atom, facts, meetings)
+    offered = offer.variants[0].choices(offer, atom, facts)
+    configs = _even_configs(len(offer.taps), offered, atom, facts, meetings)
     if not all(configs.dims):
-        return Table(shape, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 7)
-    offer = _offer(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
-    counted = _clocks(configs, offer.work, shape, atom, facts)
-    in_vectors, fits = _place_of_sums(offer.work.held.sums, counted.registers, facts)
-    rows = np.flatnonzero(np.broadcast_to(offer.fits & fits, configs.dims))
-    clocks = shape.parts * (counted.columns["launch"] + counted.columns["besides"])
+        return Table(offer, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 7)
+    bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
+    counted = _clocks(configs, bounds.work, offer, atom, facts)
+    in_vectors, fits = _place_of_sums(bounds.work.held.sums, counted.registers, facts)
+    rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits, configs.dims))
+    clocks = offer.form.launches * (counted.columns["launch"] + counted.columns["besides"])
     scores, depths = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, counted.depths))
     ways = counted.columns, counted.slices, counted.at_a_time
-    vectors = np.broadcast_to(counted.registers - np.where(in_vectors, 0, offer.work.held.sums), configs.dims)
-    return Table(shape, atom, moved, configs, *ways, in_vectors, rows, scores, depths, vectors.ravel()[rows])
+    vectors = np.broadcast_to(counted.registers - np.where(in_vectors, 0, bounds.work.held.sums), configs.dims)
+    return Table(offer, atom, moved, configs, *ways, in_vectors, rows, scores, depths, vectors.ravel()[rows])
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
@@ -166,16 +164,16 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
     return in_vectors, in_vectors | apart
 
 
-def of_config(shape: Shape, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
     """What the clocks of one config consist of."""
     configs = Configs.of(config)
-    work = BlockWork.of(configs, Kind.of(shape, configs.k_orders, atom, facts), atom, facts)
-    counted = _clocks(configs, work, shape, atom, facts)
+    work = BlockWork.of(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
+    counted = _clocks(configs, work, offer, atom, facts)
     return Clocks(**{name: column.item() for name, column in counted.columns.items()})
 
 
 @frozen(eq=False)
-class _Offer:
+class _Bounds:
     """Of the configs among which all products of a kind choose, what they need and which fit, registers apart."""
 
     work: BlockWork
@@ -183,19 +181,19 @@ class _Offer:
 
 
 @lru_cache(maxsize=256)
-def _offer(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Offer:
+def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Bounds:
     work = BlockWork.of(configs, kind, atom, facts)
     m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
-    fits = work.slot_bytes * configs.of_ways("slots") <= facts.shared_bytes
+    fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
     subtiles = along(SUBTILES, configs.subtiles)
     fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
-    fits = fits & ((configs.of_ways("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
     # By `convgen profile`, slots do not make up for windows so narrow that their granules come twice.
     narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
-    fits = fits & ~(narrow & (configs.of_ways("slots") > 1) & (kind.taps > 0))
-    return _Offer(work, fits)
+    fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (kind.taps > 0))
+    return _Bounds(work, fits)
 
 
 @lru_cache(maxsize=256)
@@ -218,7 +216,7 @@ def _even_configs(
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
             found.append((m, n, k, wm, wn, wk))
-    return Configs(found, facts.core.subtiles, offered.k_orders, offered.ways, meetings=meetings)
+    return Configs(found, facts.core.subtiles, offered.variants, offered.stagings, meetings=meetings)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -236,20 +234,20 @@ def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
 # ---------------------------------------------------------------- a launch
 
 
-def _blocks(configs: Configs, shape: Shape, elem_bytes: int, facts: TargetFacts) -> Numbers:
+def _blocks(configs: Configs, offer: Offer, elem_bytes: int, facts: TargetFacts) -> Numbers:
     """K blocks, padding included."""
     tile_k = configs.sizes[2]
-    of_orders = [
-        by_tile(lambda k, o=order: k_block(o, k, elem_bytes, facts.chunk_bytes), tile_k) for order in configs.k_orders
+    of_variants = [
+        by_tile(lambda k, v=variant: v.block(k, elem_bytes, facts.chunk_bytes), tile_k) for variant in configs.variants
     ]
-    block = np.concatenate(of_orders, ORDER)
-    blocks: Numbers = -(-shape.outer * (-(-shape.inner // block) * block) // tile_k)
+    block = np.concatenate(of_variants, VARIANT)
+    blocks: Numbers = -(-offer.outer * (-(-offer.inner // block) * block) // tile_k)
     return blocks
 
 
-def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -> Numbers:
+def _slices(offer: Offer, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -> Numbers:
     """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
-    if shape.batch > 1 or shape.merged:
+    if offer.batch > 1 or offer.form.merged:
         return np.ones_like(blocks)
     slices: Numbers = np.maximum(1, np.minimum(facts.compute_units // tiles, blocks // _SLICE_BLOCKS))
     return slices
@@ -259,13 +257,13 @@ def _slices(shape: Shape, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -
 class _Grid:
     """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
 
-    shape: Shape
+    offer: Offer
     m: Numbers  #: of tiles
     n: Numbers
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
         """Workgroups of each product with tiles of that size, and their depth beside that of the deepest."""
-        products = self.shape.merged or ((self.shape.m, self.shape.n, 1),)
+        products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
 
@@ -283,13 +281,13 @@ class _Grid:
 
     def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
         """The same of the unit that ends last, which has so many workgroups in all and so many at a time."""
-        if not self.shape.merged:
+        if not self.offer.form.merged:
             return np.ones(())
         columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
         known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
 
         def depth(m: int, n: int, a_unit: int, held: int) -> float:
-            grid = tuple((self.shape.batch * count, each) for count, each in self.counts(m, n))
+            grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
             return _busiest(grid, units, held) / a_unit
 
         return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
@@ -299,7 +297,7 @@ _busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of one area mostly have t
 
 
 def _meeting(
-    configs: Configs, shape: Shape, slices: Numbers, tiles: Numbers, turns: Turns | None, elem: Type, facts: TargetFacts
+    configs: Configs, offer: Offer, slices: Numbers, tiles: Numbers, turns: Turns | None, elem: Type, facts: TargetFacts
 ) -> tuple[Numbers, Numbers]:
     """Clocks in which slices meet, and how many at a time.
 
@@ -313,7 +311,7 @@ def _meeting(
         return at_each * tile / costs.unit_rate, at_a_time
     if (slices == 1).all():
         return np.zeros(slices.shape), at_a_time
-    left = slices * shape.m * shape.n * elem.bytes
+    left = slices * offer.m * offer.n * elem.bytes
     sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
     given_back = np.minimum(left, costs.dirty) / costs.drain
 
@@ -360,25 +358,25 @@ class _Counted:
     depths: Numbers  #: blocks of K from load to product where that is deep enough, elsewhere the most
 
 
-def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, facts: TargetFacts) -> _Counted:
+def _clocks(configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> _Counted:
     """One product, whose workgroups run in rounds of as many as a unit holds."""
-    slots, costs, core = configs.of_ways("slots"), facts.costs, facts.core
-    grid = _Grid(shape, *configs.sizes[:2])
+    slots, costs, core = configs.of_stagings("slots"), facts.costs, facts.core
+    grid = _Grid(offer, *configs.sizes[:2])
     tiles = grid.tiles
-    k_blocks = _blocks(configs, shape, atom.elem_bytes, facts)
-    slices = _slices(shape, tiles, k_blocks, facts)
+    k_blocks = _blocks(configs, offer, atom.elem_bytes, facts)
+    slices = _slices(offer, tiles, k_blocks, facts)
     if configs.slices is not None:
         slices = np.full_like(slices, configs.slices)
     k_blocks = -(-k_blocks // slices)
-    all_tiles = shape.batch * tiles * slices
+    all_tiles = offer.batch * tiles * slices
     workgroups, longest, tiles_each, turns = all_tiles, k_blocks, 1, None
     if configs.persist:
-        turns = Turns(configs.persist, all_tiles.item(), k_blocks.item(), configs.ways[0].round)
+        turns = Turns(configs.persist, all_tiles.item(), k_blocks.item(), configs.stagings[0].round)
         workgroups, longest = (np.full_like(tiles, number) for number in (turns.workgroups, turns.longest))
         tiles_each = turns.count
     a_unit = -(-workgroups // facts.compute_units)
     granule = core.register_granule
-    pipeline, by_taps = Pipeline.of(configs.of_ways), shape.windows is not None
+    pipeline, by_taps = Pipeline.of(configs.of_stagings), bool(offer.taps)
     registers = work.held.registers(k_blocks, pipeline, core, by_taps=by_taps)
     by_registers = core.simd_registers // (-(-registers // granule) * granule) * core.simds // work.subgroups
     by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
@@ -391,11 +389,11 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     serial = serial + np.where(by_turns, costs.shared_exposed * work.shared + costs.shared_latency, 0)
     # Blocks follow one another no faster than loads return, or prefetches, and what they bring is shared: those of as
     # many blocks are in flight. Where instructions move, loads of blocks that are no loop leave ahead of all of them.
-    slowest = np.where(loops | (not core.reorders), costs.load_latency / configs.of_ways("awaited") + serial, 0.0)
+    slowest = np.where(loops | (not core.reorders), costs.load_latency / configs.of_stagings("awaited") + serial, 0.0)
     if not core.reorders:  # A subgroup copies and then multiplies: what it issues is hidden by others on its SIMD only.
         serial = serial + work.issue / np.maximum(1.0, together * work.subgroups / core.simds)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
-    hides = shape.runs or costs.others_hide
+    hides = offer.variants[0].trims or costs.others_hide
     exposed = costs.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
@@ -403,16 +401,16 @@ def _clocks(configs: Configs, work: BlockWork, shape: Shape, atom: MmaAtom, fact
     hidden = costs.hidden * (block - busiest)
     tile = np.asarray((costs.tile + work.met) * tiles_each)
     tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
-    besides, at_a_time = _meeting(configs, shape, slices, tiles * shape.batch, turns, atom.acc, facts)
+    besides, at_a_time = _meeting(configs, offer, slices, tiles * offer.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 
     tile_m, tile_n, *_ = configs.sizes
     # What slices leave is counted where they meet.
-    put = np.where(slices == 1, tile_m * tile_n * shape.result.bytes / costs.result_rate, 0.0)
+    put = np.where(slices == 1, tile_m * tile_n * offer.result.bytes / costs.result_rate, 0.0)
 
     # Loads of a loop that come back in time behind those of as many blocks gain nothing by leaving earlier still: by
     # `convgen profile` of `bench/whole.py`, deeper ones take .99 to 1.01 of the time and up to 1.5 of the code.
-    enough = loops & (configs.of_ways("held") * (block - work.moved) * together >= costs.load_latency)
+    enough = loops & (configs.of_stagings("held") * (block - work.moved) * together >= costs.load_latency)
     depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
 
     def of_round(together: Numbers) -> Any:

@@ -1,6 +1,6 @@
 """Combinations of what configs may be: arrays of many at a time.
 
-They have the axes (tile, parts of M, order of K, way); those that do not differ along one are 1 long there.
+They have the axes (tile, parts of M, variant, staging); those that do not differ along one are 1 long there.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import numpy as np
 
 from convgen.ir.layout.turns import Persist
 from convgen.ir.record import frozen
-from convgen.plan.config import Config, Way
+from convgen.plan.config import Config, Staging
 from convgen.plan.registers import Numbers
+from convgen.plan.variants.variant import Variant, variant_of
 
 _AXES = 4
-TILE, SUBTILES, ORDER, WAY = range(_AXES)
+TILE, SUBTILES, VARIANT, STAGING = range(_AXES)
 
 
 @frozen(eq=False)
 class Configs:
-    """All combinations of tiles, each with a grid of subgroups, and of parts of M, orders of K and ways."""
+    """All combinations of tiles, each with a grid of subgroups, and of parts of M, variants and stagings."""
 
     tiles: Sequence[tuple[int, int, int, int, int, int]]  #: M, N and K of a tile, and subgroups along each
     subtiles: tuple[int, ...]
-    k_orders: tuple[str, ...]
-    ways: tuple[Way, ...]
+    variants: tuple[Variant, ...]
+    stagings: tuple[Staging, ...]
     slices: int | None = None  #: of K; where none are given those that fill the chip
     sum: str = ""  #: how they meet
     at_a_time: int = 0  #: slices; that meet at most where the last to arrive adds them up, 0: all
@@ -38,19 +39,22 @@ class Configs:
         """One that is given."""
         tile = (*config.tile, *config.waves, config.waves_k)
         given = config.slices, config.sum, config.at_a_time
-        return cls([tile], (config.subtiles,), (config.taps,), (config.way,), *given, persist=config.map.persist)
+        return cls(
+            [tile], (config.subtiles,), (variant_of(config),), (config.staging,), *given, persist=config.map.persist
+        )
 
     @property
     def dims(self) -> tuple[int, ...]:
-        return len(self.tiles), len(self.subtiles), len(self.k_orders), len(self.ways)
+        return len(self.tiles), len(self.subtiles), len(self.variants), len(self.stagings)
 
     @cached_property
     def sizes(self) -> Sequence[Numbers]:
         """M, N and K of the tiles, and subgroups along each."""
         return [along(TILE, sizes) for sizes in zip(*self.tiles)]
 
-    def of_ways(self, name: str) -> Numbers:
-        return along(WAY, [getattr(way, name) for way in self.ways])
+    def of_stagings(self, name: str) -> Numbers:
+        """An attribute of each staging."""
+        return along(STAGING, [getattr(staging, name) for staging in self.stagings])
 
 
 def along(axis: int, values: Iterable[float]) -> Numbers:

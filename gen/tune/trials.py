@@ -12,7 +12,8 @@ from convgen.choose.workgroup_orders import ordered
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
-from convgen.plan.config import LINES, RESIDENT, RUNS, Config
+from convgen.plan.config import Config
+from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
 from convgen.profile import launch_times as launches
 from convgen.profile.launch_times import Times
@@ -40,9 +41,9 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 
 def _kind(config: Config) -> tuple[object, ...]:
     """What configs that do the same work in about the same way have in common."""
-    windows = config.taps if config.taps in (RUNS, LINES, RESIDENT) else ""
+    taps = "" if variant_of(config).is_plain else config.taps
     launches = config.reorder, config.packed, config.grids, config.phases
-    return config.tile[:2], windows, config.slots > 0, config.copy, config.slices, launches
+    return config.tile[:2], taps, config.slots > 0, config.copy, config.slices, launches
 
 
 def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, ...]]) -> Iterator[Candidate]:

@@ -9,7 +9,7 @@ from convgen.backends.target import get
 from convgen.choose import own_lanes
 from convgen.choose.choose import candidates, clocks_of
 from convgen.choose.clocks import Clocks
-from convgen.plan.config import RESIDENT, RUNS, Config, Own, evenly, levels
+from convgen.plan.config import Config, Own, evenly, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 
@@ -102,11 +102,11 @@ def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
 def test_windows_of_whole_granules_are_offered_a_second_slot() -> None:
     problem = Conv.parse("mb128ic512ih7oc512oh7kh3ph1", dir="FWD_D", dt="f16", **TAGS)
     ranked = candidates(problem, get("gfx950").facts)
-    assert ranked[0].config.taps == RESIDENT
+    assert ranked[0].config.taps == "resident"
     assert ranked[0].config.slots == 2
     depths = {c.config.slots: set[int]() for c in ranked[:500]}
     for c in ranked[:500]:
-        if c.config.taps == RESIDENT:
+        if c.config.taps == "resident":
             depths[c.config.slots].add(c.config.tile[2] // 9)
     assert min(depths[1]) == 16
     assert min(depths[2]) == 32
@@ -142,7 +142,7 @@ def test_rows_in_the_order_of_blocks_have_no_gaps() -> None:
 def test_loops_go_round_in_whole_runs() -> None:
     """A run of 21 is two blocks of 16: with three slots it would begin anywhere in the loop."""
     problem = Conv.parse("mb32ic3ih224oc64oh112kh7sh2ph3", dir="FWD_D", dt="f16", **TAGS)
-    configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == RUNS]
+    configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == "runs"]
     rounds = {depth: {c.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
     assert all(n % 2 == 0 for n in rounds[16])
     assert 3 in rounds[32]

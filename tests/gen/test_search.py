@@ -13,7 +13,7 @@ from convgen.choose.choose import Candidate, Ranking, candidates
 from convgen.choose.search import Search
 from convgen.ir.error import DoesNotFit, Unsupported, UserError
 from convgen.ir.record import evolve
-from convgen.plan.config import COLUMNS, MERGED, RUNS, Config
+from convgen.plan.config import COLUMNS, MERGED, Config
 from convgen.plan.plan import Plan, make_plan, vector_registers
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
@@ -185,7 +185,7 @@ def test_elements_of_four_bits_are_offered_neither_runs_nor_packed(line: str, dt
     problem = Conv.parse(line, dir="FWD_D", dt=dt)
     narrow = {t.name for t in problem.factors if t.dtype[1:2] == "4"}
     configs = [candidate.config for candidate in candidates(problem, facts)[:200]]
-    assert not any(config.taps == RUNS or narrow & set(config.packed) for config in configs)
+    assert not any(config.taps == "runs" or narrow & set(config.packed) for config in configs)
     assert make_plan(problem, configs[0], facts)
 
 

@@ -13,7 +13,7 @@ from convgen.ir.error import UserError
 from convgen.plan import views
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
-from convgen.plan.resident import resident
+from convgen.plan.variants.resident import resident
 from convgen.problem.conv import Conv
 from convgen.run import verdict
 from tests.product import test_padding as padding

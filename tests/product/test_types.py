@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen.backends.target import get
-from convgen.choose.shapes import reorders
+from convgen.choose.offers import reorders
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
 from tests.strategies import always

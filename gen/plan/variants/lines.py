@@ -1,4 +1,4 @@
-"""Lines: taps along a row of pixels and their few channels padded to whole chunks.
+"""`taps=lines`: taps along a row of pixels and their few channels padded to whole chunks.
 
 A line of a window is its taps along a row of pixels with all their channels. Channels are padded to a power of two, so
 that lines begin at whole words wherever windows do, and taps to as many as make whole chunks: so much of an image with
@@ -7,6 +7,8 @@ as many channels (`packing.py`) is one run of memory, and a block of K is whole 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
 
 from convgen.ir.error import DoesNotFit
@@ -14,10 +16,14 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, View
 from convgen.ir.record import evolve
 from convgen.passes.messages.linear import WORD
+from convgen.plan.config import Config
 from convgen.plan.contraction import Product
 from convgen.plan.copies import power_of_two
+from convgen.plan.loads import OperandLoad, view_load
 from convgen.plan.padding import names_in, windows
-from convgen.plan.runs import along_memory
+from convgen.plan.variants import runs
+from convgen.plan.variants.runs import along_memory
+from convgen.plan.variants.variant import CHUNK_ISSUE, ELEMENT_ISSUE, Form, Offer, Variant
 
 
 def in_lines(product: Product, facts: TargetFacts) -> Product:
@@ -56,3 +62,34 @@ def _with_lines(view: View, dims: tuple[Dim, Dim]) -> View:
         return (*rest, *dims) if len(rest) < len(axis) else axis
 
     return View(view.memory, view.layout, tuple(map(longer, view.axes)), view.index)
+
+
+class Lines(Variant):
+    word = "lines"
+    summary = "blocks of taps along a row of pixels, channels padded to a power of two and taps to whole chunks"
+    packs_images = True
+
+    def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
+        return in_lines(plain, facts)
+
+    def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
+        """Lines, where lanes would load pixels in less than words: packed images hold them, so only such pay."""
+        if form.launches > 1 or form.merged or form.words or form.is_sized or facts.surfaces:
+            return
+        product = form.product
+        views = product.of_m, product.of_n
+        if min(view_load(v, facts).widest * v.memory.elem.bytes for v in views) >= WORD:
+            return
+        if any(runs.VARIANT.offers(form, facts)):
+            return
+        with suppress(DoesNotFit):
+            yield Offer.of(evolve(form, product=in_lines(product, facts)), self)
+
+    def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
+        """A line's place is known for a block, but each element of a scalar load finds its tap."""
+        if load.widest > 1:
+            return 1.0
+        return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
+
+
+VARIANT = Lines()

@@ -1,4 +1,4 @@
-"""K by images: of gradients of weights, one pixel after the other, each of all images.
+"""`taps=images`: K of weight gradients, one pixel after the other, each of all images.
 
 Where no factor lies along K in memory, each lane of a load has positions along K of its own. In the order of memory
 each has to find its pixels, and whether the window there is outside. No window moves from image to image: with images
@@ -10,9 +10,13 @@ from __future__ import annotations
 from math import prod
 
 from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, View
 from convgen.ir.record import evolve
+from convgen.plan.config import Config
 from convgen.plan.contraction import Product
+from convgen.plan.variants.plain import Loads, Plain
+from convgen.plan.variants.variant import Offer
 
 _TOGETHER = 32  #: positions along K of a load as a rule, of eight lanes that have four each
 #: rows of a tap that make those of a tile of one tap, mostly. By `convgen profile`, launches with fewer are 1 to 4 %
@@ -59,3 +63,20 @@ def _long(view: View, terms: tuple[tuple[str, int], ...]) -> list[str]:
     """Those of some dims that have more than one position."""
     sizes = {d.name: d.size for dims in view.axes for d in dims}
     return [name for name, _ in terms if sizes[name] > 1]
+
+
+class Images(Plain):
+    word = "images"
+    summary = "blocks of one pixel of many images"
+    is_alone = True
+
+    def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
+        return by_images(plain)
+
+    def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
+        """Whether offsets of surfaces say for all lanes of a load where its one pixel is."""
+        transposed = all(load.by_reads or not load.along_k for load in loads)
+        return facts.surfaces and transposed and are_worth(offer.of_n, offer.of_m)
+
+
+VARIANT = Images()

@@ -1,4 +1,4 @@
-"""Runs: taps along a row of pixels and their channels as one dim, where memory has them side by side.
+"""`taps=runs`: taps along a row of pixels and their channels as one dim, where memory has them side by side.
 
 Under a window, the pixels of a row with all their channels are one run of memory, which begins `stride * channels`
 further on from one position to the next. So a tap and a channel are one number, `tap * channels + channel`, and as such
@@ -10,19 +10,29 @@ padding of a run, is trimmed behind the load (`passes/messages/partial_runs.py`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
+from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve
+from convgen.ir.types import scalar
 from convgen.passes.messages.linear import WORD, linearize
+from convgen.plan.config import Config
 from convgen.plan.contraction import Joined, Product
+from convgen.plan.loads import view_load
 from convgen.plan.padding import windows
+from convgen.plan.registers import Pipeline
+from convgen.plan.variants.images import by_images, fill_rectangles
+from convgen.plan.variants.variant import TILE_K, TILE_M, TILE_N, Choices, Form, Offer, Variant, stagings
+from convgen.problem.matmul import Problem
 
 _ROWS, _K = 0, 1  #: axes of a factor
 _RUN = "run"
+_GRIDS = ((3, 1, 1), (2, 4, 1))  #: subgroups; grids tried first, since they win ties by the modelled clocks
 
 
 def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
@@ -148,3 +158,64 @@ def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, .
     if [d.name for d in axis[-len(names) :]] != names:
         raise DoesNotFit("taps=runs: wanted taps and channels innermost")
     return (*axis[: -len(names)], run)
+
+
+class Runs(Variant):
+    word = "runs"
+    summary = "blocks of whole runs: taps along a row of pixels with their channels, as memory has them"
+    packs_images = True
+    trims = True
+
+    def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
+        if not config.slots or any(config.direct):
+            yield f"taps={self.word}: wanted copies through registers"
+        if any(scalar(tensor.dtype).bits < 8 for tensor in problem.factors):
+            yield f"taps={self.word}: wanted elements of whole bytes"
+
+    def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
+        """The product in runs; by images where rectangles bring packed runs so."""
+        tile_k = config.tile[2]
+        joined = in_runs(plain, tile_k, facts)
+        if not config.packed or not facts.planes or not fill_rectangles(plain.of_n, plain.of_m):
+            return joined
+        rows = [(d, view.memory.elem) for view in (joined.of_n, joined.of_m) for d in view.axes[0]]
+        of_runs = [d.padded * elem.bytes for d, elem in rows if joined.joined and d.name == joined.joined.name]
+        return in_runs(by_images(plain), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else joined
+
+    def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
+        """Blocks of whole runs, where messages get wider so; padded to chunks or, as blocks are, to a power of two."""
+        if form.launches > 1 or form.merged or form.words or form.is_sized:
+            return
+        product = form.product
+        views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+        if any(view.memory.elem.bits < 8 for view in views):
+            return
+        widest = [view_load(view, facts).widest for view in views]
+        longest = TILE_K[-1] * max(1, chunk // 8)
+        for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
+            try:
+                joined = in_runs(product, tile_k, facts)
+            except DoesNotFit:
+                return
+            inner = joined.k_inner
+            along_k = joined.of_m.extent(1) != product.of_m.extent(1)
+            tight = inner.padded - inner.size < chunk and tile_k % inner.padded == 0
+            wider = any(view_load(v, facts).widest > w for v, w in zip((joined.of_m, joined.of_n), widest))
+            if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
+                sizes = joined.m, joined.n, joined.k // inner.padded, inner.padded
+                yield Offer(form, *sizes, joined.of_m, joined.of_n, (self,), tile_k=tile_k)
+
+    def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
+        """Copies come out even over other workgroups, too.
+
+        Of few blocks, as forward first layers have, those pipelines win ties that make a loop of them: it is less code.
+        In loops that go round in whole runs, what is trimmed of a message is known beforehand.
+        """
+        blocks = max(1, offer.inner // offer.tile_k)
+        tried = sorted(stagings(facts), key=lambda s: not Pipeline.of(partial(getattr, s)).loops(offer.outer * blocks))
+        tried = [staging for staging in tried if staging.round % blocks == 0] or tried
+        grids = (*_GRIDS, *facts.core.grids)
+        return Choices(TILE_M, TILE_N, (offer.tile_k,), grids, (self,), tuple(tried))
+
+
+VARIANT = Runs()
