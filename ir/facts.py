@@ -190,9 +190,14 @@ class TargetFacts:
         return f"<facts of {self.name}>"
 
     @property
-    def surfaces(self) -> bool:
-        """Global messages take offsets into a surface with bounds."""
+    def checks_bounds(self) -> bool:
+        """The hardware drops what lies outside a surface, so that copies need no masks at the ends of buffers."""
         return not self.flat
+
+    @property
+    def tiles_as_fragments(self) -> bool:
+        """Shared tiles stand in the order of fragments: block messages move a subgroup's registers as they are."""
+        return self.block_bytes > 0
 
     def takes(self, kind: type[Stmt]) -> bool:
         """Whether the target has such statements: the field that they need says so."""

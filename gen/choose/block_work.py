@@ -83,7 +83,7 @@ class _Block:
     @property
     def has_gaps(self) -> bool:
         """Whether gaps stand behind rows of shared memory, as where windows are resident in rows."""
-        return self.kind.taps > 0 and not self.facts.block_bytes
+        return self.kind.taps > 0 and not self.facts.tiles_as_fragments
 
     # ------------------------------------------------------------ what is copied
 

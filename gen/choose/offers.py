@@ -66,7 +66,7 @@ def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offe
         return
     whole = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
     given = [view for view in (offer.of_n, offer.of_m) if view.memory.name in whole]
-    in_image = facts.flat and offer.variants[0].packs_images
+    in_image = not facts.checks_bounds and offer.variants[0].packs_images
     images = tuple(view for view in given if in_image and windows(view))
     weights = tuple(view for view in given[:1] if view is offer.of_n and _is_narrow(view, facts))
     for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):

@@ -73,7 +73,7 @@ def operand(
     turned = bool(config.slots) and is_turned(view, elem, fragment, facts)
     pitch, chunk = (0, facts.chunk_bytes) if turned else pitch_of(cols, elem.bytes, facts)
     digits = column_major(rows, cols) if turned else row_major(rows, cols, pitch)
-    if facts.block_bytes:
+    if facts.tiles_as_fragments:
         digits = _image(fragment, elem, facts)
     copied = config.slots or config.prefetch
     copy = copy_layout(view, digits, rows, cols, facts, config.subgroups, elem) if copied else None
@@ -82,7 +82,7 @@ def operand(
 
     def dealt(copy: CopyLayout) -> Operand:
         swizzle, conflicts = Swizzle(), 0
-        if not facts.block_bytes:
+        if not facts.tiles_as_fragments:
             length = rows if turned else cols
             swizzle, conflicts = find_swizzle(
                 length, elem, chunk, fragment, copy.stored, facts, pitch=pitch, turned=turned, period=period
@@ -106,7 +106,7 @@ def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Opera
 
     Windows that are resident begin at any row, of which none is further from the next.
     """
-    if not facts.block_bytes:
+    if not facts.tiles_as_fragments:
         return operands
     found, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
     for each in operands:
@@ -143,11 +143,11 @@ def operand_in_rows(
         with suppress(DoesNotFit):
             return operand(view, elem, shape[0], fragment, config, facts, period=run)
     (rows, cols), subgroups = shape, config.subgroups
-    if facts.block_bytes:
+    if facts.tiles_as_fragments:
         rows = even_rows(rows, cols, elem.bytes, facts, subgroups)
     for more in range(rows, rows + facts.subgroup_size * subgroups):
         with suppress(DoesNotFit):
-            if not facts.block_bytes:
+            if not facts.tiles_as_fragments:
                 return _rows_apart(view, elem, (more, cols), fragment, config, facts, run, often)
             return _with_least_conflicts(_rows_in_blocks(view, elem, (more, cols), fragment, config, facts, run))
     raise DoesNotFit(f"rows of {cols} over {subgroups} subgroups")

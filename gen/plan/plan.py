@@ -201,7 +201,7 @@ def _other_orders(
     if unit.run > 1:
         yield 0, {"run": 1}
     by_taps = any(part.padding and part.padding.has_taps(1) for part in parts)
-    if facts.block_bytes and variant_of(config).rows_are_free and not by_taps:
+    if facts.tiles_as_fragments and variant_of(config).rows_are_free and not by_taps:
         yield from ((1, {"rows": unit.atom.m // cut}) for cut in _CUTS if unit.atom.m % cut == 0)
 
 
@@ -244,7 +244,7 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
 def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
     """Inputs of several products through one tile, if they may be."""
     tiles = dict.fromkeys(side.tile for side in sides)
-    if not facts.block_bytes or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
+    if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
         return sides
     orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
     return min(orders, key=lambda found: sum(side.conflicts for side in found))
@@ -293,7 +293,7 @@ def _part(
     lanes = mapping.grid[0] * config.subgroups * facts.subgroup_size
     if product.batch > 1 and lanes >= _MOST_WORK_ITEMS:
         raise DoesNotFit(f"given a grid of {lanes} work-items along x, wanted less than 2^32: larger tiles have fewer")
-    if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
+    if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))

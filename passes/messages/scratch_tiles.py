@@ -65,7 +65,7 @@ def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, fact
     run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes
     unit = max(DWORD, elem.bytes, widest(run, facts.chunk_bytes))
     chunks, rest = divmod(cols * elem.bytes, unit)
-    if rest or facts.block_bytes:
+    if rest or facts.tiles_as_fragments:
         across, swizzle = chunks + (rest > 0) + (rows > 1), Swizzle()
     else:
         across, swizzle, _ = find_rows(cols, elem, unit, loaded, stored, facts, chunks & -chunks, often=1)

@@ -76,7 +76,7 @@ class Images(Plain):
     def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
         """Whether offsets of surfaces say for all lanes of a load where its one pixel is."""
         transposed = all(load.by_reads or not load.along_k for load in loads)
-        return facts.surfaces and transposed and are_worth(offer.of_n, offer.of_m)
+        return facts.checks_bounds and transposed and are_worth(offer.of_n, offer.of_m)
 
 
 VARIANT = Images()

@@ -74,7 +74,7 @@ class Lines(Variant):
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
         """Lines, where lanes would load pixels in less than words: packed images hold them, so only such pay."""
-        if form.launches > 1 or form.merged or form.words or form.is_sized or facts.surfaces:
+        if form.launches > 1 or form.merged or form.words or form.is_sized or facts.checks_bounds:
             return
         product = form.product
         views = product.of_m, product.of_n

@@ -60,8 +60,8 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
         linear = linearize(found)
         message = max(n for n in _runs(chunk) if linear.makes_messages(n))
         score = message, not linear.is_skewed
-        if score > widest and not (facts.flat and linear.is_skewed):
-            if facts.flat:
+        if score > widest and (facts.checks_bounds or not linear.is_skewed):
+            if not facts.checks_bounds:
                 of_n, of_m, result = map(_unskewed, (of_n, of_m, result))
             joined = Joined(_RUN, dims, lead, product.result.index)
             best, widest = evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
