@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.facts import TargetFacts
@@ -280,7 +281,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),
-            subtiles=draw(st.sampled_from(facts.core.subtiles)),
+            subtiles=draw(st.sampled_from(tuning(facts).subtiles)),
             reorder=draw(_reorder(problem)),
             map=draw(st.just(IN_ROWS) | ORDERS),
         )

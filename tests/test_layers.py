@@ -46,7 +46,7 @@ FLOORS = (
 )
 
 #: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
-GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing"))
+GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing", "tuning"))
 
 #: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read.
 LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted")

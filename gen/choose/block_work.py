@@ -7,6 +7,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from convgen.backends.tuning import tuning
 from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
@@ -42,7 +43,7 @@ class Kind:
 def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
     """Issue slots of a load, in those of one whose place along K is known: what a variant's loads find out, or cut."""
     if load.trimmed:
-        return facts.costs.trim if load.along_k else facts.costs.trim_rows
+        return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
 
 
@@ -150,8 +151,8 @@ class _Block:
 
     @property
     def shared(self) -> Numbers:
-        core = self.facts.core
-        conflicts = np.maximum(1.0, core.turned_row / (self.k * self.elem))
+        core, tuned = self.facts.core, tuning(self.facts)
+        conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
@@ -159,13 +160,13 @@ class _Block:
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
-        written = np.where(is_full, core.crowded, 1.0) * written / core.shared_rate
+        written = np.where(is_full, tuned.crowded, 1.0) * written / core.shared_rate
         return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
 
     @property
     def moved(self) -> Numbers:
-        core = self.facts.core
-        each = (core.element_clocks if load.widest == 1 else core.load_clocks for load in self.kind.loads)
+        core, tuned = self.facts.core, tuning(self.facts)
+        each = (tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads)
         loads = sum(number * clocks for number, clocks in zip(self.messages, each)) * self.subgroups
         taken: Numbers = np.maximum(self.brought / core.global_rate, loads)
         return taken
@@ -185,13 +186,13 @@ class _Block:
     @property
     def issue(self) -> Numbers:
         """Without shared memory loads of whole tiles only bring nearer what is read."""
-        costs = self.facts.costs
+        tuned = tuning(self.facts)
         messages = sum(number * decode for number, decode in zip(self.messages, self.decodes))
         nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
         turned = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
-        around = costs.read * self.reads + costs.turn * turned / (4 * self.lanes)
-        each = (messages + np.where(self.slots > 0, 0, nearer)) * costs.message
-        taken: Numbers = (each + np.where(self.slots > 0, around, 0) + costs.block) * self.subgroups / self.simds
+        around = tuned.read * self.reads + tuned.turn * turned / (4 * self.lanes)
+        each = (messages + np.where(self.slots > 0, 0, nearer)) * tuned.message
+        taken: Numbers = (each + np.where(self.slots > 0, around, 0) + tuned.block) * self.subgroups / self.simds
         return taken
 
     @property
@@ -204,7 +205,7 @@ class _Block:
 
     @property
     def met(self) -> Numbers:
-        core, latency = self.facts.core, self.facts.costs.shared_latency
+        core, latency = self.facts.core, tuning(self.facts).shared_latency
         sums = self.m * self.n * self.atom.acc.bytes * self.subgroups_k
         room = np.maximum(self.m * self.k, self.n * self.k) * self.elem * self.slots
         pieces = np.ceil(sums / np.where(room > 0, room, self.facts.shared_bytes))

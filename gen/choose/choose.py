@@ -9,6 +9,7 @@ from typing import overload
 import attrs
 import numpy as np
 
+from convgen.backends.tuning import tuning
 from convgen.choose import own_lanes
 from convgen.choose.clocks import Clocks, Table, of_config, ranked
 from convgen.choose.offers import offers, reorders
@@ -105,7 +106,7 @@ def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
     """How many slices at a time may meet by the last of them; none where they rather add to the result."""
     acc = scalar(problem.acc_type)
     adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
-    return facts.core.meetings if facts.tickets and not adds else ()
+    return tuning(facts).meetings if facts.tickets and not adds else ()
 
 
 def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:

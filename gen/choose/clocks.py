@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from convgen.backends.tuning import tuning
 from convgen.choose.block_work import BlockWork, Kind
 from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along, by_tile
 from convgen.ir.facts import TargetFacts
@@ -216,7 +217,7 @@ def _even_configs(
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
             found.append((m, n, k, wm, wn, wk))
-    return Configs(found, facts.core.subtiles, offered.variants, offered.stagings, meetings=meetings)
+    return Configs(found, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
@@ -304,16 +305,16 @@ def _meeting(
     All units leave sums; then they, or the last to arrive at each tile, add them up. Those that share K leave a part of
     each tile of theirs, and add up about as many tiles as they have.
     """
-    (m, n, *_), costs = configs.sizes, facts.costs
+    (m, n, *_), tuned = configs.sizes, tuning(facts)
     tile, at_a_time = m * n * elem.bytes, np.full_like(slices, configs.at_a_time)
     if turns and turns.shared:
         at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
-        return at_each * tile / costs.unit_rate, at_a_time
+        return at_each * tile / tuned.unit_rate, at_a_time
     if (slices == 1).all():
         return np.zeros(slices.shape), at_a_time
     left = slices * offer.m * offer.n * elem.bytes
-    sums, each = left / (facts.compute_units * costs.stream_rate), -(-tiles // facts.compute_units)
-    given_back = np.minimum(left, costs.dirty) / costs.drain
+    sums, each = left / (facts.compute_units * tuned.stream_rate), -(-tiles // facts.compute_units)
+    given_back = np.minimum(left, tuned.dirty) / tuned.drain
 
     known, places = np.unique(slices, return_inverse=True)
 
@@ -328,9 +329,9 @@ def _meeting(
     if configs.at_a_time:
         met, at_a_time = by_last([configs.at_a_time] * len(known))
     elif configs.sum == "last":
-        met = sums + each * slices * tile / costs.unit_rate
+        met = sums + each * slices * tile / tuned.unit_rate
     else:
-        met = 2 * sums + given_back + costs.launch
+        met = 2 * sums + given_back + tuned.launch
     for most in configs.meetings:
         other, count = by_last([evenly(n, most) for n in known.tolist()])
         at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
@@ -360,7 +361,7 @@ class _Counted:
 
 def _clocks(configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> _Counted:
     """One product, whose workgroups run in rounds of as many as a unit holds."""
-    slots, costs, core = configs.of_stagings("slots"), facts.costs, facts.core
+    slots, tuned, core = configs.of_stagings("slots"), tuning(facts), facts.core
     grid = _Grid(offer, *configs.sizes[:2])
     tiles = grid.tiles
     k_blocks = _blocks(configs, offer, atom.elem_bytes, facts)
@@ -377,40 +378,40 @@ def _clocks(configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, fact
     a_unit = -(-workgroups // facts.compute_units)
     granule = core.register_granule
     pipeline, by_taps = Pipeline.of(configs.of_stagings), bool(offer.taps)
-    registers = work.held.registers(k_blocks, pipeline, core, by_taps=by_taps)
+    registers = work.held.registers(k_blocks, pipeline, facts, by_taps=by_taps)
     by_registers = core.simd_registers // (-(-registers // granule) * granule) * core.simds // work.subgroups
     by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
     together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
     longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
     loops = pipeline.loops(k_blocks)
-    serial = np.where(slots > 0, float(costs.barrier), 0.0)
+    serial = np.where(slots > 0, float(tuned.barrier), 0.0)
     # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
     by_turns = (slots == 1) | (by_taps & (slots > 0) & ~loops)
-    serial = serial + np.where(by_turns, costs.shared_exposed * work.shared + costs.shared_latency, 0)
+    serial = serial + np.where(by_turns, tuned.shared_exposed * work.shared + tuned.shared_latency, 0)
     # Blocks follow one another no faster than loads return, or prefetches, and what they bring is shared: those of as
     # many blocks are in flight. Where instructions move, loads of blocks that are no loop leave ahead of all of them.
-    slowest = np.where(loops | (not core.reorders), costs.load_latency / configs.of_stagings("awaited") + serial, 0.0)
+    slowest = np.where(loops | (not core.reorders), tuned.load_latency / configs.of_stagings("awaited") + serial, 0.0)
     if not core.reorders:  # A subgroup copies and then multiplies: what it issues is hidden by others on its SIMD only.
         serial = serial + work.issue / np.maximum(1.0, together * work.subgroups / core.simds)
     # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
-    hides = offer.variants[0].trims or costs.others_hide
-    exposed = costs.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
+    hides = offer.variants[0].trims or tuned.others_hide
+    exposed = tuned.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
     busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
     # Of one workgroup that has a unit to itself.
     block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
-    hidden = costs.hidden * (block - busiest)
-    tile = np.asarray((costs.tile + work.met) * tiles_each)
-    tail = costs.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
+    hidden = tuned.hidden * (block - busiest)
+    tile = np.asarray((tuned.tile + work.met) * tiles_each)
+    tail = tuned.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
     besides, at_a_time = _meeting(configs, offer, slices, tiles * offer.batch, turns, atom.acc, facts)
     rounds, left = a_unit // together, a_unit % together
 
     tile_m, tile_n, *_ = configs.sizes
     # What slices leave is counted where they meet.
-    put = np.where(slices == 1, tile_m * tile_n * offer.result.bytes / costs.result_rate, 0.0)
+    put = np.where(slices == 1, tile_m * tile_n * offer.result.bytes / tuned.result_rate, 0.0)
 
     # Loads of a loop that come back in time behind those of as many blocks gain nothing by leaving earlier still: by
     # `convgen profile` of `bench/whole.py`, deeper ones take .99 to 1.01 of the time and up to 1.5 of the code.
-    enough = loops & (configs.of_stagings("held") * (block - work.moved) * together >= costs.load_latency)
+    enough = loops & (configs.of_stagings("held") * (block - work.moved) * together >= tuned.load_latency)
     depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
 
     def of_round(together: Numbers) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
@@ -118,4 +119,4 @@ def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> flo
 
 def _streaming(launches: int, traffic: int, facts: TargetFacts) -> float:
     """Clocks of launches that read and write `traffic` bytes in all."""
-    return launches * facts.costs.launch + traffic / (facts.compute_units * facts.costs.stream_rate)
+    return launches * tuning(facts).launch + traffic / (facts.compute_units * tuning(facts).stream_rate)

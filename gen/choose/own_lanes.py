@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product as combinations
 from math import gcd, prod
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import BlockAtom
@@ -200,18 +201,18 @@ def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iter
 
 def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
     """Of all launches, one for each product, and one in which slices meet."""
-    total = (len(works) - 1 + (slices > 1)) * float(facts.costs.launch)
+    total = (len(works) - 1 + (slices > 1)) * float(tuning(facts).launch)
     for work in works:
         groups = work.tiles(tile) * slices
         blocks = -(-work.k // (tile.positions * slices)) if work.of_weights else 1
-        rate, units = facts.costs.stream_rate, facts.compute_units
+        rate, units = tuning(facts).stream_rate, facts.compute_units
         times = (
             _issue(work, tile, -(-groups // units), blocks, facts),
             -(-groups // units) * prod(tile.subgroups) * blocks * _requests(work, tile, facts),
-            _lines(work, tile, facts) * work.bytes / (units * facts.costs.unit_rate),
+            _lines(work, tile, facts) * work.bytes / (units * tuning(facts).unit_rate),
             (_worse(work, tile, facts) * work.bytes + (slices > 1) * 2 * groups * tile.n * work.sums) / (units * rate),
         )
-        total += facts.costs.load_latency + max(times) + facts.costs.exposed * sum(times) + groups * _START
+        total += tuning(facts).load_latency + max(times) + tuning(facts).exposed * sum(times) + groups * _START
     return total
 
 
@@ -220,9 +221,9 @@ def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetF
     core, count = facts.core, prod(tile.subgroups)
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))
-    messages = (work.messages + work.weights) * facts.costs.message
+    messages = (work.messages + work.weights) * tuning(facts).message
     each = max(messages + work.operations * _OPERATION, work.matrix)
-    row = max(together * each / work.rows, facts.costs.load_latency)
+    row = max(together * each / work.rows, tuning(facts).load_latency)
     rounds = -(-waiting // together)
     return rounds * (blocks * work.rows * row + together * _meeting(work, tile) * _OPERATION)
 
@@ -239,7 +240,7 @@ def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
     segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
     own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
-    return work.messages * segments + work.weights * max(facts.core.address_clocks, -(-own // _SEGMENT))
+    return work.messages * segments + work.weights * max(tuning(facts).address_clocks, -(-own // _SEGMENT))
 
 
 def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from convgen.backends.tuning import tuning
 from convgen.choose.choose import Candidate, Ranking
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
@@ -83,7 +84,7 @@ class Search:
         if why.short_of in _VECTORS:
             part = _PARTS[min(self.short_of_registers, len(_PARTS) - 1)]
             self.short_of_registers += 1
-            others = self.facts.core.other_registers
+            others = tuning(self.facts).other_registers
             self.registers = min(self.registers, others + part * (vector_registers(plan) - others))
             apart = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
             if apart >= _APART * (vector_registers(plan) - others):

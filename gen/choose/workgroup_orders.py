@@ -8,6 +8,7 @@ from itertools import product as combinations
 
 import numpy as np
 
+from convgen.backends.tuning import tuning
 from convgen.choose.panels import Ints
 from convgen.choose.traffic import Count, Moved, Operands, Tiles, Traffic
 from convgen.ir.facts import TargetFacts
@@ -107,7 +108,7 @@ def best_order(launch: Launch) -> Order:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
-    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * launch.facts.costs.launch:
+    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * tuning(launch.facts).launch:
         return IN_ROWS
     least = launch.least(default)
     best, fewest = IN_ROWS, _WORTH * clocks_of_memory

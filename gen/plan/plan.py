@@ -385,7 +385,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     epilogue = 0 if part.epilogue.is_light else ROOM
     held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
-    return int(held.registers(part.k_blocks, pipeline, plan.facts.core, by_taps=variant.by_taps))
+    return int(held.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
 _MARGIN = 16  #: registers; of a lane that multiplies by itself

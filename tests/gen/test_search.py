@@ -8,6 +8,7 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.backends.tuning import tuning
 from convgen.choose import search
 from convgen.choose.choose import Candidate, Ranking, candidates
 from convgen.choose.search import Search
@@ -46,7 +47,7 @@ def test_a_config_short_of_registers_rules_out_configs_of_about_as_many(target: 
     for _ in range(3):
         candidate, plan = found(of)
         assert vector_registers(plan) < last
-        others = of.facts.core.other_registers
+        others = tuning(of.facts).other_registers
         last = others + 7 / 8 * (vector_registers(plan) - others)
         of.learn(candidate, plan, DoesNotFit("registers", short_of="v"))
 

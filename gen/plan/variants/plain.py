@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from convgen.backends.tuning import tuning
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom
 from convgen.plan.config import Staging
@@ -28,10 +29,10 @@ class Plain(Variant):
         elem, depths, loads = atom.elem_bytes, tiles_k(atom, facts), offer.loads(atom, facts)
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
         if not any(load.along_k or load.by_reads for load in loads):
-            depths = tuple(dict.fromkeys((*depths, *(row // elem for row in facts.core.turned_rows))))
+            depths = tuple(dict.fromkeys((*depths, *(row // elem for row in tuning(facts).turned_rows))))
         through = stagings(facts, direct=not offer.types(atom) and _need_no_registers(loads, elem, facts))
         straight = (_STRAIGHT,) if _may_be_straight(offer, atom, facts) else ()
-        return Choices(TILE_M, TILE_N, depths, facts.core.grids, suiting, (*through, *straight))
+        return Choices(TILE_M, TILE_N, depths, tuning(facts).grids, suiting, (*through, *straight))
 
 
 def _suiting(offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> tuple[Plain, ...]:

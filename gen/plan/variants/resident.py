@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import Planes, TargetFacts
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
@@ -249,7 +250,7 @@ class ResidentWindows(Variant):
         depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
         blocks = tuple(k * len(offer.taps) for k in depths)
         stagings = () if offer.types(atom) else _STAGINGS
-        return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, facts.core.grids, (self,), stagings)
+        return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, tuning(facts).grids, (self,), stagings)
 
 
 VARIANT = ResidentWindows()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
@@ -214,7 +215,7 @@ class Runs(Variant):
         blocks = max(1, offer.inner // offer.tile_k)
         tried = sorted(stagings(facts), key=lambda s: not Pipeline.of(partial(getattr, s)).loops(offer.outer * blocks))
         tried = [staging for staging in tried if staging.round % blocks == 0] or tried
-        grids = (*_GRIDS, *facts.core.grids)
+        grids = (*_GRIDS, *tuning(facts).grids)
         return Choices(TILE_M, TILE_N, (offer.tile_k,), grids, (self,), tuple(tried))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import imported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
@@ -177,7 +178,7 @@ class Variant:
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
         """The configs worth a try, with one matrix instruction."""
-        return Choices(TILE_M, TILE_N, tiles_k(atom, facts), facts.core.grids, (self,), stagings(facts))
+        return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
         """Issue slots of one load, in those of a load whose place along K is known for a whole block.
@@ -202,12 +203,12 @@ def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile
 
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
     """Blocks of K worth a try; twice as many bytes as 16-bit elements, so that rows have one length."""
-    return tuple(2 * k for k in TILE_K) + facts.core.byte_rows if atom.elem_bytes == 1 else TILE_K
+    return tuple(2 * k for k in TILE_K) + tuning(facts).byte_rows if atom.elem_bytes == 1 else TILE_K
 
 
 def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]:
     """Pipelines through shared memory worth a try, with copies that need no registers if operands may come so."""
-    pipelines = (p for p in facts.core.pipelines if p[1] or direct)
+    pipelines = (p for p in tuning(facts).pipelines if p[1] or direct)
     return tuple(Staging(slots, stages) if stages else Staging(slots, copy=("direct",)) for slots, stages in pipelines)
 
 
