@@ -6,32 +6,27 @@ go to compute units in rounds. It ranks, it does not predict.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
+import attrs
 import numpy as np
 
 from convgen.backends.tuning import tuning
 from convgen.choose.block_work import BlockWork, Kind
-from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along, by_tile
+from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along
+from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
-from convgen.ir.layout.dispatch import busiest
 from convgen.ir.layout.mma import MmaAtom, shares
-from convgen.ir.layout.turns import Turns
 from convgen.ir.record import frozen
-from convgen.ir.types import Type
-from convgen.plan.config import Config, evenly, levels
+from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
-from convgen.plan.registers import Counts, Numbers, Pipeline
+from convgen.plan.registers import Counts, Numbers
 from convgen.plan.variants.variant import Choices, Offer
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 _PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
-_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
-_ARRIVAL = 1600  #: clocks; from sums that are left to others that are there to be added, by `convgen profile`
-_BESIDE = 0.42  #: of the clocks of code that no loop has, as MIOpen's kernels take it (`gen/profile/constants.json`)
 
 
 @frozen
@@ -69,12 +64,14 @@ class Clocks:
     @property
     def pace(self) -> float:
         """Clocks from one block to the next of all that run together, no less than loads take to return."""
-        return float(_pace(self.block, self.hidden, self.slowest, self.together))
+        return float(pace(self.block, self.hidden, self.slowest, self.together))
 
 
-def _pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
-    """The same of so many workgroups: numbers, or arrays of them."""
-    return np.maximum(block * together - hidden * (together - 1), slowest)
+def _columns(launch: Launch) -> dict[str, Numbers]:
+    """The fields of `Clocks`, of all configs of a launch."""
+    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "moved", "issue")}
+    rest = [field.name for field in attrs.fields(Clocks) if field.name not in (*of_block, "blocks")]
+    return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
 
 
 @frozen(eq=False)
@@ -85,9 +82,7 @@ class Table:
     atom: MmaAtom
     moved: tuple[str, ...]  #: inputs that are reordered before
     configs: Configs
-    columns: Mapping[str, Numbers]  #: fields of `Clocks`
-    slices: Numbers
-    at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
+    launch: Launch | None  #: None where there are no combinations
     in_vectors: Numbers  #: whether accumulators live among the vector registers
     rows: Numbers  #: numbers of the combinations
     scores: Numbers  #: clocks; of each row, of all products
@@ -95,6 +90,7 @@ class Table:
     registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
 
     def config(self, row: int) -> Config:
+        assert self.launch
         at, given, offer = self._place(row), self.configs, self.offer
         (m, n, k, waves_m, waves_n, waves_k), staging = given.tiles[at[TILE]], given.stagings[at[STAGING]]
         return Config(
@@ -105,10 +101,10 @@ class Table:
             slots=staging.slots,
             taps=given.variants[at[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, at) else "a",
-            slices=self._at(self.slices, at),
+            slices=self._at(self.launch.slices, at),
             reorder=self.moved,
             packed=offer.packed,
-            sum="last" if (at_a_time := self._at(self.at_a_time, at)) else "",
+            sum="last" if (at_a_time := self._at(self.launch.at_a_time, at)) else "",
             at_a_time=at_a_time,
             subtiles=given.subtiles[at[SUBTILES]],
             prefetch=staging.prefetch,
@@ -119,8 +115,10 @@ class Table:
         )
 
     def clocks(self, row: int) -> Clocks:
+        """What the clocks of a row's config consist of."""
+        assert self.launch
         at = self._place(row)
-        return Clocks(**{name: self._at(column, at) for name, column in self.columns.items()})
+        return Clocks(**{name: self._at(column, at) for name, column in _columns(self.launch).items()})
 
     def _place(self, row: int) -> tuple[int, ...]:
         return tuple(map(int, np.unravel_index(self.rows[row], self.configs.dims)))
@@ -140,16 +138,15 @@ def ranked(
     offered = offer.variants[0].choices(offer, atom, facts)
     configs = _even_configs(len(offer.taps), offered, atom, facts, meetings)
     if not all(configs.dims):
-        return Table(offer, atom, moved, configs, {}, *[np.zeros(0, np.int64)] * 7)
+        return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
     bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
-    counted = _clocks(configs, bounds.work, offer, atom, facts)
-    in_vectors, fits = _place_of_sums(bounds.work.held.sums, counted.registers, facts)
+    launch, sums = Launch(configs, bounds.work, offer, atom, facts), bounds.work.held.sums
+    in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
     rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits, configs.dims))
-    clocks = offer.form.launches * (counted.columns["launch"] + counted.columns["besides"])
-    scores, depths = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, counted.depths))
-    ways = counted.columns, counted.slices, counted.at_a_time
-    vectors = np.broadcast_to(counted.registers - np.where(in_vectors, 0, bounds.work.held.sums), configs.dims)
-    return Table(offer, atom, moved, configs, *ways, in_vectors, rows, scores, depths, vectors.ravel()[rows])
+    clocks = offer.form.launches * (launch.launch + launch.besides)
+    vectors = launch.registers - np.where(in_vectors, 0, sums)
+    of_rows = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, launch.depths, vectors))
+    return Table(offer, atom, moved, configs, launch, in_vectors, rows, *of_rows)
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
@@ -169,8 +166,8 @@ def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -
     """What the clocks of one config consist of."""
     configs = Configs.of(config)
     work = BlockWork.of(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
-    counted = _clocks(configs, work, offer, atom, facts)
-    return Clocks(**{name: column.item() for name, column in counted.columns.items()})
+    columns = _columns(Launch(configs, work, offer, atom, facts))
+    return Clocks(**{name: column.item() for name, column in columns.items()})
 
 
 @frozen(eq=False)
@@ -230,197 +227,3 @@ def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaA
 def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
     """Whether rectangles are as wide as they may be: as a line of the cache."""
     return row_bytes >= (facts.planes.row if facts.planes else np.inf)
-
-
-# ---------------------------------------------------------------- a launch
-
-
-def _blocks(configs: Configs, offer: Offer, elem_bytes: int, facts: TargetFacts) -> Numbers:
-    """K blocks, padding included."""
-    tile_k = configs.sizes[2]
-    of_variants = [
-        by_tile(lambda k, v=variant: v.block(k, elem_bytes, facts.chunk_bytes), tile_k) for variant in configs.variants
-    ]
-    block = np.concatenate(of_variants, VARIANT)
-    blocks: Numbers = -(-offer.outer * (-(-offer.inner // block) * block) // tile_k)
-    return blocks
-
-
-def _slices(offer: Offer, tiles: Numbers, blocks: Numbers, facts: TargetFacts) -> Numbers:
-    """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
-    if offer.batch > 1 or offer.form.merged:
-        return np.ones_like(blocks)
-    slices: Numbers = np.maximum(1, np.minimum(facts.compute_units // tiles, blocks // _SLICE_BLOCKS))
-    return slices
-
-
-@frozen(eq=False)
-class _Grid:
-    """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
-
-    offer: Offer
-    m: Numbers  #: of tiles
-    n: Numbers
-
-    def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
-        """Workgroups of each product with tiles of that size, and their depth beside that of the deepest."""
-        products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
-        deepest = max(depth for *_, depth in products)
-        return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
-
-    @property
-    def tiles(self) -> Numbers:
-        """Of one of the batch."""
-        all_tiles: Numbers = sum(count for count, _ in self.counts(self.m, self.n))
-        return all_tiles
-
-    @property
-    def mean(self) -> Numbers:
-        """The depth of a workgroup on average, beside that of the deepest."""
-        all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
-        return all_depth / self.tiles
-
-    def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
-        """The same of the unit that ends last, which has so many workgroups in all and so many at a time."""
-        if not self.offer.form.merged:
-            return np.ones(())
-        columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
-        known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
-
-        def depth(m: int, n: int, a_unit: int, held: int) -> float:
-            grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
-            return _busiest(grid, units, held) / a_unit
-
-        return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
-
-
-_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of one area mostly have the same grid
-
-
-def _meeting(
-    configs: Configs, offer: Offer, slices: Numbers, tiles: Numbers, turns: Turns | None, elem: Type, facts: TargetFacts
-) -> tuple[Numbers, Numbers]:
-    """Clocks in which slices meet, and how many at a time.
-
-    All units leave sums; then they, or the last to arrive at each tile, add them up. Those that share K leave a part of
-    each tile of theirs, and add up about as many tiles as they have.
-    """
-    (m, n, *_), tuned = configs.sizes, tuning(facts)
-    tile, at_a_time = m * n * elem.bytes, np.full_like(slices, configs.at_a_time)
-    if turns and turns.shared:
-        at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
-        return at_each * tile / tuned.unit_rate, at_a_time
-    if (slices == 1).all():
-        return np.zeros(slices.shape), at_a_time
-    left = slices * offer.m * offer.n * elem.bytes
-    sums, each = left / (facts.compute_units * tuned.stream_rate), -(-tiles // facts.compute_units)
-    given_back = np.minimum(left, tuned.dirty) / tuned.drain
-
-    known, places = np.unique(slices, return_inverse=True)
-
-    def by_last(counts: list[int]) -> tuple[Numbers, Numbers]:
-        """For each known number of slices, so many at a time."""
-        each_has = [(_members(n, count), _arrivals(n, count), count) for n, count in zip(known.tolist(), counts)]
-        members, arrivals, count = (number[places].reshape(slices.shape) for number in np.array(each_has).T)
-        added = members * tile / facts.core.global_rate + _ARRIVAL * arrivals
-        met: Numbers = sums + given_back + each * _BESIDE * added
-        return met, count
-
-    if configs.at_a_time:
-        met, at_a_time = by_last([configs.at_a_time] * len(known))
-    elif configs.sum == "last":
-        met = sums + each * slices * tile / tuned.unit_rate
-    else:
-        met = 2 * sums + given_back + tuned.launch
-    for most in configs.meetings:
-        other, count = by_last([evenly(n, most) for n in known.tolist()])
-        at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
-        met = np.minimum(met, other)
-    return np.where(slices == 1, 0.0, met), at_a_time
-
-
-def _members(slices: int, count: int) -> int:
-    """Sums that whoever is the last everywhere adds up."""
-    return sum(min(count, each) for each in (slices, *levels(slices, count)[:-1]))
-
-
-def _arrivals(slices: int, count: int) -> int:
-    return len(levels(slices, count))
-
-
-@frozen(eq=False)
-class _Counted:
-    """A launch of each config: its clocks by field of `Clocks`, and what they follow from."""
-
-    columns: dict[str, Numbers]
-    slices: Numbers
-    at_a_time: Numbers  #: slices; that meet at a time, 0 where all do
-    registers: Numbers  #: registers; of a lane
-    depths: Numbers  #: blocks of K from load to product where that is deep enough, elsewhere the most
-
-
-def _clocks(configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> _Counted:
-    """One product, whose workgroups run in rounds of as many as a unit holds."""
-    slots, tuned, core = configs.of_stagings("slots"), tuning(facts), facts.core
-    grid = _Grid(offer, *configs.sizes[:2])
-    tiles = grid.tiles
-    k_blocks = _blocks(configs, offer, atom.elem_bytes, facts)
-    slices = _slices(offer, tiles, k_blocks, facts)
-    if configs.slices is not None:
-        slices = np.full_like(slices, configs.slices)
-    k_blocks = -(-k_blocks // slices)
-    all_tiles = offer.batch * tiles * slices
-    workgroups, longest, tiles_each, turns = all_tiles, k_blocks, 1, None
-    if configs.persist:
-        turns = Turns(configs.persist, all_tiles.item(), k_blocks.item(), configs.stagings[0].round)
-        workgroups, longest = (np.full_like(tiles, number) for number in (turns.workgroups, turns.longest))
-        tiles_each = turns.count
-    a_unit = -(-workgroups // facts.compute_units)
-    granule = core.register_granule
-    pipeline, by_taps = Pipeline.of(configs.of_stagings), bool(offer.taps)
-    registers = work.held.registers(k_blocks, pipeline, facts, by_taps=by_taps)
-    by_registers = core.simd_registers // (-(-registers // granule) * granule) * core.simds // work.subgroups
-    by_shared = np.where(slots > 0, facts.shared_bytes // (work.slot_bytes * np.maximum(1, slots)), by_registers)
-    together = np.maximum(1, np.minimum(a_unit, np.minimum(by_shared, by_registers)))
-    longest = longest * grid.on_busiest(a_unit, together, facts.compute_units)
-    loops = pipeline.loops(k_blocks)
-    serial = np.where(slots > 0, float(tuned.barrier), 0.0)
-    # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
-    by_turns = (slots == 1) | (by_taps & (slots > 0) & ~loops)
-    serial = serial + np.where(by_turns, tuned.shared_exposed * work.shared + tuned.shared_latency, 0)
-    # Blocks follow one another no faster than loads return, or prefetches, and what they bring is shared: those of as
-    # many blocks are in flight. Where instructions move, loads of blocks that are no loop leave ahead of all of them.
-    slowest = np.where(loops | (not core.reorders), tuned.load_latency / configs.of_stagings("awaited") + serial, 0.0)
-    if not core.reorders:  # A subgroup copies and then multiplies: what it issues is hidden by others on its SIMD only.
-        serial = serial + work.issue / np.maximum(1.0, together * work.subgroups / core.simds)
-    # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
-    hides = offer.variants[0].trims or tuned.others_hide
-    exposed = tuned.exposed * (np.clip(core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
-    busiest = np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
-    # Of one workgroup that has a unit to itself.
-    block = busiest + serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
-    hidden = tuned.hidden * (block - busiest)
-    tile = np.asarray((tuned.tile + work.met) * tiles_each)
-    tail = tuned.tail * all_tiles * k_blocks * grid.mean * block / facts.compute_units
-    besides, at_a_time = _meeting(configs, offer, slices, tiles * offer.batch, turns, atom.acc, facts)
-    rounds, left = a_unit // together, a_unit % together
-
-    tile_m, tile_n, *_ = configs.sizes
-    # What slices leave is counted where they meet.
-    put = np.where(slices == 1, tile_m * tile_n * offer.result.bytes / tuned.result_rate, 0.0)
-
-    # Loads of a loop that come back in time behind those of as many blocks gain nothing by leaving earlier still: by
-    # `convgen profile` of `bench/whole.py`, deeper ones take .99 to 1.01 of the time and up to 1.5 of the code.
-    enough = loops & (configs.of_stagings("held") * (block - work.moved) * together >= tuned.load_latency)
-    depths = np.where(enough, pipeline.depth, np.max(pipeline.depth))
-
-    def of_round(together: Numbers) -> Any:
-        return tile + together * put + longest * _pace(block, hidden, slowest, together)
-
-    launch = rounds * of_round(together) + np.where(left > 0, of_round(left), 0.0) + tail
-    columns = {
-        "matrix": work.matrix, "shared": work.shared, "moved": work.moved, "issue": work.issue, "serial": serial,
-        "blocks": longest, "block": block, "hidden": hidden, "slowest": slowest, "rounds": rounds, "together": together,
-        "left": left, "tile": tile, "put": put, "tail": tail, "besides": besides, "launch": launch,
-    }  # fmt: skip
-    return _Counted(columns, slices, at_a_time, registers, depths)
