@@ -149,7 +149,8 @@ class Launch:
         by_registers = core.simd_registers // granted * core.simds // work.subgroups
         by_shared = self.facts.shared_bytes // (work.slot_bytes * np.maximum(1, self.slots))
         by_shared = np.where(self.slots > 0, by_shared, by_registers)
-        return np.maximum(1, np.minimum(self.a_unit, np.minimum(by_shared, by_registers)))
+        together: Numbers = np.maximum(1, np.minimum(self.a_unit, np.minimum(by_shared, by_registers)))
+        return together
 
     @cached_property
     def longest(self) -> Numbers:
