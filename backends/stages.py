@@ -74,13 +74,13 @@ class MachineKernel:
 
     def verify(self) -> None:
         """Raise VerifyError if the function breaks a rule of the machine layer."""
-        from convgen.backends.machine.verify import verify
+        from convgen.backends.machine.verifier import verify
 
         if self.function is not None:
             verify(self.function, self.banks, self.allocation)
 
     def __str__(self) -> str:
-        from convgen.backends.machine.text import show
+        from convgen.backends.machine.assembly import show
 
         if self.emitted is not None:
             return self.emitted.text

@@ -24,7 +24,7 @@ from rich.table import Table
 from convgen import driver
 from convgen.ir.error import ConvgenError
 from convgen.problem.conv import Conv
-from convgen.profile import launches
+from convgen.profile import launch_times as launches
 from convgen.run import prepared
 
 _WORST = 15  #: rows that are shown

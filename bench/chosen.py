@@ -27,11 +27,11 @@ from rich.progress import track
 from rich.table import Table
 
 from convgen.backends.target import get
+from convgen.choose.choose import Candidate, candidates
 from convgen.ir.error import ConvgenError, DoesNotFit
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import evolve
 from convgen.ir.types import scalar
-from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem

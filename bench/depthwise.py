@@ -24,7 +24,7 @@ from convgen.ir.layout.memory import View
 from convgen.plan.config import Config
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan, make_plan
-from convgen.plan.windows import Windows
+from convgen.plan.window_views import Windows
 from convgen.problem.conv import Conv
 
 MIB = 2**20

@@ -19,7 +19,7 @@ from convgen.ir.layout.mma import MmaTile
 from convgen.plan.atoms import input_atoms
 from convgen.plan.config import Config
 from convgen.plan.plan import Part, Plan, make_plan
-from convgen.plan.windows import Windows
+from convgen.plan.window_views import Windows
 from convgen.problem.conv import Conv
 
 _LAYERS = tuple(

@@ -24,18 +24,18 @@ from scipy.stats import spearmanr
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import Candidate, candidates
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
-from convgen.plan.choose import Candidate, candidates
 from convgen.plan.copies import ROWS, K, message_elems
 from convgen.plan.plan import Plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.profile import constants, launches
+from convgen.profile import constants, launch_times
 from convgen.profile.chips import CHIPS
 from convgen.profile.closed import Products
-from convgen.run import prepared, verify
+from convgen.run import prepared, verdict
 
 TARGET, CHIP, CLOSED = "gfx942", "mi300x", "miopen/mi300x/f16"
 DEMO = "mb1ic64ih14oc64oh14kh3ph1"
@@ -84,8 +84,8 @@ def demo() -> Iterator[Figure]:
     """Seconds of a profile of the demo layer, and of simulating it, both with instructions decoded before."""
     code = driver.compile(driver.build(Conv.parse(DEMO, dir="FWD_D", dt="f16"), TARGET))
     given = prepared.of_launches(code.record, code.object, DEMO)
-    simulated = best(lambda: verify.run(code), 3)
-    profiled = best(lambda: launches.profile(given), 3)
+    simulated = best(lambda: verdict.run(code), 3)
+    profiled = best(lambda: launch_times.profile(given), 3)
     peer = "a strict simulation of all of its workgroups"
     yield Figure(peer, 1e3 * simulated, "ms")
     yield Figure("profile of the demo layer", 1e3 * profiled, "ms", peer, profiled / simulated, BUDGET)
@@ -114,7 +114,7 @@ def rows(lines: Sequence[str]) -> Iterator[Row]:
                 code = driver.compile(build)
             except DoesNotFit:
                 continue
-            found = launches.profile(prepared.of_launches(code.record, code.object, line))
+            found = launch_times.profile(prepared.of_launches(code.record, code.object, line))
             assert build.plan is not None
             bound = found.longest.bound
             yield Row(line, code.config, found.total, closed(build.plan), candidate.score, bound)

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen.backends.target import get
+from convgen.choose.workgroup_orders import Launch, best_order
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
-from convgen.plan.mapping import Launch, best_order
 from convgen.plan.plan import make_plan
 from convgen.problem.matmul import Matmul
 

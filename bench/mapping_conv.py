@@ -14,13 +14,13 @@ from rich.progress import track
 from rich.table import Table
 
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
+from convgen.choose.search import first_fitting
+from convgen.choose.supported import check_supported
+from convgen.choose.workgroup_orders import Launch, best_order
 from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
-from convgen.plan.choose import candidates
-from convgen.plan.mapping import Launch, best_order
-from convgen.plan.search import first_fitting
-from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 
 MIB = 2**20

@@ -15,9 +15,9 @@ from rich.table import Table
 import convgen as cg
 from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.target import get
+from convgen.choose.workgroup_orders import Launch
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
-from convgen.plan.mapping import Launch
 from convgen.plan.plan import make_plan
 from convgen.problem.matmul import Matmul
 

@@ -39,7 +39,7 @@ from convgen.backends.timing import L2_LATENCY, LoopClocks, Pace
 from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Numbers, Products
-from convgen.profile.loops import Loops
+from convgen.profile.loop_times import Loops
 from convgen.profile.published.read import read
 from convgen.profile.published.table import Table
 

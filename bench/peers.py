@@ -28,7 +28,7 @@ from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.ir.error import ConvgenError
-from convgen.profile import launches
+from convgen.profile import launch_times
 from convgen.run.prepared import Prepared
 
 Entry = Mapping[str, Any]
@@ -72,9 +72,9 @@ def timed(folder: Path, entry: Entry) -> Timed:
     total, longest = 0.0, 0.0
     bound = ""
     for number, each in enumerate(launches_of(folder, entry)):
-        alone = launches.profile(each)
+        alone = launch_times.profile(each)
         caches = get(entry["target"]).facts.caches
-        time = launches.time_of(alone.longest.profile, alone.chip, caches, further=number > 0)
+        time = launch_times.time_of(alone.longest.profile, alone.chip, caches, further=number > 0)
         total += time.total
         if time.total > longest:
             longest, bound = time.total, time.bound

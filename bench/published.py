@@ -37,7 +37,7 @@ from convgen.problem.matmul import Matmul
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS
 from convgen.profile.closed import at_clock
-from convgen.profile.published import aiter
+from convgen.profile.published import aiter_rows
 from convgen.profile.published.table import BYTES
 
 _OWN = Path(__file__).parents[1] / "tests" / "data" / "measured"
@@ -277,7 +277,7 @@ def _tflops(level: _Level, dtype: str, size: int, tile: tuple[int, int]) -> floa
     numbers = {"cu": chip.units, "M": size, "N": size, "K": size, "tile_m": tile[0], "tile_n": tile[1],
                "tile_k": _DEPTH / BYTES[dtype], "split_k": 1}  # fmt: skip
     row = {"gfx": chip.target, "dtype": dtype, "lib": "asm", "quant": "", "kernel": "", "us": "1"}
-    work = aiter.table("level", [row | {name: f"{n:.0f}" for name, n in numbers.items()}]).work
+    work = aiter_rows.table("level", [row | {name: f"{n:.0f}" for name, n in numbers.items()}]).work
     known = constants.known()
     found = work.estimate(chip, known[level.clocks].terms, timed=not level.clock)
     if not level.clock:

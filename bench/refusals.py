@@ -28,8 +28,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.choose.supported import check_supported
 from convgen.ir.error import ConvgenError, Unsupported
-from convgen.plan.supported import check_supported
 from convgen.problem.matmul import Problem
 from tests import strategies
 

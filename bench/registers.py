@@ -23,9 +23,10 @@ from rich.table import Table
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import ConvgenError
-from convgen.plan.choose import candidates
-from convgen.plan.config import RESIDENT, Config
+from convgen.plan.config import Config
+from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
 
 _BEST = 100  #: candidates, of which half of the configs are
@@ -69,7 +70,7 @@ def measured(problem: Problem, target: str, config: Config) -> Row | None:
 def _kind(config: Config, blocks: int) -> str:
     if (blocks - config.depth) // config.round < 2:
         return "short sums"
-    if config.taps == RESIDENT:
+    if variant_of(config).by_taps:
         return "resident windows"
     return "copies without registers" if config.copy else "one slot" if config.slots == 1 else "several slots"
 

@@ -10,7 +10,7 @@ from lib.figures import Figure, best, main
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 
 PEER = "a numpy addition of 64 words"
@@ -32,7 +32,7 @@ def compiled(descriptor: str, config: str | None) -> Code:
 def microseconds(code: Code) -> tuple[float, int, int]:
     """(µs a wave-instruction, wave-instructions, waves) of the quickest of three strict runs."""
     waves = sum(prod(launch.grid) * launch.workgroup[0] // 64 for launch in code.record.launches)
-    outcomes = [verify.run(code) for _ in range(3)]
+    outcomes = [verdict.run(code) for _ in range(3)]
     assert all(outcome.passed for outcome in outcomes)
     executed = sum(outcomes[0].instructions.values())
     return min(outcome.seconds for outcome in outcomes) / executed * 1e6, executed, waves

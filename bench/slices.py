@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from convgen.backends.target import get
+from convgen.choose.choose import Candidate, candidates, clocks_of
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import Order
 from convgen.ir.layout.turns import Persist, SharedOut
 from convgen.ir.record import evolve
-from convgen.plan.choose import Candidate, candidates, clocks_of
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv

@@ -28,7 +28,7 @@ from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
 from convgen.ir.record import evolve
 from convgen.run.execution import execute
 from convgen.tile import Tensor
-from convgen.tile.kernel import TileKernel
+from convgen.tile.tile_kernel import TileKernel
 
 WIDE = 16  #: bytes of a lane in a message that is as wide as any of AMD's
 MOST = 1.05  #: bytes moved by those that must be

@@ -34,8 +34,8 @@ from convgen.ir.error import UserError
 from convgen.ir.types import scalar
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.profile import launches
-from convgen.profile.launches import Times
+from convgen.profile import launch_times as launches
+from convgen.profile.launch_times import Times
 from convgen.run import prepared
 from convgen.tune import trials
 

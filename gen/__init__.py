@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 if __name__ != "convgen":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen, not as {__name__}")
 
-__version__ = "0.1.0"
+from convgen.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from convgen.device.export import export
-    from convgen.device.kernel import load
+    from convgen.device.c_export import export
+    from convgen.device.loaded import load
     from convgen.driver import SimulationError, build, compile, facts, simulate
     from convgen.ir.build import KernelBuilder as Kernel
     from convgen.ir.error import ConvgenError, Unsupported, UserError
@@ -58,9 +58,9 @@ _HOMES = {
     "UserError": ("ir.error", "UserError"),
     "build": ("driver", "build"),
     "compile": ("driver", "compile"),
-    "export": ("device.export", "export"),
+    "export": ("device.c_export", "export"),
     "facts": ("driver", "facts"),
-    "load": ("device.kernel", "load"),
+    "load": ("device.loaded", "load"),
     "simulate": ("driver", "simulate"),
 }
 

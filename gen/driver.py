@@ -21,7 +21,11 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Finding
 from convgen.backends.stages import Emitted, MachineKernel
 from convgen.backends.target import Target
-from convgen.commands.steps import Observer, Step, check_names, steps
+from convgen.choose.choose import Candidate, candidates
+from convgen.choose.search import Search
+from convgen.choose.supported import check_supported
+from convgen.choose.workgroup_orders import ordered
+from convgen.compile_steps import Observer, Step, check_names, steps
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
@@ -36,21 +40,17 @@ from convgen.ir.verify import sound
 from convgen.kernels.launches import Tiles
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
-from convgen.plan.mapping import ordered
 from convgen.plan.plan import Plan, make_plan
-from convgen.plan.search import Search
-from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
+from convgen.registry import find
 from convgen.run.abi import Scalars, launch_record
 from convgen.run.code import Code, KernelCost
-from convgen.run.record import Buffer, LaunchRecord
-from convgen.tune.registry import find
+from convgen.run.launch_record import Buffer, LaunchRecord
 
 if TYPE_CHECKING:  # what few commands need
-    from convgen.tile.kernel import TileProgram
+    from convgen.tile.tile_kernel import TileProgram
 
 
 _PATIENCE = 600  #: seconds; of a search for a config, behind which the problem is refused
@@ -237,7 +237,7 @@ def wrap(
 
     Raises UserError for a kernel that breaks a rule of the IR.
     """
-    from convgen.tile.kernel import TileProgram
+    from convgen.tile.tile_kernel import TileProgram
 
     others: Iterator[Kernel] = iter(())
     notes: tuple[str, ...] | None = None
@@ -331,7 +331,7 @@ def compile(
             f"given the target {asked} and a program built for {program.target.facts.name}, wanted one of them"
         )
     if not isinstance(program, Build):
-        from convgen.tile.kernel import TileProgram
+        from convgen.tile.tile_kernel import TileProgram
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
         to = target or "gfx942"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from math import inf
-
-import attrs
+from typing import Any
 
 from convgen.ir.layout.mma import BlockAtom, MmaAtom
 from convgen.ir.record import frozen
@@ -27,7 +25,7 @@ class SharedPhases:
 
 @frozen(cache_hash=True, kw_only=True)
 class Core:
-    """A compute unit, as whoever ranks configs counts its clocks."""
+    """A compute unit: its registers, and the rates of its memories."""
 
     simds: int
     simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
@@ -35,64 +33,8 @@ class Core:
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
-    load_clocks: int = 0  #: clocks; of a core's path to global memory, that a load of a subgroup takes at least
-    element_clocks: int = 0  #: clocks; the same of one that brings a lane one element, wider ones are not to be had
-    address_clocks: int = 1  #: clocks; the same, where lanes multiply what they load themselves
     global_granule: int = 1  #: bytes; of which each contiguous run of a load brings whole ones
-    grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of workgroups worth a try
-    #: slots of shared memory and stages of registers before them, 0 where whole chunks come without registers, that are
-    #: worth a try; the first wins ties
-    pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
-    meetings: tuple[int, ...] = ()  #: slices worth a try to meet at a time, where the last to arrive adds them up
-    turned_rows: tuple[int, ...] = ()  #: bytes; K of tiles worth a try where lanes turn both operands, likewise
-    byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements worth a try beside what every target tries
-    subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile worth a try
-    #: bytes; rows of shared memory of which what is turned on its way is written without conflicts of banks; shorter
-    #: ones take as many times longer. 0 where that is not reckoned
-    turned_row: int = 0
-    #: times that writes take where slots leave no room for gaps between their blocks, which keep them free of conflicts
-    crowded: float = 1.0
     reorders: bool = True  #: whether instructions move among matrix instructions, or stay in the order of statements
-    #: sets of a block's fragments; that a lane holds on average where they are read when they are needed, and where a
-    #: loop reads the next ones meanwhile
-    fragment_sets: tuple[float, float]
-    mask_registers: float  #: registers; that each masked load of a block takes
-    other_registers: int  #: registers; addresses and temporaries of a lane
-    tap_registers: int = 0  #: registers; of fragments of taps that are read ahead where one slot is written meanwhile
-
-
-@frozen(cache_hash=True, kw_only=True)
-class Costs:
-    """Costs in the chooser's model of a launch, beside the rates of `Core`.
-
-    All values are assumed: chosen so that rankings come out well, measured nowhere. A target may have others.
-    """
-
-    tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
-    #: bytes a clock; at which a unit writes the results of its workgroups one after the other, if that is reckoned
-    result_rate: float = inf
-    message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
-    #: times that issue, of a message along K that is trimmed: these bind, and all SIMDs' waves share the path
-    trim: float = 4.0
-    trim_rows: float = 4.0  #: the same of one along rows, whose cuts differ from lane to lane
-    barrier: int = 40  #: clocks; a barrier beyond the instructions around it
-    block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads
-    read: int = 0  #: clocks; issue of a read of fragments from shared memory, if that is reckoned
-    turn: float = 0.0  #: clocks; issue for a register of what is turned on its way to shared memory, likewise
-    load_latency: int = 800  #: clocks; from a global load to its data
-    shared_latency: int = 128  #: clocks; from a write to shared memory to what is read, where only one buffer is
-    shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
-    exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
-    others_hide: bool = False  #: whether two subgroups of a SIMD hide half of that of each other, whatever they load
-    hidden: float = 0.0  #: share of what nothing hides of a workgroup that each further one of its unit does
-    launch: int = 10000  #: clocks; a further launch
-    unit_rate: int = (
-        27  #: bytes a clock; to one unit from beyond its own cache (MIOpen's kernels on an MI300X: 24 to 31)
-    )
-    stream_rate: int = 8  #: bytes a clock; one unit, from and to memory
-    tail: float = 1.0  #: share of the clocks of all workgroups, were they spread evenly, that counts beside the rounds
-    dirty: int = 0  #: bytes; most of what a launch has written that the caches give back when it ends
-    drain: int = 1  #: bytes a clock; at which they do
 
 
 @frozen(cache_hash=True)
@@ -159,7 +101,7 @@ class TargetFacts:
     atoms: tuple[MmaAtom, ...]
     core: Core
     caches: Caches
-    costs: Costs = attrs.Factory(Costs)
+    tuning: Any = None  #: a `backends.tuning.Tuning`, by which configs are chosen; passes do not read it
     uniform_fused: frozenset[str] = frozenset()  #: of `fused`, those of the unit for values that all lanes share
     uniform_shifts: int = 0  #: places; that this unit shifts at most what it adds in one operation
     fused_imm_bits: int = 32  #: bits; of a constant operand of theirs, with its sign
@@ -191,9 +133,14 @@ class TargetFacts:
         return f"<facts of {self.name}>"
 
     @property
-    def surfaces(self) -> bool:
-        """Global messages take offsets into a surface with bounds."""
+    def checks_bounds(self) -> bool:
+        """The hardware drops what lies outside a surface, so that copies need no masks at the ends of buffers."""
         return not self.flat
+
+    @property
+    def tiles_as_fragments(self) -> bool:
+        """Shared tiles stand in the order of fragments: block messages move a subgroup's registers as they are."""
+        return self.block_bytes > 0
 
     def takes(self, kind: type[Stmt]) -> bool:
         """Whether the target has such statements: the field that they need says so."""

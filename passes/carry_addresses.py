@@ -13,8 +13,8 @@ from convgen.ir.mutate import rewrite, statements, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import FlatLoad, FlatStore, For
 from convgen.ir.types import s32, u32, u64
 from convgen.passes.counting import Counting, carrying

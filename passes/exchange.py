@@ -27,8 +27,8 @@ from convgen.ir.record import evolve
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import Type, vector
 from convgen.passes.clone import Cloner
-from convgen.passes.messages.scratch import in_two_dims, replicas, scratch_tile, whole, with_copies
-from convgen.passes.messages.sources import Sources, sources
+from convgen.passes.messages.exchange_sources import Sources, sources
+from convgen.passes.messages.scratch_tiles import in_two_dims, replicas, scratch_tile, whole, with_copies
 
 _ZERO = const(0)
 

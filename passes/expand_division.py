@@ -16,7 +16,7 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import make
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import u32
 
 

@@ -18,7 +18,7 @@ from convgen.ir.node import CLASSES, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.extents import divisor
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import ZERO, plus

@@ -37,16 +37,16 @@ from convgen.ir.mutate import Mutator, postorder
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
 from convgen.passes.buffer_shared import reordered
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.access import Steady, TileAccess
-from convgen.passes.messages.direct import places_of
+from convgen.passes.messages.direct_copies import places_of
 from convgen.passes.messages.linear import WORD, ZERO, LinearView, linearize
 from convgen.passes.messages.masks import OUT_OF_RANGE
+from convgen.passes.messages.nibble_pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.ownership import private_tiles
-from convgen.passes.messages.pairs import check_pairs, half, halved_fragment, pairs_of
 from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_rows
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import SharedMessage, Way, shared_messages

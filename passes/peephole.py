@@ -18,7 +18,7 @@ from convgen.ir.node import Node, replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import make, number, wrapped
-from convgen.ir.simplify.scopes import of_same_ranges, var_ranges
+from convgen.ir.simplify.variable_ranges import of_same_ranges, var_ranges
 from convgen.ir.stmt import Block, Let, Stmt, block
 from convgen.ir.types import AnyType, Type, s32
 from convgen.ir.uniform import uniformity

@@ -44,7 +44,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.extents import divisor
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import For, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.ir.uniform import uniformity

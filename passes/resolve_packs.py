@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
+from convgen.ir.mma_operands import operands
 from convgen.ir.mutate import mutate, rewrite, statements
 from convgen.ir.node import replace
-from convgen.ir.operands import operands
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.scopes import exits_of
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type, vector
 from convgen.passes.unused import drop_unused

@@ -11,7 +11,7 @@ from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, substitute
 from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.scopes import exits_of
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, block
 from convgen.passes.clone import Cloner
 

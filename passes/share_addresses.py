@@ -19,8 +19,8 @@ from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import number
-from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.sums import LinearForms
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u32, u64
 
 _Flat = st.FlatLoad | st.FlatStore

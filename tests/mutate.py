@@ -54,7 +54,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen": ("tests/gen",),
     "gen/kernels": ("tests/gen", "tests/product"),
     "gen/kernels/agree.py": ("tests/backends/intel/test_lockstep.py", "tests/gen", "tests/product"),
-    "gen/plan/shapes.py": ("tests/gen", "tests/product/test_types.py"),
+    "gen/choose/offers.py": ("tests/gen", "tests/product/test_types.py"),
     "gen/problem/post_ops.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/run/prepared.py": ("tests/gen", "tests/backends/amdgpu/test_launch_timing.py"),
     "gen/run/ranges.py": ("tests/gen", "tests/product/test_epilogues.py"),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, reject, settings
 from hypothesis import strategies as st
 
+from convgen.backends.tuning import tuning
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.expr import Expr
 from convgen.ir.facts import TargetFacts
@@ -24,7 +25,7 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
 from convgen.ir.types import Type
 from convgen.plan.atoms import input_atoms
-from convgen.plan.config import APART, COLUMNS, MERGED, RESIDENT, Config
+from convgen.plan.config import APART, COLUMNS, MERGED, Config
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
 from convgen.plan.plan import make_plan
@@ -280,7 +281,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
             taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
             acc=draw(st.sampled_from("va")),
             slices=draw(st.sampled_from(_SLICES)),
-            subtiles=draw(st.sampled_from(facts.core.subtiles)),
+            subtiles=draw(st.sampled_from(tuning(facts).subtiles)),
             reorder=draw(_reorder(problem)),
             map=draw(st.just(IN_ROWS) | ORDERS),
         )
@@ -298,7 +299,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         if config.slices == 1 and not config.map.shares and draw(st.booleans()):
             tile_m, tile_n, tile_k = config.tile
             taps = prod(a.k if config.phases == APART else Columns.of(a, "").taps for a in problem.axes)
-            config = attrs.evolve(config, taps=RESIDENT, tile=(tile_m, tile_n, tile_k * taps))
+            config = attrs.evolve(config, taps="resident", tile=(tile_m, tile_n, tile_k * taps))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from convgen.backends.target import get, names
 from convgen.plan import config
 from tests.conftest import blessing
 from tests.gen.device.standin import serving
@@ -62,10 +63,35 @@ PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 
 def test_the_pages_have_snippets() -> None:
-    assert {page.name for page in PAGES} >= {"README.md", "adding-a-pass.md", "adding-a-target.md", "config.md"}
-    readme = [snippet.language for snippet in snippets(ROOT / "README.md")]
-    assert readme.count("python") >= 2
-    assert readme.count("sh") >= 4
+    wanted = {
+        "README.md",
+        "adding-a-pass.md",
+        "adding-a-target.md",
+        "config.md",
+        "embed.md",
+        "generate.md",
+        "inspect.md",
+    }
+    assert {page.name for page in PAGES} >= wanted
+    assert {snippet.language for snippet in snippets(ROOT / "README.md")} == {"sh", "python"}
+
+
+def test_the_readme_lists_the_types_of_matrix_instructions() -> None:
+    """The rows of the support matrix that differ from target to target agree with the targets' facts."""
+    page = (ROOT / "README.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    targets = next(row[1:] for row in rows if row[1:2] == ["gfx90a"])
+    facts = [get(name).facts for name in targets]
+    assert targets == list(names())
+
+    def shown(label: str) -> list[str]:
+        return next(row[1:] for row in rows if row[0] == label)
+
+    assert shown("tf32") == ["yes" if any(a.rounds_to == "xf32" for a in f.atoms) else "" for f in facts]
+    assert shown("f64") == ["yes" if any(a.acc.name == "f64" for a in f.atoms) else "" for f in facts]
+    narrow = [{a.a_elem.name for a in f.atoms if a.a_elem.name.startswith("f8")} for f in facts]
+    kinds = ["FNUZ" if any(n.endswith("fnuz") for n in found) else "OCP" if found else "" for found in narrow]
+    assert shown("fp8 matrix instructions") == kinds
 
 
 def test_every_block_that_could_run_is_run_or_plain() -> None:

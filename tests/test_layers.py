@@ -1,4 +1,4 @@
-"""The rooms: who may import whom, that each package has one name, and that the package lists match the tree."""
+"""Layering: which room and which floor of `gen` may import which, package lists, and file names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,29 @@ ALLOWED = {
     "backends": ("ir", "passes", "backends"),
 }
 
+#: The floors of `gen` from bottom to top. A module imports its own floor and the floors below.
+FLOORS = (
+    "version",
+    "problem",
+    "run",
+    "epilogue",
+    "plan",
+    "choose",
+    "kernels",
+    "tile",
+    "registry",
+    "compile_steps",
+    "driver",
+    "profile",
+    "device",
+    "tune",
+    "show",
+    "explain",
+    "commands",
+)
+
 #: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
-GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing"))
+GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing", "tuning"))
 
 #: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read.
 LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted")
@@ -67,11 +89,19 @@ def allowed(importer: str, imported: str) -> bool:
     rooms = room_of(importer), room_of(imported)
     if rooms == ("gen", "backends"):
         return imported in GATES
+    if rooms == ("gen", "gen"):
+        return floor_of(imported) <= floor_of(importer)
     if rooms == ("backends", "ir") and "sim" in importer.split("."):
         return imported in LEAVES
     if rooms == ("backends", "backends"):
         return inside_backends(importer.split(".")[2:], imported.split(".")[2:])
     return rooms[1] in ALLOWED[rooms[0]]
+
+
+def floor_of(module: str) -> int:
+    """The number of a module's floor in `gen`; the package itself and `python -m convgen` stand above all floors."""
+    floor = module.split(".")[1:2]
+    return FLOORS.index(floor[0]) if floor and floor != ["__main__"] else len(FLOORS)
 
 
 def inside_backends(importer: list[str], imported: list[str]) -> bool:
@@ -100,12 +130,15 @@ FORBIDDEN = [
     ("convgen.passes.unroll", "convgen.backends.target"),
     ("convgen.commands.cli", "convgen.backends.amdgpu.tables"),
     ("convgen.commands.cli", "convgen.backends"),
+    ("convgen.plan.plan", "convgen.choose.clocks"),
+    ("convgen.driver", "convgen.commands.cli"),
+    ("convgen.explain.page", "convgen"),
     ("convgen.backends.target", "convgen.problem.conv"),
     ("convgen.backends.amdgpu.select", "convgen.backends.intel.select"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu.tables"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu"),
     ("convgen.backends.amdgpu.sim.step", "convgen.ir.types"),
-    ("convgen.backends.sim.memory", "convgen.ir"),
+    ("convgen.backends.sim.device_memory", "convgen.ir"),
 ]
 
 
@@ -125,6 +158,19 @@ def test_a_simulator_shares_what_knows_nothing_else_of_the_ir(leaf: str) -> None
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import convgen.ir.types\ndef f():\n    from convgen.ir import expr, nothing\n    import json, ir.types\n"
     assert list(imports(source)) == ["convgen.ir.types", "convgen.ir.expr", "convgen.ir", "ir.types"]
+
+
+#: File names that the families share with another room: a pass and its selection, a command and its work.
+SHARED_NAMES = {"__init__.py", "exchange.py", "analyze.py"}
+
+
+def test_file_names_are_unique_outside_the_families() -> None:
+    """A name stands for one module. The families, and what they share, use one name for one role."""
+    backends, variants = ROOT / "backends", ROOT / "gen" / "plan" / "variants"  # a variant is named by its word
+    families = {path.name for path in sources() if path.is_relative_to(backends)}
+    others = Counter(path.name for path in sources() if not path.is_relative_to(backends) and path.parent != variants)
+    repeated = {name for name, count in others.items() if count > 1 or name in families}
+    assert repeated == SHARED_NAMES
 
 
 def packages() -> dict[str, Path]:

@@ -59,7 +59,7 @@ def test_links_and_fences_are_those_of_the_site() -> None:
     api = "\n".join(build._api())
     assert all(f"`cg.{name}`" in api for name in cg.__all__)
     assert all(f"`tile.{name}`" in api for name in tile.__all__)
-    assert "::: convgen.device.kernel.DeviceKernel" in api
+    assert "::: convgen.device.loaded.DeviceKernel" in api
 
 
 def test_search_works_in_pages_opened_as_files() -> None:

@@ -104,7 +104,7 @@ def _scalar_load(name: str, words: int) -> Opcode:
     return Opcode(name, Unit.SCALAR_MEMORY, _LATENCY[Unit.SCALAR_MEMORY], results=results, sources=sources)
 
 
-def _rows() -> dict[str, Opcode]:
+def _vector_rows() -> list[Opcode]:
     rows = [Opcode(n, Unit.VALU, banks="vs") for n in _VALU]
     rows += [Opcode(n, Unit.VALU, busy=_TRANS_BUSY, banks="vs", hazard=TRANS) for n in _TRANS]
     rows += [Opcode(n, Unit.VALU, literal=True, banks="vs") for n in _VALU_LITERAL]
@@ -117,22 +117,31 @@ def _rows() -> dict[str, Opcode]:
         results, sources = (Role("to", to, 1),), (Role("of", of, 1),)
         rows.append(Opcode(name, Unit.VALU, results=results, sources=sources, hazard=hazard))
     rows.append(Opcode("v_mov_b32_dpp", Unit.VALU, banks="v", hazard=DPP))
-    rows += [Opcode(n, Unit.VALU, merges=True, banks="vs") for n in _VALU_MERGES]
-    rows += [Opcode(n, Unit.SALU, writes=_SCC, banks="s") for n in _SALU_SCC]
+    return [*rows, *(Opcode(n, Unit.VALU, merges=True, banks="vs") for n in _VALU_MERGES)]
+
+
+def _scalar_rows() -> list[Opcode]:
+    rows = [Opcode(n, Unit.SALU, writes=_SCC, banks="s") for n in _SALU_SCC]
     rows += [Opcode(n, Unit.SALU, banks="s") for n in _SALU]
     rows += [Opcode(n, Unit.SALU, reads=_SCC, banks="s") for n in _SALU_READS_SCC]
     rows.append(Opcode("s_addc_u32", Unit.SALU, reads=_SCC, writes=_SCC, banks="s"))
     rows += [_scalar_load(f"s_load_dwordx{n}", n) for n in (2, 4, 8)]
-    rows.append(_scalar_load("s_load_dword", 1))
-    rows += [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
+    return [*rows, _scalar_load("s_load_dword", 1)]
+
+
+def _shared_rows() -> list[Opcode]:
+    rows = [_memory(f"ds_read_{n}", Unit.SHARED, b, _ADDRESS, loads=True) for b, n in DS_READ_WIDTH.items()]
     rows += [_memory(f"ds_write_{n}", Unit.SHARED, b, _ADDRESS, _data(b)) for b, n in DS_WRITE_WIDTH.items()]
     for name, size in (("b32", 4), ("b64", 8)):
         pair = evolve(_memory("", Unit.SHARED, 2 * size), sources=(_ADDRESS, _data(size), _data(size)))
         rows += [evolve(pair, name=f"ds_write2{far}_{name}") for far in ("", "st64")]
     rows.append(_memory("ds_read_b64_tr_b16", Unit.SHARED, 8, _ADDRESS, loads=True))
     rows.append(_memory("ds_swizzle_b32", Unit.SHARED, 4, _data(4, "v"), loads=True))
-    rows.append(_memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True))
-    rows += [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
+    return [*rows, _memory("ds_bpermute_b32", Unit.SHARED, 4, _ADDRESS, _data(4, "v"), loads=True)]
+
+
+def _global_rows() -> list[Opcode]:
+    rows = [_memory(f"buffer_load_{n}", Unit.GLOBAL, b, *_PLACE, loads=True) for b, n in LOAD_WIDTH.items()]
     rows += [_memory(f"buffer_store_{n}", Unit.GLOBAL, b, _data(b), *_PLACE) for b, n in STORE_WIDTH.items()]
     rows += [_memory(name, Unit.GLOBAL, b, _data(b), *_PLACE) for name, b in dict.fromkeys(GLOBAL_ATOMICS.values())]
     rows.append(
@@ -148,16 +157,21 @@ def _rows() -> dict[str, Opcode]:
         )
     )
     rows.append(Opcode("buffer_wbl2", Unit.GLOBAL, fence=True))
-    rows += [Opcode(n, Unit.CONTROL, fence=True, drains=True) for n in ("buffer_inv", "buffer_wbinvl1_vol")]
+    return rows
+
+
+def _control_rows() -> list[Opcode]:
+    rows = [Opcode(n, Unit.CONTROL, fence=True, drains=True) for n in ("buffer_inv", "buffer_wbinvl1_vol")]
     rows += [Opcode(n, Unit.CONTROL) for n in ("s_waitcnt", "s_nop")]
     rows.append(Opcode("s_barrier", Unit.CONTROL, barrier=True))
     rows.append(Opcode("s_branch", Unit.CONTROL, jumps=True))
     rows.append(Opcode("s_endpgm", Unit.CONTROL, ends=True))
-    rows += [Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1")]
-    return {row.name: row for row in rows}
+    return [*rows, *(Opcode(n, Unit.CONTROL, reads=_SCC) for n in ("s_cbranch_scc0", "s_cbranch_scc1"))]
 
 
-OPCODES: dict[str, Opcode] = _rows()
+OPCODES: dict[str, Opcode] = {
+    row.name: row for rows in (_vector_rows, _scalar_rows, _shared_rows, _global_rows, _control_rows) for row in rows()
+}
 
 #: Bytes a lane -> load from a buffer into shared memory, at M0 + offset + lane * bytes (CDNA3 ISA 9.1.9).
 DIRECT: dict[int, Opcode] = {

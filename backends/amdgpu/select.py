@@ -33,8 +33,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.uniform import uniformity
 
 #: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).

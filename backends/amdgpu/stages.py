@@ -9,10 +9,10 @@ from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.coalesce import coalesce
 from convgen.backends.amdgpu.hazards import insert_nops
 from convgen.backends.amdgpu.isa import busy
-from convgen.backends.amdgpu.pairs import pair_writes
 from convgen.backends.amdgpu.physical import physical_of
 from convgen.backends.amdgpu.select import select
 from convgen.backends.amdgpu.waits import insert_waits
+from convgen.backends.amdgpu.write_pairs import pair_writes
 from convgen.backends.machine.allocate import Bank, allocate
 from convgen.backends.machine.maps import maps
 from convgen.backends.machine.rotate import rotate

@@ -10,7 +10,8 @@ from itertools import product
 
 import attrs
 
-from convgen.ir.facts import Caches, Core, Costs, SharedPhases, TargetFacts
+from convgen.backends.amdgpu.tuning import TUNING
+from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
@@ -239,8 +240,6 @@ _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
 
-#: Workgroups of up to four waves: one a SIMD. Along K where LDS binds, last, so that others win ties.
-_GRIDS = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))
 _CORE = Core(
     simds=4,  # LLVM, getEUsPerCU
     simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
@@ -249,77 +248,8 @@ _CORE = Core(
     shared_read_rate=128,  # the same; others by their phases
     global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
-    address_clocks=16,  # docs/time.md
-    grids=_GRIDS,
-    # By `convgen profile`, loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers.
-    pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
-    # By `convgen profile`, slices that meet so take 2 to 4 us less than by a second launch (BWD_W of ResNet's layers).
-    meetings=(4, 8),
-    # By `convgen profile`, turned operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 with 32.
-    turned_row=128,
-    # Of 1,299 kernels drawn as `bench/registers.py` does, the estimate is 19 off in the mean, half of them 12.
-    fragment_sets=(0.5, 1.5),
-    mask_registers=2,
-    other_registers=28,
-    tap_registers=24,  # of 58 kernels with two slots, drawn likewise, the estimate of loops is 18 off in the mean
-    turned_rows=(256,),  # of which lanes write 8 bytes at a time, not 4
-    byte_rows=(256,),  # waves of one tile of 32 x 32 have work for 16 matrix instructions between barriers
 )
-
-#: By `convgen profile` of the layers of `bench/whole.py`, loads five blocks ahead of their product save up to 5 % on
-#: gfx942 and 11 % on gfx950 (gradients of weights), none on gfx90a; of as many ahead, 3 slots save up to 3 % on gfx942,
-#: 2 up to 7 % on gfx950.
-_CORE_MI300X = evolve(
-    _CORE,
-    # docs/time.md; of 600 random problems 42 have another config so, of .93 of the time; on gfx90a, of 150, 10 take
-    # 1.05. If wider loads took as much, configs would be ranked worse: LDS binds as often.
-    element_clocks=16,
-    pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)),
-)
-_CORE_MI355X = evolve(
-    _CORE,
-    global_rate=48,  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
-    load_clocks=16,  # docs/time.md
-    element_clocks=16,
-    pipelines=((2, 4), (3, 3), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
-)
-
-#: The tail is that of 16 problems of `bench/chosen.py` (--part fit): best from 0 to 0.1 on both chips.
-#: The rate of results is one of those in `gen/profile/constants.json` (4 to 20): of five problems with few blocks of K,
-#: on both chips, 16 and 8 rank configs better than 32, 64 and none.
-#: Further launches and what caches give back: `gen/profile/constants.json`, fitted to others' times: of the MI250X to
-#: MIOpen's (launches) and rocBLAS's, of the others to MIOpen's and AITER's.
-#: Latencies of loads: of 300 random problems a chip, half of them not looked at before, defaults take .998 (gfx942) and
-#: .994 (gfx950) of the time they took, by 1000 clocks; by 800 .999 and .996. On gfx90a, whose clock is slower, of 150
-#: 1.003 and .999.
-#: What one slot exposes of LDS's clocks: of three loops with resident windows on gfx950, by `convgen profile`, .07, .2
-#: and .6. On gfx942, of 450 random problems, 17 have another config with .3 than with .5 and take .942 of the time;
-#: with .2 layers of `bench/whole.py` with 64 and 512 channels take up to 1.05. On gfx90a with .2, of 150, 6 take 1.07.
-#: What further workgroups of a unit hide: on gfx942, of 600 random problems, 12 have another config with .5 than with 0
-#: and take .954 of the time; on gfx950, of 300, 7 take 1.05, on gfx90a, of 150, 15 take 1.01.
-_COSTS_MI250X = Costs(result_rate=16, tail=0.05, launch=5126, dirty=5_375_000, drain=2504)
-_COSTS_MI300X = Costs(
-    result_rate=16,
-    tail=0.05,
-    load_latency=1000,
-    launch=9265,
-    dirty=4_200_000,
-    drain=284,
-    shared_exposed=0.3,
-    hidden=0.5,
-)
-#: Clocks of a load on gfx950: by `convgen profile` a first layer forward is 6 % quicker with 18 than with 16, two
-#: others are 4 % slower with 24.
-_COSTS_MI355X = Costs(
-    result_rate=16,
-    tail=0.05,
-    load_latency=1000,
-    launch=7200,
-    dirty=59_600_000,
-    drain=1953,
-    shared_exposed=0.05,
-    message=18,
-)
+_CORE_MI355X = evolve(_CORE, global_rate=48)  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
 
 _GCD = Caches(
     l2_bytes=8 << 20,  # CDNA2 white paper
@@ -358,7 +288,6 @@ def _facts(
     units: int,
     core: Core = _CORE,
     caches: Caches,
-    costs: Costs,
     read: SharedPhases,
     half_read: SharedPhases,
     conversions: tuple[str, ...] = (),
@@ -389,7 +318,7 @@ def _facts(
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
         caches=caches,
-        costs=costs,
+        tuning=TUNING[name],
         conversions=conversions,
         tickets=True,
         grid_items=(1 << 32) - 1,  # an AQL packet counts them in 32 bits: hsa_kernel_dispatch_packet_t, grid_size_x
@@ -426,16 +355,12 @@ SCOPES: dict[str, AgentScope] = {
 FACTS: dict[str, TargetFacts] = {
     facts.name: facts
     for facts in (
-        _facts(
-            "gfx90a", lds=65536, units=110, caches=_GCD, costs=_COSTS_MI250X, read=_READ_B128_32, half_read=_READ_B64_32
-        ),
+        _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
         _facts(
             "gfx942",
             lds=65536,
             units=304,
-            core=_CORE_MI300X,
             caches=_MI300X,
-            costs=_COSTS_MI300X,
             read=_READ_B128_32,
             half_read=_READ_B64_32,
             conversions=_CDNA3_CONVERSIONS,
@@ -446,7 +371,6 @@ FACTS: dict[str, TargetFacts] = {
             units=256,
             core=_CORE_MI355X,
             caches=_MI355X,
-            costs=_COSTS_MI355X,
             read=_READ_B128_64,
             half_read=_READ_B64_64,
             conversions=_CDNA4_CONVERSIONS,

@@ -22,10 +22,10 @@ from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, T
 from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject, KernelInfo
 from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble, follows
 from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 

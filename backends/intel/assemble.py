@@ -8,8 +8,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import build, debug_unit, parse
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64, produced, run
 from convgen.ir.error import AssemblerError, UserError
 

@@ -21,11 +21,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from convgen.backends.analysis import Line
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.decode import Instruction, Message, Operand
 from convgen.backends.intel.sim.dpas import BITS
 from convgen.backends.intel.tables import DPAS_ROWS, GENERATIONS
+from convgen.backends.intel.zebin_devices import DEVICES
 
 _DEPTH = 8  # dwords of K
 _LONG = ("q", "uq")

@@ -26,7 +26,7 @@ from convgen.backends.intel.isa import (
     plane_message,
     region,
 )
-from convgen.backends.intel.planes import Payloads
+from convgen.backends.intel.plane_messages import Payloads
 from convgen.backends.intel.scalars import XeScalars
 from convgen.backends.intel.tables import GENERATIONS, Workaround
 from convgen.backends.intel.vectors import XeVectors
@@ -40,8 +40,8 @@ from convgen.ir.layout.memory import Global, RectangleOrder
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.scopes import var_ranges
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import uniformity
 

@@ -8,10 +8,10 @@ from convgen.backends.intel import printer
 from convgen.backends.intel.barriers import delay_signals, drop_fences
 from convgen.backends.intel.coalesce import coalesce
 from convgen.backends.intel.flags import keep_flags
+from convgen.backends.intel.fused_branches import parts_threads
 from convgen.backends.intel.inplace import make_in_place
 from convgen.backends.intel.isa import BANK_PERIOD
-from convgen.backends.intel.lockstep import parts_threads
-from convgen.backends.intel.order import sink_loads
+from convgen.backends.intel.order_loads import sink_loads
 from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.scoreboard import Scoreboard

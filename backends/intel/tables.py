@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import product
 
-from convgen.ir.facts import Caches, Core, Costs, Planes, SharedPhases, TargetFacts
+from convgen.backends.intel.tuning import TUNING
+from convgen.ir.facts import Caches, Core, Planes, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
@@ -253,10 +254,6 @@ def _planes(pitch: int) -> Planes:
     )
 
 
-#: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
-_GRIDS = tuple((m, n, 1) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
-
-
 _A770 = Caches(
     unit_bytes=192 << 10,  # Intel's Arc graphics optimisation guide
     l2_bytes=16 << 20,  # Intel's product page of the Arc A770
@@ -289,24 +286,9 @@ _CORE = Core(
     shared_rate=128,  # assumed
     shared_read_rate=128,  # assumed
     global_rate=64,  # assumed
-    grids=_GRIDS,
-    subtiles=(1, 8, 4, 2),  # of small parts, registers that are left let messages go on side by side
-    crowded=5.0,  # of the simulator's banks, which are assumed: two to eight
     reorders=False,
-    fragment_sets=(1, 1),  # all are read before the products
-    mask_registers=0,  # masks are flags
-    other_registers=40,  # assumed
 )
-_CORE_A770 = evolve(
-    _CORE,
-    simds=16,
-    subtiles=(1, 2, 4, 8),  # of large parts, chains are long: of products with source 1 in common
-)
-
-#: Of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each register that is
-#: turned, and zeros where they are masked; what trims a message along rows, instructions of which each waits for the
-#: one before. Threads issue in order. Clocks from a load to its data are assumed, as that other threads hide the rest.
-_COSTS = Costs(block=30, read=3, turn=1.5, trim_rows=6.0, others_hide=True, load_latency=400)
+_CORE_A770 = evolve(_CORE, simds=16)
 
 #: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits is
 #: how oneDNN's generator uses it.
@@ -342,7 +324,7 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         uniform_fused=_FUSED,
         fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
         fused_signs=True,  # the same
-        costs=evolve(_COSTS, stream_rate=max(1, caches.memory_rate // units)),  # a launch streams as fast as memory
+        tuning=evolve(TUNING[name], stream_rate=max(1, caches.memory_rate // units)),  # as fast as memory
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,

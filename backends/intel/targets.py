@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.intel.assemble import assemble
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.stages import banks, stages
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import target_directive
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.stages import Emitted
 from convgen.backends.target import Target
 from convgen.backends.toolchain import IGA64, identity

@@ -33,7 +33,7 @@ from elftools.elf.structs import ELFStructs
 
 from convgen.backends import dwarf
 from convgen.backends.dwarf import CompilationUnit
-from convgen.backends.intel.devices import DEVICES, Device
+from convgen.backends.intel.zebin_devices import DEVICES, Device
 from convgen.ir.error import AssemblerError
 from convgen.ir.record import frozen
 

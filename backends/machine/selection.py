@@ -19,9 +19,9 @@ from convgen.ir import stmt as st
 from convgen.ir.error import Unsupported, VerifyError
 from convgen.ir.expr import Expr, Mma, Pack, Shuffle, Slice, Surface, Var
 from convgen.ir.layout.memory import Global
+from convgen.ir.mma_operands import operands_of
 from convgen.ir.mutate import free_vars, postorder, statements
 from convgen.ir.node import Node
-from convgen.ir.operands import operands_of
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.simplify import simplify

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 import attrs
 import numpy as np
 
-from convgen.backends.sim.arrays import Array, Bools
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.device_memory import Allocation
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import define, frozen
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 Combine = Callable[[Array, Array], Array]
 

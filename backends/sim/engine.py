@@ -8,10 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import STUMBLES, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.threads import Located, Stepped, Surroundings, Threads
+from convgen.backends.sim.wave_arrays import Array
 
 QUANTUM = 4_000  #: instructions a group may run before all others get their turn
 FATAL = frozenset({"register-range"})

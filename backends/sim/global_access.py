@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convgen.backends.sim.arrays import U64, Array, Bools, all_bits
 from convgen.backends.sim.causality import Who
-from convgen.backends.sim.memory import READER_GROUP, READER_WAVE, Allocation
+from convgen.backends.sim.device_memory import READER_GROUP, READER_WAVE, Allocation
 from convgen.backends.sim.threads import Stepped, Threads
+from convgen.backends.sim.wave_arrays import U64, Array, Bools, all_bits
 from convgen.backends.simulation import Source
 
 _UNWAITED = ", without its wait before the barrier between"

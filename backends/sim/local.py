@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, Array, Bools, all_bits, any_along, counted
+from convgen.backends.sim.wave_arrays import U32, Array, Bools, all_bits, any_along, counted
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, Array
+from convgen.backends.sim.wave_arrays import U32, Array
 
 F32 = npt.NDArray[np.float32]
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.device_memory import Memory
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped, Reporter
-from convgen.backends.sim.memory import Memory
+from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import Coverage, LaunchRequest, Pages, Place, SimReport, Source, joined
 
 Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]

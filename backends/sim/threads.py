@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.sim.arrays import U32, Array
 from convgen.backends.sim.local import Lds, stamps_of
+from convgen.backends.sim.wave_arrays import U32, Array
 
 if TYPE_CHECKING:
     from convgen.backends.sim.causality import Causality

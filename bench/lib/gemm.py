@@ -8,12 +8,12 @@ from math import ceil
 import attrs
 
 from convgen.backends.target import get
+from convgen.choose.lru import Steps, simulate
+from convgen.choose.traffic import Count, Operands, Tiles, Traffic
+from convgen.choose.workgroup_orders import tiles_of
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import Order
-from convgen.plan.lru import Steps, simulate
-from convgen.plan.mapping import tiles_of
-from convgen.plan.traffic import Count, Operands, Tiles, Traffic
 from convgen.plan.views import products
 from convgen.problem.matmul import Matmul
 from convgen.profile.chips import CHIPS, Chip

@@ -67,8 +67,8 @@ _GALLERY = (
 _RETURNED = (
     "convgen.driver.Build",
     "convgen.run.code.Code",
-    "convgen.run.record.LaunchRecord",
-    "convgen.device.kernel.DeviceKernel",
+    "convgen.run.launch_record.LaunchRecord",
+    "convgen.device.loaded.DeviceKernel",
     "convgen.device.benchmark.Benchmark",
 )
 _OF_PROBLEMS = (

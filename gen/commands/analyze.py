@@ -1,4 +1,4 @@
-"""`convgen analyze`: what the kernels of a file take, where they spend their time, what bounds them there."""
+"""`convgen analyze`: the registers, the hot loop and the bound of each kernel of a file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from convgen.commands.arguments import Parser
 from convgen.commands.session import FINE
-
-if TYPE_CHECKING:
-    from convgen.backends.analysis import Analysis, KernelAnalysis, Stretch, Terms
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,121 +33,21 @@ def analyze(arguments: Sequence[str]) -> int:
     options = parser().parse_intermixed_args(arguments)
 
     from convgen.backends import target
-    from convgen.commands import report
+    from convgen.show import analyzed, report
 
     found = target.analyze(Path(options.file))
     if options.json:
-        kernels = [_as_json(kernel, found.terms, options.verbose) for kernel in found.kernels]
+        kernels = [analyzed.as_json(kernel, found.terms, options.verbose) for kernel in found.kernels]
         print(json.dumps({"file": options.file, "target": found.target, "kernels": kernels}))
         return FINE
     for number, kernel in enumerate(found.kernels):
         if number:
             print()
-        report.show(rows(kernel, found), sys.stdout)
+        report.show(analyzed.rows(kernel, found), sys.stdout)
         print()
-        report.show_table(("unit", "slots", "busy", "with"), units(kernel.hot, found.terms), sys.stdout)
+        report.show_table(("unit", "slots", "busy", "with"), analyzed.units(kernel.hot, found.terms), sys.stdout)
         if options.verbose:
             print()
             lines = [(f"+{n.offset:#06x}", n.kind, str(n.slots), n.text) for n in kernel.hot.lines]
             report.show_table(("at", "kind", "slots", "instruction"), lines, sys.stdout)
     return FINE
-
-
-def where(hot: Stretch) -> str:
-    """From which place in a kernel to which, and how long that is."""
-    return f"+{hot.lines[0].offset:#x} to +{hot.lines[-1].offset:#x}, {len(hot.lines)} instructions"
-
-
-def _matrix_rows(hot: Stretch, terms: Terms) -> list[tuple[str, str]]:
-    """Matrix instructions beside all others, by number and by issue slots; one row where there are none."""
-    if hot.others_per_matrix is None or hot.issue_per_matrix is None:
-        return [(terms.matrix, "none")]
-    return [
-        (f"{terms.matrix} : other", f"1 : {hot.others_per_matrix:.2f}"),
-        ("slots", f"1 : {hot.issue_per_matrix:.2f} of {terms.matrix} and of issuing all others"),
-    ]
-
-
-def rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes, and what its hot code does."""
-    return [*kernel_rows(kernel, found), *hot_rows(kernel, found.terms)]
-
-
-def kernel_rows(kernel: KernelAnalysis, found: Analysis) -> list[tuple[str, str]]:
-    """What a kernel takes."""
-    return [
-        ("kernel", kernel.name),
-        ("target", found.target),
-        (
-            "registers",
-            " ".join(f"{name} {count}" for name, count in kernel.registers.items()) + ", allocated in granules",
-        ),
-        ("shared", f"{kernel.shared_bytes} bytes"),
-        ("code", f"{kernel.code_bytes} bytes, {kernel.loops} loops, workgroups of up to {kernel.workgroup}"),
-        (found.terms.occupancy, ", ".join(f"{count} by {what}" for what, count in kernel.occupancy.items())),
-    ]
-
-
-def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
-    """What an iteration of a kernel's hot loop does, else all of it."""
-    hot = kernel.hot
-    moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
-    span = "an iteration" if hot.is_loop else "in all"
-    once = "what every wave runs through once" if kernel.loops else "the whole kernel"
-    return [
-        ("hot loop", where(hot) if hot.is_loop else f"none: {once}, {where(hot)}"),
-        ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),
-        *_matrix_rows(hot, terms),
-        ("FLOP", f"{hot.flop} a {terms.subgroup}, {span}"),
-        ("bytes", f"{moved or 'none'}, a {terms.subgroup}, {span}"),
-        *((name, f"{count}, {span}") for name, count in kernel.counts.items()),
-        ("bound", f"{hot.bound}: {terms.slot_clocks * hot.slots[hot.bound]} clocks at least, {span}"),
-    ]
-
-
-def units(hot: Stretch, terms: Terms) -> list[tuple[str, ...]]:
-    """What occupies each unit, and for which part of the time that the busiest one takes."""
-    slots = hot.slots
-    longest = max(1, *slots.values())
-    with_what = {unit: f"{sum(line.unit == unit for line in hot.lines)} instructions" for unit in slots}
-    with_what["issue"] = f"{len(hot.lines)} instructions, {terms.issue}"
-    with_what["matrix"] += f", {hot.flop} FLOP"
-    for unit in ("lds", "global"):
-        with_what[unit] += f", {sum(count for path, count in hot.bytes.items() if path.startswith(unit))} bytes"
-    return [(unit, str(count), f"{100 * count / longest:.0f}%", with_what[unit]) for unit, count in slots.items()]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _as_json(kernel: KernelAnalysis, terms: Terms, verbose: bool) -> dict[str, Any]:
-    hot = kernel.hot
-    lines = [
-        {"offset": n.offset, "kind": n.kind, "unit": n.unit or "issue", "slots": n.slots, "text": n.text}
-        for n in hot.lines
-    ]
-    return {
-        "kernel": kernel.name,
-        "registers": dict(kernel.registers),
-        "lds_bytes": kernel.shared_bytes,
-        "code_bytes": kernel.code_bytes,
-        "workgroup": kernel.workgroup,
-        "occupancy": dict(kernel.occupancy),
-        "loops": kernel.loops,
-        "hot": {
-            "loop": hot.is_loop,
-            "first": hot.lines[0].offset,
-            "last": hot.lines[-1].offset,
-            "instructions": len(hot.lines),
-            "mix": hot.mix,
-            f"others_per_{terms.matrix}": _rounded(hot.others_per_matrix),
-            f"issue_per_{terms.matrix}": _rounded(hot.issue_per_matrix),
-            "flop": hot.flop,
-            "bytes": hot.bytes,
-            "slots": hot.slots,
-            "bound": hot.bound,
-            "counts": dict(kernel.counts),
-            **({"lines": lines} if verbose else {}),
-        },
-    }

@@ -30,7 +30,7 @@ SUPPORTED, MALFORMED = "supported", "malformed"  #: what --check says besides un
 
 _SEVERITY = (session.FINE, session.REFUSED, session.WRONG, session.INTERNAL)  #: exit codes, the worst last
 #: What a worker is born with.
-_PRELOAD = ("convgen.driver", "convgen.commands.report", "convgen.run.verify", "convgen.commands.watch")
+_PRELOAD = ("convgen.driver", "convgen.show.report", "convgen.run.verdict", "convgen.show.watch")
 
 #: no part of a problem's work
 _ASIDE = (
@@ -94,8 +94,8 @@ def batch(arguments: Sequence[str]) -> int:
 
 
 def _journal(options: argparse.Namespace) -> Journal:
-    from convgen.commands import report
     from convgen.commands.journal import Journal
+    from convgen.show import report
 
     return Journal(Path(options.resume), report.check_row)
 
@@ -170,10 +170,10 @@ def _verdict(target: str, request: Request) -> tuple[str, str | None, str | None
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse at once what would be refused of every problem."""
-    from convgen.commands import watch
-    from convgen.commands.steps import check_names, steps
+    from convgen import registry
+    from convgen.compile_steps import check_names, steps
     from convgen.plan.config import Config
-    from convgen.tune import registry
+    from convgen.show import watch
 
     if options.output is not None and not options.output.endswith("/"):
         raise UserError(f"given -o {options.output}, wanted a directory DIR/ for the files of several problems")
@@ -252,8 +252,8 @@ def _keys(options: argparse.Namespace, requests: Sequence[Request]) -> list[str]
 
 def perform(options: argparse.Namespace, line: str) -> Row:
     """Generate one problem, write what was asked, run it if asked. Raises nothing."""
-    from convgen.commands import report
     from convgen.problem.matmul import parse_problem
+    from convgen.show import report
 
     start = perf_counter()
     with redirect_stderr(StringIO()) as said:
@@ -286,7 +286,7 @@ def _refused(options: argparse.Namespace, line: str, error: Exception) -> Row:
 
 def _nothing(options: argparse.Namespace, line: str) -> dict[str, Any]:
     """What `--json` says of a problem of which there is no code."""
-    from convgen.commands import report
+    from convgen.show import report
 
     return report.without_code(line, options.target, options.config or "")
 
@@ -309,7 +309,7 @@ def _tell(options: argparse.Namespace, request: Request, row: Row) -> None:
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row], seconds: float) -> None:
     """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
-    from convgen.commands import report
+    from convgen.show import report
 
     if not options.json:
         header = ("status", "problem", "config", "checked", "mismatches", "seconds")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TextIO
 
-from convgen import __version__
 from convgen.commands.session import FINE, guarded
 from convgen.ir.error import UserError, imported, named
+from convgen.version import __version__
 
 #: name -> its module in `commands`, the functions there that make its parser and run it, what the usage says
 COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
@@ -40,8 +40,8 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "map": ("map", "parser", "run", "PROBLEM|--grid MxN", "orders of workgroups and what caches make of them"),
     "layout": ("layout", "parser", "run", "LAYOUT|--mma NAME", "who owns which element of a vector"),
     "replay": ("replay", "parser", "replay", "DUMP", "go on from dumped IR"),
-    "passes": ("listing", "passes_parser", "passes", "", "list the passes"),
-    "targets": ("listing", "targets_parser", "targets", "", "list the targets"),
+    "passes": ("catalogue", "passes_parser", "passes", "", "list the passes"),
+    "targets": ("catalogue", "targets_parser", "targets", "", "list the targets"),
     "completion": ("completion", "parser", "completion", "bash|zsh", "print a completion script for a shell"),
 }
 

@@ -72,7 +72,7 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 def _values() -> dict[str, list[str]]:
     """What the value of an option may be."""
     from convgen.backends import target
-    from convgen.commands.steps import steps
+    from convgen.compile_steps import steps
     from convgen.passes.pipeline import OPTIMISING
     from convgen.problem.conv import Direction
     from convgen.problem.grammar import DATA_TYPES, FPMATH_MODES

@@ -151,8 +151,8 @@ def _subject(
 
 
 def _print(found: Difference) -> None:
-    from convgen.commands import report
     from convgen.explain.difference import shown
+    from convgen.show import report
 
     for side in (found.a, found.b):
         rows = [(side.letter, side.name), ("target", side.subject.target)]

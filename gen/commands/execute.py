@@ -17,7 +17,7 @@ from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Scrutiny
-    from convgen.run.verify import Outcome
+    from convgen.run.verdict import Outcome
 
 _ARGUMENT = "an argument by name or number: a number, FILE.npy, TYPE:DIMS (undefined) or zeros:TYPE:DIMS (repeatable)"
 
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
         _refuse_looking(options)
 
     from convgen.backends.simulation import Scrutiny
-    from convgen.commands import report
+    from convgen.show import report
 
     with watching(options.trace, options.place, sys.stderr if options.json else sys.stdout) as (watch, places):
         scrutiny = Scrutiny(options.allow, watch, places)
@@ -139,10 +139,10 @@ def _of_record(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> O
     refuse_launch_options(options, path)
     if len(options.out) > 1 or any("=" in out for out in options.out):
         raise UserError(f"given --out {options.out[-1]}, wanted one directory for the buffers of {path.name}")
-    from convgen.run import verify
+    from convgen.run import verdict
 
     with session.progress_bar(options.record) as progress:
-        return verify.run_record(
+        return verdict.run_record(
             path,
             data=None if options.data is None else Path(options.data),
             out=Path(options.out[0]) if options.out else None,
@@ -160,10 +160,10 @@ def _directly(path: Path, options: argparse.Namespace, scrutiny: Scrutiny) -> Ou
     for name in ("data", "set", "seed"):
         if getattr(options, name):
             raise UserError(f"given --{name} without a launch record, wanted --arg for each argument of {path.name}")
-    from convgen.run import direct
+    from convgen.run import foreign_launch
 
     with session.progress_bar(options.record) as progress:
-        return direct.run(
+        return foreign_launch.run(
             path,
             **launch_of(options),
             outputs=[_pair(text) for text in options.out],

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     """`convgen export`."""
     options = parser().parse_intermixed_args(arguments)
 
-    from convgen.device.export import export
+    from convgen.device.c_export import export
 
     header, source = export(options.record, options.prefix)
     if options.json:

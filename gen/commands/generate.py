@@ -149,8 +149,8 @@ def check(problem: Problem, target: str) -> None:
     What spans more than a surface depends on the tiles that are chosen: there it is tried.
     """
     from convgen.backends import target as targets
+    from convgen.choose.supported import check_supported
     from convgen.ir.types import scalar
-    from convgen.plan.supported import check_supported
 
     facts = targets.get(target).facts
     check_supported(problem, facts)
@@ -191,8 +191,8 @@ def make(options: argparse.Namespace, problem: Problem) -> Code:
 
 def _known(options: argparse.Namespace, problem: Problem) -> str | None:
     """The config that is given, or that a registry has, which is told."""
+    from convgen import registry
     from convgen.commands import session
-    from convgen.tune import registry
 
     if options.config is not None:
         return str(options.config)
@@ -234,8 +234,8 @@ def _built(options: argparse.Namespace, problem: Problem) -> Code:
 def _show_ranking(problem: Problem, target: str) -> None:
     """The configs that the chooser thinks most of, whether they will be tried or not."""
     from convgen.backends import target as targets
-    from convgen.commands import report
-    from convgen.plan.choose import candidates
+    from convgen.choose.choose import candidates
+    from convgen.show import report
 
     best = candidates(problem, targets.get(target).facts)[:10]
     report.show_table(*report.ranking_table(best), sys.stderr)

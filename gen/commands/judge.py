@@ -18,9 +18,9 @@ from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.simulation import Signature
-    from convgen.run.direct import Direct
+    from convgen.run.foreign_launch import Direct
     from convgen.run.subjects import Subject
-    from convgen.run.verify import Outcome
+    from convgen.run.verdict import Outcome
 
 _BUFFER_BYTES = 1 << 28  #: of a buffer that no --arg gives
 _GRID = (1, 1, 1)  #: workgroups where no --grid says: one is right for most kernels, whatever they are launched for
@@ -144,7 +144,7 @@ def _guarded(subject: Subject, target: str, signature: Signature, options: argpa
 def _judged(subject: Subject, target: str, signature: Signature, options: argparse.Namespace) -> Judgement:
     """Execute a kernel strictly. Raises UserError, Unsupported where it cannot be."""
     from convgen.backends.simulation import Budget, Scrutiny
-    from convgen.run import direct, footprint
+    from convgen.run import footprint, foreign_launch
     from convgen.run.defaults import Defaults
 
     given = launch_of(options)
@@ -154,9 +154,9 @@ def _judged(subject: Subject, target: str, signature: Signature, options: argpar
     if given["block"] is None:
         raise UserError(f"given no --block for {signature.kernel}, wanted one: the object does not state its workgroup")
     filling = Defaults(options.buffer, Budget(footprint.available()))
-    launch = direct.prepare({signature.kernel: signature}, **given, filling=filling)
+    launch = foreign_launch.prepare({signature.kernel: signature}, **given, filling=filling)
     with session.progress_bar(subject.name) as progress:
-        outcome = direct.execute(
+        outcome = foreign_launch.execute(
             subject.content,
             subject.name,
             launch,
@@ -169,7 +169,7 @@ def _judged(subject: Subject, target: str, signature: Signature, options: argpar
 
 
 def _show(judgement: Judgement) -> None:
-    from convgen.commands import report
+    from convgen.show import report
 
     launch, outcome = judgement.launch, judgement.outcome
     assert launch is not None
@@ -199,7 +199,7 @@ def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:
 
 def _kernel_json(judgement: Judgement) -> dict[str, Any]:
     """A kernel's entry of `--json`."""
-    from convgen.commands import report
+    from convgen.show import report
 
     told: dict[str, Any] = {
         "object": judgement.name,

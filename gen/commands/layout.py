@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     if not shown.on.covers:
         raise UserError(f"given {shown.on.owners} {shown.unit}s, wanted an owner for each element")
     if options.output:
-        from convgen.commands import drawing, owners
+        from convgen.show import drawing, owners
 
         drawing.check_output(options.output)
         drawing.write(owners.picture(shown.on, shown.unit, shown.group), options.output)
@@ -197,7 +197,7 @@ def _as_maps(fragment: Fragment, subgroups: int) -> str:
 
 
 def _print(shown: _Shown, options: argparse.Namespace) -> None:
-    from convgen.commands import owners, report
+    from convgen.show import owners, report
 
     on = shown.on
     rows = [*shown.rows, ("shape", "x".join(map(str, on.digits.shape)))]

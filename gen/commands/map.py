@@ -16,9 +16,9 @@ from convgen.commands.session import FINE
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
+    from convgen.choose.workgroup_orders import Launch
     from convgen.ir.layout.mapping import WorkgroupMapping
     from convgen.ir.layout.order import Order
-    from convgen.plan.mapping import Launch
     from convgen.plan.plan import Plan
     from convgen.problem.matmul import Problem
 
@@ -110,7 +110,7 @@ def _grid(options: argparse.Namespace) -> int:
     if options.json:
         found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
-            from convgen.plan.mapping import named
+            from convgen.choose.workgroup_orders import named
 
             orders = named(max(2, facts.caches.xcds), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
@@ -129,7 +129,7 @@ def _json(mapping: WorkgroupMapping) -> dict[str, Any]:
 
     Where workgroups persist, numbers are those that they take, and it is said by which: of a share, the first.
     """
-    from convgen.plan.mapping import takers_of
+    from convgen.choose.workgroup_orders import takers_of
 
     rows, takers = mapping.tiles().tolist(), takers_of(mapping)
     parts = (("batch_of_wg", 0, mapping.counts[0]), ("slice_of_wg", 3, mapping.counts[3]))
@@ -146,8 +146,8 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
     """A table of workgroup numbers for each slice and result, with a title where there are several."""
     import numpy as np
 
-    from convgen.commands.drawing import table
-    from convgen.plan.mapping import takers_of
+    from convgen.choose.workgroup_orders import takers_of
+    from convgen.show.drawing import table
 
     batch, m, n, slices = mapping.counts
     if mapping.numbers > _MOST_SHOWN:
@@ -163,8 +163,8 @@ def _tables(mapping: WorkgroupMapping) -> Iterator[tuple[str, str]]:
 
 def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_flight: int) -> None:
     """Write the picture."""
-    from convgen.commands import drawing
-    from convgen.plan.mapping import takers_of, tiles_of
+    from convgen.choose.workgroup_orders import takers_of, tiles_of
+    from convgen.show import drawing
 
     drawing.check_output(options.output, options.animate)
     if mapping.numbers > _MOST_SHOWN:
@@ -181,9 +181,9 @@ def _draw(options: argparse.Namespace, mapping: WorkgroupMapping, dies: int, in_
 
 def _problem(options: argparse.Namespace, problem: Problem) -> int:
     """What each order makes of the caches."""
-    from convgen.commands import report
+    from convgen.choose.workgroup_orders import Launch, best_order, named
     from convgen.plan.config import Own
-    from convgen.plan.mapping import Launch, best_order, named
+    from convgen.show import report
 
     plan, together = _plan(options, problem)
     if not plan.parts:
@@ -218,12 +218,12 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
 def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
+    from convgen.choose.choose import candidates
+    from convgen.choose.search import first_fitting
+    from convgen.choose.supported import check_supported
     from convgen.ir.error import DoesNotFit
-    from convgen.plan.choose import candidates
     from convgen.plan.config import Config
     from convgen.plan.plan import make_plan
-    from convgen.plan.search import first_fitting
-    from convgen.plan.supported import check_supported
     from convgen.problem.tensors import check_outputs
 
     facts = target.get(options.target).facts
@@ -277,8 +277,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
     """What is unwise: half a mapping that hurts, where that was asked for, and rows that meet in one cache channel."""
+    from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS
-    from convgen.plan.traffic import camping, halves
 
     if asked and launch.facts.caches.xcds > 1:
         found, default = launch.traffic(asked), launch.traffic(IN_ROWS)

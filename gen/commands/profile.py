@@ -70,7 +70,7 @@ def _loops(path: Path, options: argparse.Namespace) -> int:
             raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
 
     from convgen.backends import target
-    from convgen.commands import profiled, report
+    from convgen.show import profiled, report
 
     found = target.profile(path, options.latency, options.groups)
     if options.json:
@@ -98,14 +98,15 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
     from convgen.backends import target
-    from convgen.commands import att, profiled, report, timeline
-    from convgen.profile import launches
+    from convgen.commands import att
+    from convgen.profile import launch_times
+    from convgen.show import profiled, report, timeline
 
     if options.timeline:
         timeline.check_output(options.timeline)
-    rounds, latency = options.rounds or launches.ROUNDS, float(options.latency or L2_LATENCY)
+    rounds, latency = options.rounds or launch_times.ROUNDS, float(options.latency or L2_LATENCY)
     prepared = _prepared(path, options)
-    found = launches.profile(prepared, options.chip, latency, rounds)
+    found = launch_times.profile(prepared, options.chip, latency, rounds)
     if options.timeline:
         timeline.write([time.profile for time in found.launches], options.timeline)
     if options.att:

@@ -35,7 +35,7 @@ def replay(arguments: Sequence[str]) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from convgen import driver
-    from convgen.commands import dumps
+    from convgen.show import dumps
 
     with session.watching(options) as watch:
         program = dumps.read(Path(options.file), watch.options(tuple(options.disable)))

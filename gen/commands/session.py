@@ -12,11 +12,11 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError, missing, visible
 
 if TYPE_CHECKING:
-    from convgen.commands.watch import Watch
     from convgen.run.code import Code
     from convgen.run.execution import Executor, Progress
     from convgen.run.files import Files
-    from convgen.run.verify import Outcome
+    from convgen.run.verdict import Outcome
+    from convgen.show.watch import Watch
 
 FINE, WRONG, REFUSED, INTERNAL = range(4)
 
@@ -98,7 +98,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
     """
     from pathlib import Path
 
-    from convgen.commands.watch import Watch
+    from convgen.show.watch import Watch
 
     if options.dump_dir == "":
         raise UserError("given an empty name, wanted a directory, at --dump-dir")
@@ -117,7 +117,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
         raise
     finally:
         if options.verbose and watch.attempts:
-            from convgen.commands import report
+            from convgen.show import report
 
             report.show_table(*report.attempts_table(watch.attempts.values()), sys.stderr)
 
@@ -125,7 +125,7 @@ def watching(options: argparse.Namespace) -> Iterator[Watch]:
 def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outcome | None]:
     """Write and run code as asked."""
     if options.time_passes:
-        from convgen.commands import report
+        from convgen.show import report
 
         report.show_table(*report.stages_table(code.stages), sys.stderr)
     from convgen.backends import target as targets
@@ -139,10 +139,10 @@ def finish(options: argparse.Namespace, code: Code) -> tuple[Files | None, Outco
     if options.on is not None and not options.run and options.run_groups is None:
         raise UserError(f"given --on {options.on} without --run, wanted --run, or --run-groups to compare a sample")
     if options.run or options.run_groups is not None:
-        from convgen.run import verify
+        from convgen.run import verdict
 
         with progress_bar(str(code.problem or code.name)) as progress:
-            outcome = verify.run(
+            outcome = verdict.run(
                 code,
                 groups=options.run_groups,
                 seed=options.seed,
@@ -175,7 +175,7 @@ def tell_memory(size: int) -> None:
 
 def deliver(options: argparse.Namespace, code: Code) -> int:
     """Write, run and report code as asked; the exit code."""
-    from convgen.commands import report
+    from convgen.show import report
 
     files, outcome = finish(options, code)
     title = str(code.problem or code.name)

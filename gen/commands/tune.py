@@ -19,7 +19,7 @@ from convgen.ir.record import evolve
 
 if TYPE_CHECKING:
     from convgen.problem.requests import Request
-    from convgen.tune.registry import Registry
+    from convgen.registry import Registry
     from convgen.tune.work import Result, Task
 
 TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
@@ -27,7 +27,7 @@ TUNED, KEPT, REFUSED = STATUSES = ("tuned", "kept", "refused")
 _DRIVERS = ("conv", "matmul")
 _CONFIGS = 8
 _MOST_LINES = 100  #: of what a worker tells of an internal error
-_PRELOAD = ("convgen.tune.work", "convgen.profile.launches")
+_PRELOAD = ("convgen.tune.work", "convgen.profile.launch_times")
 
 Row = dict[str, Any]
 
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 def tune(arguments: Sequence[str]) -> int:
     """`convgen tune`."""
-    from convgen.tune import registry
+    from convgen import registry
 
     options, knobs = generate.parse_knobs(parser(), arguments, *_DRIVERS)
     path = registry.named(options.registry)
@@ -97,7 +97,7 @@ def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
     """The problems of files and descriptors, each once and without its name, by which none is known."""
 
     from convgen.problem.requests import Reader
-    from convgen.tune.registry import key_of
+    from convgen.registry import key_of
 
     seen = set()
     for word in words:
@@ -112,7 +112,7 @@ def _requests(words: Sequence[str], knobs: dict[str, str]) -> Iterator[Request]:
 
 def _rows(options: argparse.Namespace, requests: Sequence[Request], path: Path) -> list[Row]:
     """What became of each request; each is told of as soon as all before it are there."""
-    from convgen.tune import registry
+    from convgen import registry
 
     done: dict[int, Row] = {}
     rows: list[Row] = []
@@ -239,7 +239,7 @@ def _tell(options: argparse.Namespace, row: Row) -> None:
 
 def _summarise(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     """The table of all problems, and how many came to what; only the latter, on stderr, beside JSON."""
-    from convgen.commands import report
+    from convgen.show import report
 
     found = [row["data"] for row in rows]
     if not options.json:

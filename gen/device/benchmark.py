@@ -12,12 +12,12 @@ from convgen.backends import target as targets
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import Matmul
-from convgen.profile import launches
+from convgen.profile import launch_times
 from convgen.run import prepared, reference
-from convgen.run.record import LaunchRecord
+from convgen.run.launch_record import LaunchRecord
 
 if TYPE_CHECKING:
-    from convgen.device.kernel import DeviceKernel, Program
+    from convgen.device.loaded import DeviceKernel, Program
 
 _MOST = 1_000_000  #: calls
 
@@ -127,4 +127,4 @@ def _predicted(program: Program, record: LaunchRecord) -> float | None:
     """us, where launches have a model."""
     if not targets.has_timer(program.content):
         return None
-    return launches.profile(prepared.of_launches(record, program.content, program.name)).total
+    return launch_times.profile(prepared.of_launches(record, program.content, program.name)).total

@@ -11,7 +11,7 @@ from typing import Protocol
 from convgen.backends.simulation import Bytes
 from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
-from convgen.run.record import Extents
+from convgen.run.launch_record import Extents
 
 #: Kind of device -> its module, whose `Device` takes a number.
 _KINDS = {"hip": "convgen.device.hip", "level_zero": "convgen.device.level_zero"}

@@ -9,7 +9,7 @@ import numpy as np
 
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
 from convgen.device.devices import Call, Device
-from convgen.device.kernel import check_target
+from convgen.device.loaded import check_target
 from convgen.ir.record import frozen
 
 

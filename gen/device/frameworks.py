@@ -12,7 +12,7 @@ import numpy as np
 
 from convgen.ir import types
 from convgen.ir.error import UserError
-from convgen.run.record import StoredTensor
+from convgen.run.launch_record import StoredTensor
 
 _TORCH = {
     "f16": "float16",

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from convgen.device import dlpack
-from convgen.device.arrays import DeviceArray
+from convgen.device.allocated import DeviceArray
 from convgen.device.devices import Device
 from convgen.ir import types
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
-from convgen.run.record import StoredTensor
+from convgen.run.launch_record import StoredTensor
 from convgen.run.reference import Array
 
 

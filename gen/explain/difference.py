@@ -8,10 +8,11 @@ from typing import Any
 
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import LoopProfile, TimedLine
-from convgen.explain import listing, words
+from convgen.explain import words
 from convgen.explain.subject import Subject
 from convgen.ir.record import frozen
-from convgen.profile.launches import LaunchTime
+from convgen.profile.launch_times import LaunchTime
+from convgen.show import listing
 
 _ALIKE = 0.005  #: share by which numbers that count as equal differ at most
 _WAITS = 4  #: kinds of instructions that are told of

@@ -10,18 +10,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from convgen import __version__
 from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
-from convgen.commands import analyze, drawing, profiled, report, timeline
-from convgen.commands.drawing import Drawing
-from convgen.explain import listing, pictures, words
-from convgen.explain.listing import Row, Waits
-from convgen.explain.steps import census
+from convgen.explain import pictures, words
+from convgen.explain.history import census
 from convgen.explain.subject import Made, Subject
 from convgen.ir.error import visible
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
+from convgen.show import analyzed, drawing, listing, profiled, report, timeline
+from convgen.show.drawing import Drawing
+from convgen.show.listing import Row, Waits
+from convgen.version import __version__
 
 _RANKED = 10  #: configs that the ranking shows
 _LONGEST = 8  #: instructions that wait longest
@@ -202,9 +202,9 @@ def _facts(subject: Subject, kernel: KernelAnalysis) -> tuple[Rows, Sequence[tup
     assert subject.analysis is not None
     hot, terms = kernel.hot, subject.analysis.terms
     if hot.is_loop and not listing.enters_loop(kernel, subject.timed(kernel.name)):
-        told = f"none: this launch does not enter that at {analyze.where(hot)}"
-        return [*analyze.kernel_rows(kernel, subject.analysis), ("hot loop", told)], ()
-    return analyze.rows(kernel, subject.analysis), analyze.units(hot, terms)
+        told = f"none: this launch does not enter that at {analyzed.where(hot)}"
+        return [*analyzed.kernel_rows(kernel, subject.analysis), ("hot loop", told)], ()
+    return analyzed.rows(kernel, subject.analysis), analyzed.units(hot, terms)
 
 
 def _ir(text: str, rows: Sequence[Row]) -> Iterator[tuple[int, str, Sequence[Row], float]]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from convgen.commands import owners
-from convgen.commands.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
-from convgen.explain.steps import Way
+from convgen.choose.traffic import Schedule
+from convgen.choose.workgroup_orders import Launch, takers_of, tiles_of
+from convgen.explain.history import Way
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.distribution import Distribution
@@ -22,9 +22,9 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.stmt import LoadShared, Stmt
 from convgen.passes.messages.swizzle import conflict_cycles
-from convgen.plan.mapping import Launch, takers_of, tiles_of
 from convgen.plan.plan import Plan
-from convgen.plan.traffic import Schedule
+from convgen.show import owners
+from convgen.show.drawing import PALETTE, Axis, Cell, Drawing, draw, draw_cells
 
 _MOST_ELEMENTS = 1 << 13  #: of a layout that is drawn
 _MOST_LISTED = 1 << 10  #: of one whose owners are listed, too

@@ -15,25 +15,25 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.analysis import Analysis
 from convgen.backends.timing import KernelProfile, TimedLine
+from convgen.choose.choose import Candidate, candidates
 from convgen.driver import Attempt
-from convgen.explain.steps import Recorder, Way
+from convgen.explain.history import Recorder, Way
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.record import evolve, frozen
-from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.problem.tensors import check_outputs
-from convgen.profile import launches
-from convgen.profile.launches import Times
+from convgen.profile import launch_times as launches
+from convgen.profile.launch_times import Times
 from convgen.run import prepared
+from convgen.run.launch_record import Launch, LaunchRecord
 from convgen.run.prepared import Prepared
-from convgen.run.record import Launch, LaunchRecord
 
 if TYPE_CHECKING:
     from convgen.run.code import Code
-    from convgen.run.verify import Outcome
+    from convgen.run.verdict import Outcome
 
 _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
 _OBJECTS = {".s": ".hsaco", ".asm": ".zebin"}  #: suffix of text -> of what it becomes
@@ -156,9 +156,9 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
     outcome = None
     if groups:
-        from convgen.run import verify
+        from convgen.run import verdict
 
-        outcome = verify.run(code, groups=groups)
+        outcome = verdict.run(code, groups=groups)
     return evolve(
         bare,
         content=code.object,

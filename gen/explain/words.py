@@ -8,6 +8,7 @@ import attrs
 
 from convgen.ir.layout.order import STEPS
 from convgen.plan.config import ATTRIBUTES, FIELDS, Config
+from convgen.plan.variants.variant import variant_of
 
 #: Word of a config -> what it means, of a value (`docs/config.md` says more).
 MEANINGS: dict[str, str] = {
@@ -78,7 +79,8 @@ def config_words(config: Config) -> Iterator[tuple[str, str, str]]:
     """Each word of a config's line, its value and its meaning."""
     for word in str(config).split():
         name, _, value = word.partition("=")
-        yield name, value, MEANINGS[name]
+        summary = f": {variant_of(config).summary}" if name == "taps" else ""
+        yield name, value, f"{MEANINGS[name]}{summary}"
 
 
 def order_words(order: str) -> list[tuple[str, str]]:

@@ -11,18 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from convgen.epilogue.epilogue import Epilogue
+from convgen.epilogue.steps import Convert
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel, Program
 from convgen.ir.record import evolve, frozen
 from convgen.kernels import streams
-from convgen.kernels.epilogue import Epilogue
+from convgen.kernels.compensation_sums import sums_kernel
 from convgen.kernels.meeting import Meeting
 from convgen.kernels.product import kernel_name, merged_kernel, product_kernel
-from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream
-from convgen.kernels.sums import sums_kernel
 from convgen.plan import views
 from convgen.plan.config import MERGED
 from convgen.plan.contraction import Joined

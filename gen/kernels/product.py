@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import chain, islice
 
+from convgen.epilogue.epilogue import Addend, Epilogue, Held, Reader
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Expr, Mma, Pack, Slice, Var, const, eq, lift, maximum, select, zeros
 from convgen.ir.layout.digits import plus, times
@@ -21,12 +22,11 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let, block
 from convgen.ir.types import vector
-from convgen.kernels.epilogue import Addend, Epilogue, Held, Reader
+from convgen.kernels.exact_padding import Anew, Whole, finite
 from convgen.kernels.meeting import Meet, Meeting, Start
-from convgen.kernels.padding import Anew, Whole, finite
 from convgen.passes.buffer_shared import flipped
 from convgen.plan import dequantise, views
-from convgen.plan.operands import Operand
+from convgen.plan.inputs import Operand
 from convgen.plan.plan import Part, Plan, Reduction, accumulator_registers
 from convgen.problem.conv import Conv
 

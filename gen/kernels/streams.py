@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import isqrt
 
+from convgen.epilogue.epilogue import Epilogue, Reader
+from convgen.epilogue.steps import Convert
 from convgen.ir.build import Index, KernelBuilder
 from convgen.ir.expr import Add, Expr, Slice, zeros
 from convgen.ir.facts import TargetFacts
@@ -24,8 +26,6 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, VectorType, vector
-from convgen.kernels.epilogue import Epilogue, Reader
-from convgen.kernels.steps import Convert
 from convgen.passes.buffer_shared import reordered
 from convgen.plan.contraction import buffer
 from convgen.plan.copies import copy_layout, power_of_two

@@ -13,6 +13,7 @@ from itertools import chain, product
 from math import prod
 from operator import and_
 
+from convgen.epilogue.epilogue import Epilogue, Reader
 from convgen.ir.expr import Add, Expr, Lane, Pack, Shuffle, Slice, Splat, Var, const, eq, lift, select, zeros
 from convgen.ir.layout.digits import Digit, Index, Space
 from convgen.ir.layout.fragment import Fragment
@@ -21,13 +22,12 @@ from convgen.ir.layout.mma import BlockAtom
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel
 from convgen.ir.types import VectorType, bool_, vector
-from convgen.kernels.epilogue import Epilogue, Reader
-from convgen.kernels.padding import all_finite
+from convgen.kernels.exact_padding import all_finite
 from convgen.kernels.product import kernel_name
-from convgen.kernels.windows import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_digits, as_number, first_of
+from convgen.kernels.window_loads import PLACES, ROOM, Row, Sums, Taps, WindowsKernel, as_digits, as_number, first_of
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan
-from convgen.plan.windows import Window, Windows
+from convgen.plan.window_views import Window, Windows
 
 _CHOSEN = 16  #: registers; of sums that are made again in one loop, which needs as many twice
 

@@ -1,4 +1,4 @@
-"""From a problem to a plan: configs, the chooser, views, copies."""
+"""Turn a problem and a config into a plan: views, inputs and their copies, the matrix instruction tile."""
 
 if __name__ != "convgen.plan":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.plan, not as {__name__}")

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from functools import reduce
 from math import prod
 
+from convgen.epilogue.epilogue import Step
+from convgen.epilogue.steps import Affine, Bias
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
@@ -27,8 +29,6 @@ from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
-from convgen.kernels.epilogue import Step
-from convgen.kernels.steps import Affine, Bias
 from convgen.plan import views
 from convgen.plan.contraction import Product
 from convgen.plan.padding import halo, names_in, windows

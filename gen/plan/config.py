@@ -18,13 +18,13 @@ _GRID = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
 
 EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
 PADDING = EXACT  #: where a config does not say
-SPLIT, CHUNK, FUSED, RESIDENT = "split", "chunk", "fused", "resident"  #: how K is cut into blocks
+#: How taps and channels become K, in the order in which the chooser tries them: modules of `plan/variants`.
+VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "lines")
+SPLIT, FUSED = "split", "fused"
 APART, MERGED = "apart", "merged"  #: launches of several products
 COLUMNS = "columns"  #: stride phases as columns of one product
-IMAGES = "images"  #: K as one run, of the same pixel of all images one after the other
-RUNS, LINES = "runs", "lines"  #: ways to cut K, of few channels
 REGISTERS, DIRECT = "registers", "direct"
-COPIES = (REGISTERS, DIRECT)  #: ways into shared memory: through registers, or by messages without
+COPIES = (REGISTERS, DIRECT)  #: paths into shared memory: through registers, or by messages without
 
 
 @frozen
@@ -50,10 +50,8 @@ class Own:
 
 
 @frozen
-class Way:
-    """How operands come: through so many slots of shared memory and stages of registers before them, if any is, or
-    straight, brought nearer so many blocks before.
-    """
+class Staging:
+    """The pipeline of operands: slots of shared memory and stages of registers before them, or none and a prefetch."""
 
     slots: int
     stages: int = 1
@@ -91,10 +89,7 @@ class Config:
     waves: tuple[int, int]  #: subgroups; along M and N of the tile
     mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
     slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
-    taps: str = "split"  #: how K is cut: "split": no block straddles the innermost run (a tap's channels, a row of
-    #: pixels); "chunk": no 16-byte chunk does; "fused": K is one run; "images": it is one of pixels, each of
-    #: all images; "runs": taps along rows of pixels and channels are one dim; "lines": these taps and channels are
-    #: padded to whole chunks; "resident": a block is some channels of all taps
+    taps: str = SPLIT  #: how taps and channels become K: one of `VARIANTS`
     acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
     slices: int = 1  #: parts of K, each with workgroups of its own
     reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
@@ -129,18 +124,18 @@ class Config:
         return ways[0] == DIRECT, ways[-1] == DIRECT
 
     @property
-    def way(self) -> Way:
-        return Way(self.slots, self.stages, self.prefetch, self.copy)
+    def staging(self) -> Staging:
+        return Staging(self.slots, self.stages, self.prefetch, self.copy)
 
     @property
     def depth(self) -> int:
         """Blocks of K from the load of one to its product, of N's or M's input that is loaded later."""
-        return self.way.depth
+        return self.staging.depth
 
     @property
     def round(self) -> int:
         """Blocks of K after which slots of shared memory and registers on the way are used as before."""
-        return self.way.round
+        return self.staging.round
 
     def groups(self, sharers: int) -> list[int]:
         """Groups of those that share K which meet, level after level, the last of which is one."""
@@ -282,10 +277,7 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mma": ("ROWSxCOLSxK|fma:NxROWSxCOLS|SIDExSIDExK:NxROWSxCOLS", _unit),
     "slots": ("0|1|2|3|4", _one_of(0, 1, 2, 3, 4)),
     "stages": ("1|2|3|4", _one_of(1, 2, 3, 4)),
-    "taps": (
-        "split|chunk|fused|images|runs|lines|resident",
-        _choice(SPLIT, CHUNK, FUSED, IMAGES, RUNS, LINES, RESIDENT),
-    ),
+    "taps": ("|".join(VARIANTS), _choice(*VARIANTS)),
     "acc": ("v|a", _choice("v", "a")),
     "slices": ("COUNT", _count),
     "subtiles": ("1|2|4|8", _one_of(1, 2, 4, 8)),

@@ -79,7 +79,7 @@ def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayo
     Two bits of a lane's number change places, the lowest ones last: lanes that load a run of memory stay neighbours.
     """
     yield copy
-    if facts.block_bytes:
+    if facts.tiles_as_fragments:
         return
     side_by_side = next((d.size for d in copy.stored.digits if (d.space, d.stride) == (Space.REGISTER, 1)), 1)
     written = widest(side_by_side * elem.bytes, facts.chunk_bytes)
@@ -258,7 +258,7 @@ def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts)
     gaps behind it change.
     """
     in_order = (Digit(line, rows, _PLACE, 1),)
-    if not facts.block_bytes:
+    if not facts.tiles_as_fragments:
         yield in_order
         return
     lanes = facts.subgroup_size
@@ -322,7 +322,7 @@ def _chunks(
     are halved until none is idle.
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
-    if not facts.block_bytes:
+    if not facts.tiles_as_fragments:
         across = divide("chunks of a row", cols, chunk)
         if lanes % across and across < lanes:
             return _in_parts(rows, cols, chunk, lanes, subgroups)
@@ -338,7 +338,7 @@ def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgrou
     """As many rows, or the next more, whose copy comes out even (see `copy_layout`); where lanes go down rows, those
     that take the fewest messages, of up to one strip more for each subgroup.
     """
-    if facts.block_bytes:
+    if facts.tiles_as_fragments:
         lanes = facts.subgroup_size
         strips = range(-(-rows // lanes), -(-rows // lanes) + subgroups)
         chunks = {n: _chunks(n * lanes, cols, elem_bytes, facts, subgroups)[0] for n in strips}
@@ -382,7 +382,7 @@ def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
     """
     chunk = facts.chunk_bytes
     row = cols * elem_bytes
-    if facts.block_bytes or row <= chunk or row // chunk % 2 == 0:
+    if facts.tiles_as_fragments or row <= chunk or row // chunk % 2 == 0:
         return cols, chunk
     return cols + chunk // 2 // elem_bytes, chunk // 2
 
@@ -441,7 +441,7 @@ def _blocks_of_words(
     while run >= min(word, most):
         with suppress(DoesNotFit):
             lines = max(1, facts.caches.line_bytes // (run * elem_bytes))
-            if facts.block_bytes:
+            if facts.tiles_as_fragments:
                 lines = 1 if side == COL else facts.subgroup_size
             messages = divide("rows over those of a message", rows, run)
             down = gcd(facts.subgroup_size, lines, messages)
@@ -510,6 +510,6 @@ def _split_along_rows(
         return CopyLayout(loaded, in_memory_order(loaded, memory), run)
 
     # In a tile in blocks neighbours along K may begin in few banks, as neighbouring lines do (see `_deals`).
-    in_blocks = facts.block_bytes and memory != row_major(rows, cols)
+    in_blocks = facts.tiles_as_fragments and memory != row_major(rows, cols)
     ways = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
     return _with_least_conflicts(map(copied, ways), memory, elem, facts)

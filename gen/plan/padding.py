@@ -21,7 +21,7 @@ from convgen.ir.layout.tags import LETTERS, Layout
 from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, f4_e2m1
-from convgen.passes.messages.pairs import pairs_of
+from convgen.passes.messages.nibble_pairs import pairs_of
 from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]

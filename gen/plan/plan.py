@@ -11,6 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from convgen.epilogue.epilogue import Epilogue
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import times
@@ -23,27 +24,22 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, scalar
-from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.teams import TeamsMeet
-from convgen.passes.messages.pairs import check_halves
+from convgen.passes.messages.nibble_pairs import check_halves
 from convgen.passes.split_chains import ROOM
-from convgen.plan import dequantise, steps, views
-from convgen.plan.atoms import chosen_atom, mma_tile
-from convgen.plan.checks import check_words
+from convgen.plan import epilogues
 from convgen.plan.compensation import Sums, compensation
-from convgen.plan.config import CHUNK, EXACT, IMAGES, LINES, MERGED, RESIDENT, RUNS, SPLIT, Config, Own
+from convgen.plan.config import EXACT, MERGED, Config, Own
 from convgen.plan.contraction import Product
-from convgen.plan.images import by_images, fill_rectangles
+from convgen.plan.inputs import Operand
 from convgen.plan.lane_tile import LaneTile
-from convgen.plan.lines import in_lines
-from convgen.plan.operands import Operand, kept_apart, operand, operand_in_rows
 from convgen.plan.packing import Packing, packed
 from convgen.plan.padding import Padding, padding, piece
 from convgen.plan.padding import windows as windows_of
+from convgen.plan.refusals import check_words
 from convgen.plan.registers import Held, Pipeline, masks_of
-from convgen.plan.resident import Resident, resident
-from convgen.plan.runs import in_runs
-from convgen.plan.windows import Windows, windows
+from convgen.plan.teams import TeamsMeet
+from convgen.plan.variants.variant import Packings, variant_of
+from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
 _CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
@@ -130,19 +126,15 @@ class Plan:
         return scalar(self.problem.acc_type)
 
 
-def k_block(k_order: str, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
-    """To a multiple of what the innermost run of K is padded."""
-    return {SPLIT: tile_k, CHUNK: chunk_bytes // elem_bytes}.get(k_order, 1)
-
-
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
     """The plan; raises DoesNotFit where the config does not suit problem or target."""
     check_words(problem, config, facts)
-    unit, parts = _laid_out(problem, _unit(problem, config, facts), config, facts)
+    unit, products = variant_of(config).lay_out(problem, config, facts)
+    unit, parts = _laid_out(problem, products, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
         # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
-        unit, parts = _laid_out(problem, evolve(unit, run=1), config, facts)
+        unit, parts = _laid_out(problem, products, evolve(unit, run=1), config, facts)
     if isinstance(unit, MmaTile):
         _check_halves(parts, unit, facts)
     if config.grids == MERGED:
@@ -180,19 +172,12 @@ def _with_teams(plan: Plan) -> Plan:
 
 
 def _laid_out(
-    problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
+    problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """The products, and what multiplies: with wide stores and rows in their order, unless banks are met more often."""
-    products: Sequence[Product] = _products_of(problem, unit, config, facts)
-    windows: Sequence[Resident | None] = [None] * len(products)
-    if config.taps == RESIDENT:
-        windows = _resident(products, config, facts)
-        depth = config.tile[2] // len(windows[0].taps) if windows and windows[0] else config.tile[2]
-        unit = _unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts)  # of one tap
-        products = [each.product for each in windows if each]
+    """The parts, and what multiplies: with wide stores and rows in their order, unless banks are met more often."""
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
-        return tuple(_part(problem, *each, unit, config, facts) for each in zip(products, windows))
+        return tuple(_part(problem, product, unit, config, facts) for product in products)
 
     parts = laid_out(unit)
     if isinstance(unit, MmaTile):
@@ -214,21 +199,13 @@ def _other_orders(
     if unit.run > 1:
         yield 0, {"run": 1}
     by_taps = any(part.padding and part.padding.has_taps(1) for part in parts)
-    if facts.block_bytes and config.taps != RESIDENT and not by_taps:
+    if facts.tiles_as_fragments and variant_of(config).rows_are_free and not by_taps:
         yield from ((1, {"rows": unit.atom.m // cut}) for cut in _CUTS if unit.atom.m % cut == 0)
 
 
 def _conflicts(parts: tuple[Part, ...], side: int) -> int:
     """Extra cycles of the first accesses to shared tiles of N's or M's inputs."""
     return sum((part.of_n, part.of_m)[side].conflicts for part in parts)
-
-
-def _resident(products: Sequence[Product], config: Config, facts: TargetFacts) -> list[Resident]:
-    """The products whose windows are resident in shared memory, all of as many taps; DoesNotFit where they are not."""
-    found = [resident(product, config.tile[2], facts.planes) for product in products]
-    if len({len(each.taps) for each in found}) > 1:
-        raise DoesNotFit(f"taps={config.taps}: products have different counts of taps")
-    return found
 
 
 def _in_one_grid(
@@ -265,44 +242,10 @@ def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ..
 def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
     """Inputs of several products through one tile, if they may be."""
     tiles = dict.fromkeys(side.tile for side in sides)
-    if not facts.block_bytes or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
+    if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
         return sides
     orders = ([side.through(tile, facts) for side in sides] for tile in tiles if tile)
     return min(orders, key=lambda found: sum(side.conflicts for side in found))
-
-
-def _unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile | LaneTile:
-    """What multiplies; DoesNotFit where the config's numbers do not come out even."""
-    if not isinstance(config.mma, Own):
-        stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
-        return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
-    return LaneTile.of(problem, config, config.mma, facts)
-
-
-def _products_of(problem: Problem, unit: MmaTile | LaneTile, config: Config, facts: TargetFacts) -> tuple[Product, ...]:
-    if isinstance(unit, LaneTile):
-        return windows(problem, unit.own, config, facts.chunk_bytes)
-    tile_k, elem = config.tile[2], unit.atom.elem_bytes
-    if config.taps == LINES:
-        return tuple(in_lines(p, facts) for p in views.products(problem, 1, config.reorder, config.phases))
-    if config.taps == IMAGES:
-        return tuple(by_images(p) for p in views.products(problem, 1, config.reorder, config.phases))
-    if config.taps != RUNS:
-        block = k_block(config.taps, tile_k, elem, facts.chunk_bytes)
-        return views.products(problem, block, config.reorder, config.phases)
-    found = views.products(problem, 1, config.reorder, config.phases)
-    return tuple(_in_runs(p, config, facts) for p in found)
-
-
-def _in_runs(product: Product, config: Config, facts: TargetFacts) -> Product:
-    """With runs for some of its dims; by images where rectangles bring what is packed so."""
-    tile_k = config.tile[2]
-    made = in_runs(product, tile_k, facts)
-    if not config.packed or not facts.planes or not fill_rectangles(product.of_n, product.of_m):
-        return made
-    rows = [(d, view.memory.elem) for view in (made.of_n, made.of_m) for d in view.axes[0]]
-    of_runs = [d.padded * elem.bytes for d, elem in rows if made.joined and d.name == made.joined.name]
-    return in_runs(by_images(product), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else made
 
 
 def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts: TargetFacts) -> Reduction:
@@ -335,36 +278,22 @@ def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
 def _part(
     problem: Problem,
     product: Product,
-    windows: Resident | None,
     unit: MmaTile | LaneTile,
     config: Config,
     facts: TargetFacts,
 ) -> Part:
-    tile_m, tile_n, tile_k = config.tile
+    tile_k = config.tile[2]
     blocks = -(-product.k // (tile_k * config.slices))
     packings = _packings(product, config, facts, blocks * config.slices * tile_k)
-    from_n, from_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
-    if isinstance(unit, LaneTile):
-        of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in (from_n, from_m))
-    elif windows:
-        if packings[1]:
-            raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
-        of_n, of_m = _with_windows(from_n, windows, unit, config, facts)
-    else:
-        direct_n, direct_m = config.direct
-        of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
-        of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
-        of_n, of_m = kept_apart((of_n, of_m), facts)
-        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k)))
-        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
+    of_n, of_m = variant_of(config).inputs(problem, product, packings, unit, config, facts)
     of_n, of_m = (evolve(o, packing=p) for o, p in zip((of_n, of_m), packings))
     mapping = _mapping(problem, product, config, blocks)
     _check_grid(mapping, config, facts)
-    if isinstance(unit, MmaTile) and facts.flat and not problem.runtime:
+    if isinstance(unit, MmaTile) and not facts.checks_bounds and not problem.runtime:
         mapping = _dealt(mapping, product, config)
     each = rounded_up(product.of_m.length(1), tile_k) if problem.runtime else mapping.turns.blocks_of_tile
     added = compensation(problem, product, (of_n.less, of_m.less), times(each, tile_k * config.slices))
-    epilogue = Epilogue((*added.steps, *steps.of(problem, product, vanish=not (of_n.less or of_m.less))))
+    epilogue = Epilogue((*added.steps, *epilogues.of(problem, product, vanish=not (of_n.less or of_m.less))))
     kept_out = None
     if config.padding == EXACT and isinstance(unit, MmaTile):
         kept_out = padding(_around_images(product, packings), unit, shared=mapping.sharers > 1)
@@ -380,33 +309,17 @@ def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -
         raise DoesNotFit(f"{given}, wanted at most {most}: larger tiles make fewer")
 
 
-def _packings(
-    product: Product, config: Config, facts: TargetFacts, depth: int
-) -> tuple[Packing | None, Packing | None]:
+def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) -> Packings:
     """How launches pack N's and M's input, as whole tiles of rows of so many elements of K."""
 
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
             return None
-        chunk = facts.chunk_bytes // view.memory.elem.bytes if config.taps in (RUNS, LINES) else 0
+        chunk = facts.chunk_bytes // view.memory.elem.bytes if variant_of(config).packs_images else 0
         return packed(view, product.role, (-(-rows // tile) * tile, depth), image_of=chunk)
 
     tile_m, tile_n, _ = config.tile
     return packing(product.of_n, product.n, tile_n), packing(product.of_m, product.m, tile_m)
-
-
-def _with_windows(
-    from_n: View, windows: Resident, unit: MmaTile, config: Config, facts: TargetFacts
-) -> tuple[Operand, Operand]:
-    """N's input, of which a block has a run for each tap, and M's, whose windows are resident."""
-    tile_m, tile_n, tile_k = config.tile
-    taps, a, b = windows.taps, unit.atom.a_elem, unit.atom.b_elem
-    run = tile_k // len(taps)
-    runs = operand_in_rows(from_n, a, (tile_n, tile_k), unit.a, config, facts, run=run, often=config.waves[0])
-    rows = tile_m + windows.reach, run
-    seen = operand_in_rows(windows.source, b, rows, unit.b, config, facts, often=len(taps))
-    of_n, of_m = kept_apart((runs, evolve(seen, taps=taps)), facts)
-    return of_n, of_m
 
 
 def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:
@@ -436,7 +349,7 @@ def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> Workg
     return evolve(mapping, blocks=longest, grain=config.round, dealt=rounds)
 
 
-def _around_images(product: Product, packings: tuple[Packing | None, Packing | None]) -> Product:
+def _around_images(product: Product, packings: Packings) -> Product:
     """The product as one whose windows reach outside wherever an image has elements that pad lines or runs of K."""
     of_n, of_m = (
         _masked(view) if packing and packing.is_image and any(d.padded > d.size for d in view.axes[1]) else view
@@ -464,7 +377,7 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
     if isinstance(plan.unit, LaneTile):
         assert isinstance(part.product, Windows)
         return sums + part.product.registers(plan.unit.own) + _MARGIN
-    mma, elem = plan.mma, plan.mma.atom.elem_bytes
+    mma, elem, variant = plan.mma, plan.mma.atom.elem_bytes, variant_of(plan.config)
     copied = masks = 0
     for each in (part.of_n, part.of_m):
         messages = 0
@@ -473,11 +386,11 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         elif each.tile and each.copy:
             messages = each.copy.loaded.registers // each.copy.message
             copied += each.copy.loaded.registers * elem // 4
-        masks += messages * masks_of(each.view, plan.config.taps == RUNS)
+        masks += messages * masks_of(each.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
     held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
-    way = Pipeline.of(partial(getattr, plan.config.way))
-    return int(held.registers(part.k_blocks, way, plan.facts.core, by_taps=plan.config.taps == RESIDENT))
+    pipeline = Pipeline.of(partial(getattr, plan.config.staging))
+    return int(held.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
 _MARGIN = 16  #: registers; of a lane that multiplies by itself

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir.facts import Core
+from convgen.backends.tuning import tuning
+from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.record import frozen
 from convgen.passes.buffer_shared import is_loop
@@ -51,7 +52,7 @@ class Held:
     masks: Counts  #: of a block's loads, see `masks_of`
     epilogue: int = 0  #: registers; temporaries of what is computed from sums behind the loop
 
-    def registers(self, blocks: Counts, way: Pipeline, core: Core, *, by_taps: bool) -> Numbers:
+    def registers(self, blocks: Counts, way: Pipeline, facts: TargetFacts, *, by_taps: bool) -> Numbers:
         """All registers with so many blocks of K, each multiplied tap by tap or at once.
 
         A loop reads fragments while it multiplies others, if there are several slots, or taps. Short sums are no loop:
@@ -60,11 +61,12 @@ class Held:
         """
         loops, several = way.loops(blocks), np.asarray(way.slots > 1)
         far = loops & by_taps & several
-        at_once, overlapped = core.fragment_sets
-        waiting = np.where(far, way.depth, np.maximum(1, way.depth - 1)) if core.reorders else way.stages
+        tuned = tuning(facts)
+        at_once, overlapped = tuned.fragment_sets
+        waiting = np.where(far, way.depth, np.maximum(1, way.depth - 1)) if facts.core.reorders else way.stages
         on_way = np.minimum(waiting, blocks - 1)
         fragments = np.where(loops & (by_taps | several), overlapped, at_once) * self.fragments
-        others = core.mask_registers * self.masks + core.other_registers + far * core.tap_registers
-        behind = self.sums + self.epilogue + core.other_registers
+        others = tuned.mask_registers * self.masks + tuned.other_registers + far * tuned.tap_registers
+        behind = self.sums + self.epilogue + tuned.other_registers
         found: Numbers = np.ceil(np.maximum(self.sums + fragments + on_way * self.copied + others, behind))
         return found.astype(np.int64)

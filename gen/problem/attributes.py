@@ -15,7 +15,7 @@ from convgen.ir.error import named
 from convgen.ir.layout.tags import STRIDES
 from convgen.ir.record import define
 from convgen.problem import grammar
-from convgen.problem.masks import SINGLE
+from convgen.problem.attribute_masks import SINGLE
 
 _ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
 _POLICIES = (

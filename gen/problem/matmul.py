@@ -11,7 +11,7 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import frozen
-from convgen.problem import grammar, masks, options
+from convgen.problem import attribute_masks, grammar, options
 from convgen.problem.conv import Conv
 from convgen.problem.knobs import MatmulKnobs
 from convgen.problem.scales import Scale
@@ -95,7 +95,7 @@ class Matmul(TensorProblem):
     @property
     def bias_dims(self) -> tuple[int, ...]:
         """Return the bias' sizes: dst's along the dims of `bia_mask`, 1 along the others."""
-        return masks.dims(self.dst_dims, self.bias_mask)
+        return attribute_masks.dims(self.dst_dims, self.bias_mask)
 
     @property
     def runtime(self) -> tuple[str, ...]:

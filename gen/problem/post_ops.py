@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from convgen.ir.record import frozen
-from convgen.problem import attributes, grammar, masks
+from convgen.problem import attribute_masks, attributes, grammar
 from convgen.problem.attributes import number, printed, real
 
 _ALIASES = {"srelu": "soft_relu"}
@@ -54,7 +54,7 @@ class Operand:
 
     def dims(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Its own, for a destination of such a size. Raises Unsupported."""
-        return masks.dims(size, masks.bits(self.mask, len(size)))
+        return attribute_masks.dims(size, attribute_masks.bits(self.mask, len(size)))
 
 
 @frozen

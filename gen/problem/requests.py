@@ -28,11 +28,11 @@ import attrs
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.record import define, evolve, frozen
-from convgen.problem import driver_lines, grammar, lines, options, verbose
+from convgen.problem import driver_lines, grammar, options, request_lines, verbose
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.options import CONV, MATMUL
-from convgen.problem.text import logical_lines, text_of
+from convgen.problem.request_text import logical_lines, text_of
 
 if TYPE_CHECKING:
     from convgen.problem.aiter import Row
@@ -87,11 +87,11 @@ def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
 
 def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
     """The problems of a logged line; none where it is no such line. Raises UserError for one of another driver."""
-    found = lines.driver_of(text)
+    found = request_lines.driver_of(text)
     if found not in (None, driver):
         names = {CONV: "a convolution", MATMUL: "a matrix product"}
         raise UserError(f"given {names[found or CONV]} ({text[:40]!r}), wanted {names[driver]}")
-    return lines.problems(text, knobs) if found else ()
+    return request_lines.problems(text, knobs) if found else ()
 
 
 @frozen
@@ -218,12 +218,12 @@ class Reader:
     def words(self, text: str) -> Iterator[Request]:
         """The requests of a text that stands in no file and is not prose."""
         line = _Line(text, Path(), 0)
-        logged = lines.driver_of(text)
+        logged = request_lines.driver_of(text)
         yield from self._words(line) if logged is None else self.ask(logged, text, {}, line)
 
     def line(self, line: _Line) -> Iterator[Request]:
         """One logical line; one of a sentence is a remark."""
-        if logged := lines.split(line.text):
+        if logged := request_lines.split(line.text):
             for text in logged:
                 yield from self._logged(text, line)
         elif (found := driver_lines.find(line.text)) is not None:
@@ -242,7 +242,7 @@ class Reader:
             self.remarks.append(line)
             return
         self.executed |= verbose.executed(text, every=True)
-        driver = lines.driver_of(text)
+        driver = request_lines.driver_of(text)
         assert driver is not None
         yield from self.ask(driver, text, {}, line)
 

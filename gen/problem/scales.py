@@ -6,7 +6,7 @@ import numpy as np
 
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import scalar
-from convgen.problem import attributes, masks
+from convgen.problem import attribute_masks, attributes
 
 ROLES = ("src", "wei", "dst")
 
@@ -31,7 +31,7 @@ class Scale:
     def __str__(self) -> str:
         value = [] if self.value is None else [attributes.number(self.value)]
         groups = "x".join(map(str, self.groups))
-        says_type = groups or self.dtype != "f32" or (self.value is None and masks.is_single(self.mask))
+        says_type = groups or self.dtype != "f32" or (self.value is None and attribute_masks.is_single(self.mask))
         dtype = [self.dtype] if says_type else []
         return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
@@ -58,7 +58,7 @@ class Scale:
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Return the sizes of the tensor of scales, for a scaled tensor of `size`."""
-        return masks.dims(size, mask, self.groups)
+        return attribute_masks.dims(size, mask, self.groups)
 
 
 def read(text: str) -> tuple[Scale, ...]:
@@ -75,7 +75,7 @@ def refused(text: str) -> str:
             return "post-op-dw"
         if attributes.role(argument) not in ROLES:
             return "scales-argument"
-        if mask.lower() in masks.DYNAMIC:
+        if mask.lower() in attribute_masks.DYNAMIC:
             return "scales-dynamic"
         if _scale(entry).dtype not in TYPES:
             return "scales-type"
@@ -85,7 +85,7 @@ def refused(text: str) -> str:
 def _scale(entry: str) -> Scale:
     role, mask, *fields = entry.split(":")
     scale = Scale(attributes.role(role), str(int(mask)) if mask.isdigit() else mask.lower())
-    if masks.is_single(scale.mask) and fields and not attributes.is_type(fields[0]):
+    if attribute_masks.is_single(scale.mask) and fields and not attributes.is_type(fields[0]):
         scale = evolve(scale, value=attributes.real(fields.pop(0)))
     dtype, groups = attributes.typed(fields)
     return evolve(scale, dtype=dtype or scale.dtype, groups=groups)

@@ -16,7 +16,8 @@ from convgen.ir.layout.digits import Space
 from convgen.ir.layout.tags import Layout
 from convgen.ir.record import frozen
 from convgen.ir.types import scalar
-from convgen.problem import grammar, masks, options, post_ops, scales, zero_points
+from convgen.problem import attribute_masks as masks
+from convgen.problem import grammar, options, post_ops, scales, zero_points
 from convgen.problem.post_ops import Binary, Operand, PostOp, Prelu, Sum
 from convgen.problem.scales import Scale
 from convgen.problem.zero_points import ZeroPoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgen.ir.record import frozen
-from convgen.problem import attributes, masks
+from convgen.problem import attribute_masks, attributes
 
 _ARGUMENTS = ("src", "wei", "dst")
 _TYPES = ("s32", "s8", "u8", "s4", "u4")
@@ -35,12 +35,12 @@ class ZeroPoint:
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:
         """Return the sizes of the tensor of zero points, for a quantised tensor of `size`."""
-        return masks.dims(size, mask, self.groups)
+        return attribute_masks.dims(size, mask, self.groups)
 
     def __str__(self) -> str:
         value = [] if self.value is None else [str(self.value)]
         groups = "x".join(map(str, self.groups))
-        says_type = groups or self.dtype != "s32" or (self.value is None and masks.is_single(self.mask))
+        says_type = groups or self.dtype != "s32" or (self.value is None and attribute_masks.is_single(self.mask))
         dtype = [self.dtype] if says_type else []
         return ":".join([self.role, self.mask, *value, *dtype, *([groups] if groups else [])])
 
@@ -57,20 +57,24 @@ def refused(text: str) -> str:
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
         dtype, _ = attributes.typed(fields[_has_value(policy, fields) :])
-        if attributes.role(argument) not in _ARGUMENTS or (dtype or "s32") not in _TYPES or policy in masks.DYNAMIC:
+        if (
+            attributes.role(argument) not in _ARGUMENTS
+            or (dtype or "s32") not in _TYPES
+            or policy in attribute_masks.DYNAMIC
+        ):
             return "zero-points"
     return ""
 
 
 def _has_value(policy: str, fields: Sequence[str]) -> bool:
     """Whether an entry gives its one value, which the kernel knows then."""
-    return masks.is_single(policy) and bool(fields) and not attributes.is_type(fields[0])
+    return attribute_masks.is_single(policy) and bool(fields) and not attributes.is_type(fields[0])
 
 
 def _read(entry: str) -> ZeroPoint:
     argument, policy, *fields = entry.lower().split(":")
     role = attributes.role(argument)
     value = int(float(fields.pop(0))) if _has_value(policy, fields) else None
-    policy = "common" if masks.is_single(policy) else policy
+    policy = "common" if attribute_masks.is_single(policy) else policy
     dtype, groups = attributes.typed(fields)
     return ZeroPoint(role, policy, value, dtype or "s32", groups)

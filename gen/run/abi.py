@@ -15,7 +15,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.sizes import Extent, HostValue, Size
 from convgen.ir.stmt import Ticket
 from convgen.problem.matmul import Problem
-from convgen.run.record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.launch_record import Access, Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 Scalars = Mapping[str, int | float]
 

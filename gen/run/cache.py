@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from convgen.ir.checks import check_name
 from convgen.ir.error import UserError
 from convgen.run.code import Code, KernelCost
-from convgen.run.record import LaunchRecord
+from convgen.run.launch_record import LaunchRecord
 from convgen.run.schema import Entry
 from convgen.run.store import Store
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from convgen.ir.record import frozen
 from convgen.problem.matmul import Problem
-from convgen.run.record import LaunchRecord
+from convgen.run.launch_record import LaunchRecord
 
 
 @frozen(eq=False)

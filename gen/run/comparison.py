@@ -16,8 +16,8 @@ from convgen.run import reference
 from convgen.run import reference_request as request
 from convgen.run.code import OutputRegion
 from convgen.run.execution import SENTINEL, Memory, layout_bytes
+from convgen.run.launch_record import LaunchRecord, StoredTensor
 from convgen.run.ranges import Range
-from convgen.run.record import LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
 from convgen.run.reference_request import Asked
 

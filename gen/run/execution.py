@@ -17,7 +17,7 @@ from convgen.problem.matmul import Problem
 from convgen.run import footprint, reference
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
-from convgen.run.record import Buffer, LaunchRecord, StoredTensor
+from convgen.run.launch_record import Buffer, LaunchRecord, StoredTensor
 from convgen.run.reference import Array, Tensor
 
 Memory = dict[str, Pages]

@@ -16,7 +16,7 @@ from convgen.ir.error import UserError
 from convgen.ir.untrusted import opened, shown
 from convgen.run import reference
 from convgen.run.files import write_all
-from convgen.run.record import Buffer, LaunchRecord
+from convgen.run.launch_record import Buffer, LaunchRecord
 from convgen.run.reference import Array
 
 Check: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], None]

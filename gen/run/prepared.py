@@ -11,9 +11,9 @@ from convgen.backends.simulation import LaunchRequest
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 from convgen.problem.matmul import parse_problem
-from convgen.run import direct, execution, reference
-from convgen.run.direct import Extents
-from convgen.run.record import LaunchRecord
+from convgen.run import execution, foreign_launch, reference
+from convgen.run.foreign_launch import Extents
+from convgen.run.launch_record import LaunchRecord
 
 
 @frozen(eq=False)
@@ -58,7 +58,7 @@ def of_object(
     arguments: Sequence[tuple[str, str]] = (),
 ) -> Prepared:
     """A launch of anybody's code object (`direct`). Raises UserError."""
-    content, launch = direct.read(
+    content, launch = foreign_launch.read(
         path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments
     )
 

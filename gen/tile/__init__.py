@@ -9,12 +9,11 @@ from __future__ import annotations
 if __name__ != "convgen.tile":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.tile, not as {__name__}")
 
-from convgen.tile.elements import atomic_rmw, gather, scatter
-from convgen.tile.kernel import TileProgram, kernel
-from convgen.tile.operations import (
+from convgen.tile.indexed import atomic_rmw, gather, scatter
+from convgen.tile.language import (
     absolute as abs,
 )
-from convgen.tile.operations import (
+from convgen.tile.language import (
     broadcast,
     ceil,
     convert,
@@ -54,20 +53,21 @@ from convgen.tile.operations import (
     where,
     zeros,
 )
-from convgen.tile.operations import (
+from convgen.tile.language import (
     maximum as max,
 )
-from convgen.tile.operations import (
+from convgen.tile.language import (
     minimum as min,
 )
-from convgen.tile.operations import (
+from convgen.tile.language import (
     rounded as round,
 )
-from convgen.tile.operations import (
+from convgen.tile.language import (
     steps as range,
 )
-from convgen.tile.parse import parse
-from convgen.tile.tensors import Index, Tensor, Tile, size
+from convgen.tile.parsing import parse
+from convgen.tile.tile_kernel import TileProgram, kernel
+from convgen.tile.tiles import Index, Tensor, Tile, size
 from convgen.tile.trace import Value
 
 __all__ = [

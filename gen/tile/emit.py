@@ -25,13 +25,13 @@ from convgen.ir.stmt import For, block
 from convgen.ir.types import Type, VectorType, vector
 from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
-from convgen.plan.operands import Operand, operand
+from convgen.plan.inputs import Operand, operand
 from convgen.tile.edges import Section, sections
 from convgen.tile.fma import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.numbered import inside, once
 from convgen.tile.places import Places
-from convgen.tile.tensors import Index, Tensor, Tile
+from convgen.tile.tiles import Index, Tensor, Tile
 from convgen.tile.trace import (
     REDUCTIONS,
     Convert,

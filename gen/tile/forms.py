@@ -16,8 +16,8 @@ from convgen.ir.expr import Expr
 from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.record import frozen
 from convgen.ir.text import infix
-from convgen.tile import elements, operations
-from convgen.tile.tensors import Shape, Tensor, Tile, sized
+from convgen.tile import indexed, language
+from convgen.tile.tiles import Shape, Tensor, Tile, sized
 from convgen.tile.trace import (
     ELEMENTWISE,
     Convert,
@@ -207,64 +207,64 @@ VALUES: tuple[Form, ...] = (
     Form(
         Load,
         "load_tile {tile:tile}{turned:transpose}{own_maps:maps}",
-        lambda shape, dtype, tile, turned, own_maps: operations.load_tile(tile, transpose=turned, **own_maps),
+        lambda shape, dtype, tile, turned, own_maps: language.load_tile(tile, transpose=turned, **own_maps),
     ),
-    Form(Full, "constant {value:number}", lambda shape, dtype, value: operations.full(shape, value, dtype)),
-    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: operations.positions(shape, axis)),
+    Form(Full, "constant {value:number}", lambda shape, dtype, value: language.full(shape, value, dtype)),
+    Form(Positions, "positions along {axis:int}", lambda shape, dtype, axis: language.positions(shape, axis)),
     Form(
         Convert,
         "convert {of:block}{saturate:saturate}",
-        lambda shape, dtype, of, saturate: operations.convert(of, dtype, saturate=saturate),
+        lambda shape, dtype, of, saturate: language.convert(of, dtype, saturate=saturate),
     ),
     Form(
         Reduced,
         "reduce {kind:word} {of:block} along {axis:int}",
-        lambda shape, dtype, kind, of, axis: operations.reduce(kind, of, axis),
+        lambda shape, dtype, kind, of, axis: language.reduce(kind, of, axis),
     ),
     Form(
         Product,
         "tile_mma {a:block}, {b:block}{acc:more}",
-        lambda shape, dtype, a, b, acc: operations.tile_mma(a, b, acc),
+        lambda shape, dtype, a, b, acc: language.tile_mma(a, b, acc),
     ),
     Form(
         Gather,
         "gather {tensor:tensor}[{indices:block}]{mask:mask}{other:other}",
-        lambda shape, dtype, tensor, indices, mask, other: elements.gather(tensor, indices, mask, other),
+        lambda shape, dtype, tensor, indices, mask, other: indexed.gather(tensor, indices, mask, other),
     ),
-    Form(Turned, "transpose {of:block}", lambda shape, dtype, of: operations.transpose(of)),
+    Form(Turned, "transpose {of:block}", lambda shape, dtype, of: language.transpose(of)),
     Form(
         Laid,
         "convert_layout {of:block}{maps:maps}",
-        lambda shape, dtype, of, maps: operations.convert_layout(of, **maps),
+        lambda shape, dtype, of, maps: language.convert_layout(of, **maps),
     ),
     Form(
         Map,
         "broadcast {operands:operands}",
-        lambda shape, dtype, operands: operations.broadcast(operands[0], shape),
+        lambda shape, dtype, operands: language.broadcast(operands[0], shape),
         {"name": "broadcast"},
     ),
     Form(Map, "{name:word} {operands:operands}", _map),
 )
 #: The forms of what makes no value.
 STATEMENTS: tuple[Form, ...] = (
-    Form(Store, "store_tile {value:block}, {tile:tile}", operations.store_tile, {"op": ""}),
+    Form(Store, "store_tile {value:block}, {tile:tile}", language.store_tile, {"op": ""}),
     Form(
         Store,
         "atomic_rmw {op:word} {value:block}, {tile:tile}",
-        lambda op, value, tile: elements.atomic_rmw(op, value, tile),
+        lambda op, value, tile: indexed.atomic_rmw(op, value, tile),
     ),
     Form(
         Scatter,
         "scatter {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
-        lambda value, tensor, indices, mask: elements.scatter(tensor, indices, value, mask),
+        lambda value, tensor, indices, mask: indexed.scatter(tensor, indices, value, mask),
         {"op": ""},
     ),
     Form(
         Scatter,
         "atomic_rmw {op:word} {value:block}, {tensor:tensor}[{indices:block}]{mask:mask}",
-        lambda op, value, tensor, indices, mask: elements.atomic_rmw(op, value, tensor, indices, mask),
+        lambda op, value, tensor, indices, mask: indexed.atomic_rmw(op, value, tensor, indices, mask),
     ),
-    Form(Prefetch, "prefetch_tile {tile:tile}", operations.prefetch_tile),
+    Form(Prefetch, "prefetch_tile {tile:tile}", language.prefetch_tile),
 )
 
 

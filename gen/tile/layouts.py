@@ -23,8 +23,7 @@ from convgen.ir.types import Type
 from convgen.plan.atoms import mma_tile
 from convgen.plan.config import Config
 from convgen.tile.fma import FmaTile, fma_tile
-from convgen.tile.maps import Maps
-from convgen.tile.tensors import Shape, Tile, sized
+from convgen.tile.tiles import Shape, Tile, sized
 from convgen.tile.trace import (
     Convert,
     Gather,
@@ -40,6 +39,7 @@ from convgen.tile.trace import (
     Trace,
     Value,
 )
+from convgen.tile.xetile_maps import Maps
 
 _MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
 

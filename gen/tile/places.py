@@ -13,7 +13,7 @@ from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.mutate import substitute
 from convgen.ir.simplify.bounds import Bounds, Range
 from convgen.tile.layouts import Spread
-from convgen.tile.tensors import Index, Tensor, Tile, sized
+from convgen.tile.tiles import Index, Tensor, Tile, sized
 from convgen.tile.trace import Loop, Said
 
 _MOST_BEFORE = 1 << 16  #: positions before a tensor's first at which a tile may begin; views count them as well

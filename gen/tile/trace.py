@@ -23,9 +23,9 @@ from convgen.ir.record import define, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, bf16, f32, scalar, vector
 from convgen.ir.verify_rules import refused
-from convgen.tile.maps import Maps
 from convgen.tile.source import Line, called, line
-from convgen.tile.tensors import Shape, Tensor, Tile, common_shape
+from convgen.tile.tiles import Shape, Tensor, Tile, common_shape
+from convgen.tile.xetile_maps import Maps
 
 
 @frozen(eq=False, kw_only=True)

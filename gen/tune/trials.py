@@ -7,15 +7,16 @@ from itertools import islice
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import Candidate, candidates, fitting
+from convgen.choose.workgroup_orders import ordered
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
-from convgen.plan.choose import Candidate, candidates, fitting
-from convgen.plan.config import LINES, RESIDENT, RUNS, Config
-from convgen.plan.mapping import ordered
+from convgen.plan.config import Config
+from convgen.plan.variants.variant import variant_of
 from convgen.problem.matmul import Problem
-from convgen.profile import launches
-from convgen.profile.launches import Times
+from convgen.profile import launch_times as launches
+from convgen.profile.launch_times import Times
 from convgen.run import prepared
 
 
@@ -40,9 +41,9 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 
 def _kind(config: Config) -> tuple[object, ...]:
     """What configs that do the same work in about the same way have in common."""
-    windows = config.taps if config.taps in (RUNS, LINES, RESIDENT) else ""
+    taps = "" if variant_of(config).is_plain else config.taps
     launches = config.reorder, config.packed, config.grids, config.phases
-    return config.tile[:2], windows, config.slots > 0, config.copy, config.slices, launches
+    return config.tile[:2], taps, config.slots > 0, config.copy, config.slices, launches
 
 
 def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, ...]]) -> Iterator[Candidate]:

@@ -9,15 +9,15 @@ from typing import Any
 
 import attrs
 
-from convgen import __version__
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.record import frozen
 from convgen.ir.untrusted import shown
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
 from convgen.profile.chips import CHIPS
+from convgen.registry import Entry
 from convgen.tune import trials
-from convgen.tune.registry import Entry
+from convgen.version import __version__
 
 _BOUND = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")  #: a pipe, a level of memory or `latency`
 _MOST_TIME = 1e9  #: microseconds or seconds

@@ -15,7 +15,7 @@ from convgen.ir.floats import EXACT, Abs, Ceil, Floor, Fma, Neg, Round
 from convgen.ir.simplify.bounds import FULL
 from convgen.ir.simplify.division import quotient, remainder
 from convgen.ir.simplify.identities import TABLES
-from convgen.ir.simplify.order import CanonicalOrder
+from convgen.ir.simplify.operand_order import CanonicalOrder
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import USES, Left
 from convgen.ir.simplify.rules import Rewrites, make, number

@@ -14,8 +14,8 @@ from convgen.ir.expr import And, Cast, Comparison, Div, Eq, Expr, Le, Lt, Mod, N
 from convgen.ir.simplify.bounds import WIDTH, Range, meet
 from convgen.ir.simplify.congruence import ANYTHING, Congruence, Congruences, both, either
 from convgen.ir.simplify.rules import number
-from convgen.ir.simplify.scopes import Scope
 from convgen.ir.simplify.sums import NOTHING, Linear, parts, plus
+from convgen.ir.simplify.variable_ranges import Scope
 from convgen.ir.stmt import For
 from convgen.ir.types import bool_
 

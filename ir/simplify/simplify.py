@@ -25,8 +25,8 @@ from convgen.ir.simplify.bounds import WIDTH, Range
 from convgen.ir.simplify.proof import Knowledge
 from convgen.ir.simplify.rounds import SUMS, USES, Rounds
 from convgen.ir.simplify.rules import number
-from convgen.ir.simplify.scopes import exits_of
 from convgen.ir.simplify.sums import Grouping, Home, Homes
+from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import AnyType, VectorType
 

@@ -16,9 +16,9 @@ from convgen.ir.types import u32, u64
 from convgen.passes.messages.access import Position, TileAccess, scale
 from convgen.passes.messages.linear import WORD, ZERO, brings_runs, plus
 from convgen.passes.messages.masks import TRUE, Leaving, Masks, Tests
+from convgen.passes.messages.partial_runs import Run, Runs
 from convgen.passes.messages.positions import Positions
-from convgen.passes.messages.runs import Run, Runs
-from convgen.passes.messages.windows import Window
+from convgen.passes.messages.surface_windows import Window
 
 
 @frozen

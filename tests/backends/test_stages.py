@@ -10,6 +10,7 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.backends.machine.allocate import Allocation, Bank
+from convgen.backends.machine.assembly import show
 from convgen.backends.machine.instruction import (
     BasicBlock,
     Function,
@@ -21,8 +22,7 @@ from convgen.backends.machine.instruction import (
     Unit,
     VirtualRegister,
 )
-from convgen.backends.machine.text import show
-from convgen.backends.machine.verify import verify
+from convgen.backends.machine.verifier import verify
 from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage, begin, run
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, VerifyError

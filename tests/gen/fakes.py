@@ -13,7 +13,7 @@ from convgen.backends.simulation import STRICT, Finding, LaunchRequest, Pages, S
 from convgen.problem.conv import Conv
 from convgen.run import reference
 from convgen.run.code import Code, KernelCost, OutputRegion
-from convgen.run.record import Buffer, Launch, LaunchRecord, StoredTensor
+from convgen.run.launch_record import Buffer, Launch, LaunchRecord, StoredTensor
 
 ROWS, COLUMNS = 16, 4  #: of one output tile
 

@@ -75,16 +75,6 @@ def _warm() -> None:
     """Load what commands load, and look at nothing."""
     import numpy  # noqa: F401
 
-    import convgen.backends.amdgpu.sim
-    import convgen.backends.intel.sim
-    import convgen.commands.cli
-    import convgen.commands.dumps
-    import convgen.explain.subject
-    import convgen.problem.requests
-    import convgen.run.direct
-    import convgen.run.verify
-    import convgen.tune.registry  # noqa: F401
-
 
 if __name__ == "__main__":
     assert Path(__file__).parents[2].is_dir()

@@ -35,7 +35,7 @@ def perform(options: argparse.Namespace, line: str) -> dict[str, Any]:
         with patch("convgen.driver.build", side_effect=ZeroDivisionError("by zero")):
             return perform_really(options, line)
     if "wrong" in line:
-        with patch("convgen.run.verify.execute", spoilt):
+        with patch("convgen.run.verdict.execute", spoilt):
             return perform_really(options, line)
     return perform_really(options, line)
 

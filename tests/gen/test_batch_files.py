@@ -194,7 +194,7 @@ def test_devices_and_pipes_are_no_files() -> None:
 
 
 def test_a_file_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convgen.problem.text._BYTES", 2**20)
+    monkeypatch.setattr("convgen.problem.request_text._BYTES", 2**20)
     Path("large").write_text("#" * (2**20 + 1))
     assert errors("--batch=large") == ["file:1: given large of more than 1 MiB, wanted a batch file"]
 

@@ -20,7 +20,7 @@ from convgen.commands import cli, session
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError
 from convgen.problem.conv import Conv
 from convgen.run.code import Code
-from convgen.run.record import LaunchRecord
+from convgen.run.launch_record import LaunchRecord
 from tests.gen.fakes import Target, code_of, finding
 
 DESC = "mb1ic8oc4ih4kh3ph1"

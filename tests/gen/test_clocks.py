@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from convgen.backends.target import get
-from convgen.plan import lanes
-from convgen.plan.choose import candidates, clocks_of
-from convgen.plan.clocks import Clocks
-from convgen.plan.config import RESIDENT, RUNS, Config, Own, evenly, levels
+from convgen.choose import own_lanes
+from convgen.choose.choose import candidates, clocks_of
+from convgen.choose.clocks import Clocks
+from convgen.plan.config import Config, Own, evenly, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 
@@ -102,11 +102,11 @@ def test_a_second_slot_hides_what_is_written_where_blocks_are_a_loop() -> None:
 def test_windows_of_whole_granules_are_offered_a_second_slot() -> None:
     problem = Conv.parse("mb128ic512ih7oc512oh7kh3ph1", dir="FWD_D", dt="f16", **TAGS)
     ranked = candidates(problem, get("gfx950").facts)
-    assert ranked[0].config.taps == RESIDENT
+    assert ranked[0].config.taps == "resident"
     assert ranked[0].config.slots == 2
     depths = {c.config.slots: set[int]() for c in ranked[:500]}
     for c in ranked[:500]:
-        if c.config.taps == RESIDENT:
+        if c.config.taps == "resident":
             depths[c.config.slots].add(c.config.tile[2] // 9)
     assert min(depths[1]) == 16
     assert min(depths[2]) == 32
@@ -142,7 +142,7 @@ def test_rows_in_the_order_of_blocks_have_no_gaps() -> None:
 def test_loops_go_round_in_whole_runs() -> None:
     """A run of 21 is two blocks of 16: with three slots it would begin anywhere in the loop."""
     problem = Conv.parse("mb32ic3ih224oc64oh112kh7sh2ph3", dir="FWD_D", dt="f16", **TAGS)
-    configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == RUNS]
+    configs = [c.config for c in candidates(problem, get("xehpc").facts) if c.config.taps == "runs"]
     rounds = {depth: {c.round for c in configs if c.tile[2] == depth} for depth in (16, 32)}
     assert all(n % 2 == 0 for n in rounds[16])
     assert 3 in rounds[32]
@@ -225,7 +225,7 @@ def test_lanes_that_load_weights_element_by_element_leave_larger_groups_to_matri
         return Conv.parse(groups[of_group], dir="FWD_D", dt="f16", **(TAGS | {"wtag": wtag}))
 
     def best(wtag: str) -> float:
-        return min(clocks for clocks, _ in lanes.configs(layer(16, wtag), facts, ()))
+        return min(clocks for clocks, _ in own_lanes.configs(layer(16, wtag), facts, ()))
 
     assert isinstance(candidates(layer(4, "axb"), facts)[0].config.mma, Own)
     assert not isinstance(candidates(layer(16, "axb"), facts)[0].config.mma, Own)

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from convgen.backends.target import get
-from convgen.commands import cli, report
-from convgen.commands.steps import steps
+from convgen.choose.choose import candidates
+from convgen.commands import cli
+from convgen.compile_steps import steps
 from convgen.driver import Attempt
-from convgen.plan.choose import candidates
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
+from convgen.show import report
 
 CONV = ["conv", "mb1ic16oc16ih6kh3ph1", "--dir", "FWD_D", "--dt", "f16"]
 

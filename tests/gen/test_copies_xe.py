@@ -26,7 +26,7 @@ from convgen.passes.messages.shared import Way, shared_messages
 from convgen.passes.messages.swizzle import find_gaps, write_conflicts
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even, copy_layout, even_rows, in_memory_order
-from convgen.plan.operands import kept_apart, operand
+from convgen.plan.inputs import kept_apart, operand
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from tests.gen.test_copies import TILES, owned, view

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convgen.commands import cli, report
+from convgen.commands import cli
 from convgen.commands.journal import KIND, KNOB, Journal
 from convgen.ir.error import UserError
 from convgen.run.store import Store
+from convgen.show import report
 from tests.gen import mutants
 
 Good = Callable[[str], Path]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from convgen.commands import drawing
-from convgen.commands.drawing import Drawing, draw, png, svg, table
+from convgen.show import drawing
+from convgen.show.drawing import Drawing, draw, png, svg, table
 from tests.gen.reference_mappings import Tiles, grouped, remapped
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,8 +14,8 @@ from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.amdgpu.targets import AmdTarget
 from convgen.backends.stages import MachineKernel, Stage
-from convgen.commands import check, cli, dumps, watch
-from convgen.commands.steps import steps
+from convgen.commands import cli
+from convgen.compile_steps import steps
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
@@ -26,6 +26,7 @@ from convgen.ir.types import scalar
 from convgen.passes import pipeline
 from convgen.passes.pipeline import PASSES, Pass
 from convgen.problem.matmul import parse_problem
+from convgen.show import dumps, pass_checker, watch
 from tests.gen.test_hand_written import saxpy
 
 STAGES = targets.get("gfx942").stages
@@ -183,8 +184,8 @@ def test_check_passes_is_content(capsys: pytest.CaptureFixture[str]) -> None:
 def test_check_passes_says_what_it_leaves_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, budget: int, note: str
 ) -> None:
-    monkeypatch.setattr(check, "_BUDGET", budget)
-    monkeypatch.setattr(check, "_MOST", 4 * budget)
+    monkeypatch.setattr(pass_checker, "_BUDGET", budget)
+    monkeypatch.setattr(pass_checker, "_MOST", 4 * budget)
     config = "tile=32x32x16 waves=1x1 mma=32x32x8"
     _, err = output(capsys, "conv", "mb1ic16oc16ih20kh1", *LINE[2:], "--check-passes", "--config", config)
     assert re.fullmatch(rf"convgen: note: {note}\n", err)
@@ -253,8 +254,8 @@ def test_check_passes_finds_what_a_stage_breaks(
 
 def test_a_changed_value_is_found() -> None:
     """A pass that turns every sum into a difference."""
-    from convgen.commands.check import PassChecker
     from convgen.ir.expr import Add, Sub
+    from convgen.show.pass_checker import PassChecker
 
     kernel = saxpy().done()
     wrong = replace(kernel, body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
@@ -267,7 +268,7 @@ def test_a_changed_value_is_found() -> None:
 def test_scales_that_are_powers_of_two_are_checked_as_numbers() -> None:
     """Where views end they hold what zeros of memory are, as messages do; of NaN any would be right."""
     problem = parse_problem("--dt=bf16:bf16:f8_e5m2 --attr-scales=wei:per_ocic:e8m0:2x1 32x34:34x16")
-    checker = check.PassChecker()
+    checker = pass_checker.PassChecker()
     driver.compile(driver.build(problem, "gfx942", observe=checker.observe))
     assert not checker.notes
     (found,) = (memory["dst"] for memory in checker._expected.values())
@@ -278,4 +279,4 @@ def test_a_broken_rule_is_found_after_the_pass() -> None:
     kernel = saxpy().done()
     wrong = replace(kernel, params=(*kernel.params, kernel.params[-1]))
     with pytest.raises(VerifyError, match="two arguments or shared tiles are called y"):
-        check.PassChecker({"n": 3}).observe(PASSES[0], kernel, wrong, 0.0)
+        pass_checker.PassChecker({"n": 3}).observe(PASSES[0], kernel, wrong, 0.0)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from convgen.epilogue.epilogue import Epilogue, Reader, along
+from convgen.epilogue.steps import Bias, Convert
 from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.expr import Expr, Splat, const
 from convgen.ir.interp import interpret
@@ -15,8 +17,6 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import Type, f16, f32, s8, s32, vector
-from convgen.kernels.epilogue import Epilogue, Reader, along
-from convgen.kernels.steps import Bias, Convert
 
 N, M = 8, 64
 LAYOUT = Fragment(

@@ -16,9 +16,7 @@ import convgen as cg
 from convgen.backends.analysis import Stretch
 from convgen.backends.timing import TimedLine
 from convgen.commands import cli
-from convgen.commands.drawing import _shade
-from convgen.explain import listing, pictures, steps, words
-from convgen.explain.listing import Row, Waits
+from convgen.explain import history, pictures, words
 from convgen.explain.page import _ranking, page
 from convgen.explain.subject import Subject, make, of_code, of_problem, of_record
 from convgen.ir.layout.digits import Digit, Space
@@ -27,6 +25,9 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle, row_major
 from convgen.ir.layout.order import IN_ROWS
 from convgen.ir.types import f16
+from convgen.show import listing
+from convgen.show.drawing import _shade
+from convgen.show.listing import Row, Waits
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
 DEMO = "mb1ic64ih56oc64oh56kh3ph1"  #: the layer of `./dev demo`
@@ -233,7 +234,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
 def test_the_steps_are_those_of_the_driver() -> None:
     made = make(cg.Conv.parse(SMALL, dir="FWD_D", dt="f16"), "gfx942")
     (way,) = made.ways.values()
-    from convgen.commands.steps import steps as every
+    from convgen.compile_steps import steps as every
 
     assert [step.name for step in way.steps] == [step.name for step in every("gfx942")]
     text = str(way.built).splitlines()
@@ -244,14 +245,14 @@ def test_the_steps_are_those_of_the_driver() -> None:
         assert len(now) - len(text) == step.added - step.removed
         assert [line for sign, line in step.rows if sign == "+" and line not in now] == []
         text = now
-    names, kinds = steps.census(way)
+    names, kinds = history.census(way)
     assert names[0] == "as built"
     assert dict(kinds)["Copy"][0] == 2
     assert dict(kinds)["Copy"][-1] == 0
 
 
 def test_a_config_that_failed_leaves_no_steps() -> None:
-    recorder = steps.Recorder()
+    recorder = history.Recorder()
     problem = cg.Conv.parse(SMALL, dir="FWD_D", dt="f16")
     for _ in range(2):
         cg.compile(cg.build(problem, observe=recorder.observe))

@@ -17,7 +17,7 @@ from convgen.commands import cli
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
 from convgen.problem.conv import Conv
-from convgen.run import footprint, reference, verify
+from convgen.run import footprint, reference, verdict
 from convgen.run.fills import Fill
 
 VALUES = np.array([v for v in range(-8, 9) if v]).astype(np.float16)
@@ -129,7 +129,7 @@ def test_a_sample_of_a_huge_problem_takes_little(
     monkeypatch.setattr(footprint, "available", lambda: 96 << 20)
     code = cg.compile(cg.build(Conv.parse(HUGE, **knobs), target))
     told: list[int] = []
-    outcome = verify.run(code, groups=1, taking=told.append)
+    outcome = verdict.run(code, groups=1, taking=told.append)
     assert outcome.passed
     assert outcome.checked
     assert told[0] < 64 << 20

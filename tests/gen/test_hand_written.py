@@ -23,7 +23,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
 from convgen.run.abi import buffer_accesses
 from convgen.run.files import write_code
-from convgen.run.record import Buffer, LaunchRecord
+from convgen.run.launch_record import Buffer, LaunchRecord
 
 
 def saxpy(lanes: int = 64) -> cg.Kernel:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.commands import cli, dumps
+from convgen.commands import cli
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import parse
@@ -18,8 +18,9 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.stmt import Site
-from convgen.run import record
+from convgen.run import launch_record
 from convgen.run.code import Code
+from convgen.show import dumps
 from tests.gen.test_damaged import bounded
 
 EXPLOIT = 'at\n.section .rodata\n.incbin "SECRET"\n.text'
@@ -118,7 +119,7 @@ def test_the_name_of_a_problem_is_escaped_wherever_it_stands(
     assert all(line.lstrip().startswith(("//", ";")) and line.isprintable() for line in comments)
     header = dumps.to_text(program, program.ir.kernels[0], None).splitlines()[:4]
     assert all(line.startswith("# ") and line.isprintable() for line in header)
-    assert record.LaunchRecord.from_json(code.record.to_json()) == code.record
+    assert launch_record.LaunchRecord.from_json(code.record.to_json()) == code.record
 
 
 def test_what_is_shown_is_visible() -> None:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import DoesNotFit
 from convgen.plan import views
-from convgen.plan.choose import candidates
-from convgen.plan.config import FUSED, IMAGES
 from convgen.plan.contraction import Product
-from convgen.plan.images import are_worth, by_images
+from convgen.plan.variants.images import are_worth, by_images
 from convgen.problem.conv import Conv
 from tests.gen.test_resident import elements
 from tests.strategies import problems
@@ -73,11 +72,11 @@ def test_it_is_worth_it_where_loads_have_one_pixel(line: str, worth: bool) -> No
 
 
 @pytest.mark.parametrize(
-    ("target", "orders"), [("gfx942", {IMAGES}), ("gfx950", {IMAGES}), ("xehpg", {FUSED, "split"})]
+    ("target", "orders"), [("gfx942", {"images"}), ("gfx950", {"images"}), ("xehpg", {"fused", "split"})]
 )
 def test_it_is_offered_where_a_message_has_one_offset_for_all_lanes(target: str, orders: set[str]) -> None:
     """But for windows whose taps are runs."""
     problem = Conv.parse("mb32ic128ih9oc64oh9kh3ph1", dir="BWD_W", dt="f16", **TAGS)
     found = {c.config.taps for c in candidates(problem, get(target).facts) if c.clocks is not None}
-    assert found & {IMAGES, FUSED, "split", "chunk"} >= orders
-    assert (IMAGES in found) == (IMAGES in orders)
+    assert found & {"images", "fused", "split", "chunk"} >= orders
+    assert ("images" in found) == ("images" in orders)

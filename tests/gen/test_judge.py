@@ -20,7 +20,7 @@ from convgen.backends.simulation import Budget, Parameter, Signature
 from convgen.commands import cli
 from convgen.ir import untrusted
 from convgen.ir.error import UserError
-from convgen.run import direct
+from convgen.run import foreign_launch
 from convgen.run.defaults import Defaults, element
 
 DATA = Path(__file__).parents[1] / "data"
@@ -373,7 +373,7 @@ def test_a_whole_number_given_to_a_float_is_that_float() -> None:
     known = targets.executor(SOFTMAX.read_bytes(), "x").signatures(SOFTMAX.read_bytes())["softmax"]
     parameters = (*known.parameters[:2], Parameter("scale", 16, 4, False, "f32"))
     signature = Signature("softmax", parameters, 0)
-    launch = direct.prepare(
+    launch = foreign_launch.prepare(
         {"softmax": signature},
         kernel=None,
         grid=(1, 1, 1),

@@ -13,10 +13,10 @@ import pytest
 from convgen.backends.analysis import Line
 from convgen.backends.target import get, timer
 from convgen.backends.timing import LaunchProfile, Moved, Slice, TimedLine, UnitProfile, Work
-from convgen.commands import timeline
 from convgen.ir.error import UserError
 from convgen.profile.chips import CHIPS
-from convgen.profile.launches import LaunchTime, chip_named, constants_for, time_of
+from convgen.profile.launch_times import LaunchTime, chip_named, constants_for, time_of
+from convgen.show import timeline
 
 CHIP, CACHES = CHIPS["mi300x"], get("gfx942").facts.caches
 BUSY = {"matrix": 6000.0, "lds": 2000.0, "addresses": 1000.0, "valu": 500.0, "salu": 300.0}

@@ -13,7 +13,7 @@ import pytest
 
 from convgen.commands import cli
 from convgen.ir.error import Unsupported, UserError
-from convgen.problem import aiter, lines, requests
+from convgen.problem import aiter, request_lines, requests
 from convgen.problem.matmul import Matmul
 
 TYPES = "--a_type f16_r --b_type f16_r --c_type f16_r --d_type f16_r --compute_type f32_r"
@@ -82,8 +82,8 @@ READ = {
 
 @pytest.mark.parametrize(("line", "problem"), READ.items(), ids=range(len(READ)))
 def test_lines(line: str, problem: str) -> None:
-    (found,) = lines.problems(line, {})
-    assert lines.driver_of(line) == found.driver
+    (found,) = request_lines.problems(line, {})
+    assert request_lines.driver_of(line) == found.driver
     assert str(found) == problem
 
 
@@ -118,7 +118,7 @@ REFUSED = {
 @pytest.mark.parametrize(("line", "said"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_lines_that_are_refused(line: str, said: str) -> None:
     with pytest.raises((UserError, Unsupported)) as error:
-        lines.problems(line, {})
+        request_lines.problems(line, {})
     rule = getattr(error.value, "rule", None)
     assert said == rule if rule else str(error.value).startswith(said), str(error.value)
 
@@ -132,7 +132,7 @@ def test_products_are_those_of_blas(trans_a: str, trans_b: str, gap: int, batch:
     strides = {name: leading[name] * columns[name] + gap for name in "abd"}
     words = [f"--ld{name} {leading[name]} --stride_{name} {strides[name]}" for name in "abd"]
     line = f"hipblaslt-bench -m {m} -n {n} -k {k} --transA {trans_a} --transB {trans_b} --batch_count {batch} {TYPES}"
-    (problem,) = lines.problems(" ".join([line, *words]), {})
+    (problem,) = request_lines.problems(" ".join([line, *words]), {})
     assert isinstance(problem, Matmul)
     random = np.random.default_rng(0)
     memory = {name: random.integers(-9, 10, batch * strides[name]) for name in "abd"}
@@ -231,9 +231,9 @@ def test_damaged_lines() -> None:
     random = Random(1)
     for text in random.choices([*READ, *REFUSED], k=2000):
         line = damaged(text, random)
-        if lines.driver_of(line) is not None:
+        if request_lines.driver_of(line) is not None:
             with contextlib.suppress(UserError, Unsupported):
-                lines.problems(line, {})
+                request_lines.problems(line, {})
     for _ in range(500):
         with contextlib.suppress(UserError):
             list(aiter.rows(damaged(TABLE, random)))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from convgen.commands import cli
 from convgen.ir.error import Unsupported, UserError
 from convgen.ir.layout.tags import Layout
-from convgen.problem import lines, requests
+from convgen.problem import request_lines, requests
 from convgen.problem.requests import Reader
 from convgen.run import reference
 
@@ -390,7 +390,7 @@ def laid_out(tag: str, values: Array) -> Array:
 
 def computed(line: str, memory: Mapping[str, Array]) -> Array:
     """The memory of what the problem of a line writes; `memory` is that of its roles."""
-    (problem,) = lines.problems(line, {})
+    (problem,) = request_lines.problems(line, {})
     (output,) = problem.outputs
     arrays = {
         spec.name: memory[spec.name.removeprefix("diff_")][
@@ -515,5 +515,5 @@ def test_damaged_lines_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
             at = random.randrange(len(line) + 1)
             line = line[:at] + random.choice(put) + line[at + random.randint(0, 4) :]
         reader = Reader.of({}, None, None)
-        for request in reader.line(requests._Line(lines.plain(line), Path("file"), 1)):
+        for request in reader.line(requests._Line(request_lines.plain(line), Path("file"), 1)):
             assert request.error is None or isinstance(request.error, UserError | Unsupported), (line, request.error)

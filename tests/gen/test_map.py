@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from convgen.backends import target
+from convgen.backends.tuning import tuning
+from convgen.choose.choose import candidates
+from convgen.choose.search import first_fitting
+from convgen.choose.workgroup_orders import _MATTERS, _WORTH, Launch, _orders, best_order, named
 from convgen.commands.cli import main
 from convgen.ir.layout.order import IN_ROWS, Order
-from convgen.plan.choose import candidates
-from convgen.plan.mapping import _MATTERS, _WORTH, Launch, _orders, best_order, named
 from convgen.plan.plan import make_plan
-from convgen.plan.search import first_fitting
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 from tests import vectors
@@ -197,7 +198,7 @@ def test_the_choice_is_that_of_all_orders_counted_whole(descriptor: str, directi
     orders = [order for order in _orders(launch) if launch.traffic(order).fill <= default.fill]
     clocks = {o: launch.traffic(o).clocks(FACTS.caches, FACTS.compute_units) for o in (*orders, IN_ROWS)}
     best = min(clocks, key=lambda order: clocks[order])
-    worth = default.fill * _WORTH > default.bound and clocks[IN_ROWS] >= _MATTERS * FACTS.costs.launch
+    worth = default.fill * _WORTH > default.bound and clocks[IN_ROWS] >= _MATTERS * tuning(FACTS).launch
     assert best_order(launch) == (best if worth and clocks[best] < _WORTH * clocks[IN_ROWS] else IN_ROWS)
 
 

@@ -18,7 +18,7 @@ from convgen.ir.types import f16
 from convgen.plan import dequantise
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 
 TAGS = st.sampled_from(["any", "ab", "ba"])
 
@@ -104,10 +104,10 @@ def test_kernels_are_right(desc: str, knobs: dict[str, Any]) -> None:
     problem = cg.Matmul.parse(desc, **knobs)
     code = cg.compile(cg.build(problem))
     assert code.name.startswith("gemm_")
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert outcome.passed, outcome
     assert outcome.checked == problem.m * problem.n
-    sampled = verify.run(code, groups=2)
+    sampled = verdict.run(code, groups=2)
     assert sampled.passed
     assert 0 < sampled.checked <= problem.m * problem.n
 
@@ -119,8 +119,8 @@ def test_a_wrong_product_is_noticed() -> None:
     renamed = attrs.evolve(right.record.launches[0], kernel=turned.name)
     told = attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,)))
     with pytest.raises(VerifyError, match=r"the record has wei as ba, and .* asks for ab"):
-        verify.run(told)
-    outcome = verify.run(attrs.evolve(told, problem=right.problem))
+        verdict.run(told)
+    outcome = verdict.run(attrs.evolve(told, problem=right.problem))
     assert outcome.mismatches > 500
     assert len(outcome.first[0].index) == 2
 
@@ -140,7 +140,7 @@ BYTES = "--dt=f16:s8:f16 --attr-fpmath=f16:true --attr-scales"
 def test_tiles_begin_anywhere_within_groups_that_share_a_scale(line: str, config: str) -> None:
     """Tiles of 96 in parts of 48: some subgroups' parts begin, and end, in the middle of what would be a run of 32."""
     problem = parse_problem(f"{line} 96x256:256x256")
-    outcome = verify.run(cg.compile(cg.build(problem, "gfx90a", config)))
+    outcome = verdict.run(cg.compile(cg.build(problem, "gfx90a", config)))
     assert outcome.passed, outcome.first
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convgen.commands import cli
-from convgen.commands.steps import steps
+from convgen.compile_steps import steps
 from convgen.ir.build import KernelBuilder
 from convgen.ir.dump import dump
 from convgen.passes import pipeline

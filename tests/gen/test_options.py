@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen.backends import target as targets
+from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
-from convgen.plan.supported import check_supported
 from convgen.problem import attributes, options
 from convgen.problem.options import CONV, KNOBS, KNOBS_OF, MATMUL, RUN_OPTIONS
 

@@ -16,12 +16,12 @@ from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.chips import CHIPS, chip_of
 from convgen.profile.closed import Products, Terms, at_clock
-from convgen.profile.loops import Borrowed, Loops
+from convgen.profile.loop_times import Borrowed, Loops
 from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.read import read
 from convgen.profile.published.table import ALONE, Table
 from convgen.profile.published.transposes import Transpose, transposes_of
-from convgen.profile.tiles import tiled
+from convgen.profile.usual_tiles import tiled
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
 CHIP = CHIPS["mi300x"]

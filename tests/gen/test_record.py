@@ -12,7 +12,7 @@ import pytest
 from convgen.backends.simulation import KernelArg
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
-from convgen.run.record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 SRC = StoredTensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
 DST = StoredTensor.of(Layout.from_tag("acdb", (1, 32, 7, 7)), "f32")

@@ -19,10 +19,10 @@ from convgen.ir.error import UserError, VerifyError
 from convgen.ir.layout import tags
 from convgen.ir.layout.tags import Layout
 from convgen.plan import dequantise
-from convgen.problem import masks, tensors
+from convgen.problem import attribute_masks, tensors
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, parse_problem
-from convgen.run import accuracy, reference, verify
+from convgen.run import accuracy, reference, verdict
 from convgen.run import reference_request as request
 from convgen.run import reference_types as types
 from convgen.run.reference_memory import storage
@@ -296,18 +296,18 @@ def _wrong_strides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _wrong_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are rows to the planner."""
-    right = masks.bits
-    monkeypatch.setattr(masks, "bits", lambda *given: 0b01 if right(*given) == 0b10 else right(*given))
+    right = attribute_masks.bits
+    monkeypatch.setattr(attribute_masks, "bits", lambda *given: 0b01 if right(*given) == 0b10 else right(*given))
 
 
 def _wrong_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups are rounded to a size that divides the axis."""
-    right = masks.spans
+    right = attribute_masks.spans
 
     def rounded(size: Sequence[int], *given: Any) -> tuple[int, ...]:
         return tuple(gcd(extent, span) for extent, span in zip(size, right(size, *given)))
 
-    monkeypatch.setattr(masks, "spans", rounded)
+    monkeypatch.setattr(attribute_masks, "spans", rounded)
 
 
 def _sums_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,10 +331,10 @@ def _unrounded_factors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_type_of_the_planner_is_a_wrong_result(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None], line: str
 ) -> None:
-    assert verify.run(cg.compile(cg.build(parse_problem(line), "gfx942"))).passed
+    assert verdict.run(cg.compile(cg.build(parse_problem(line), "gfx942"))).passed
     with monkeypatch.context() as patch:
         broken(patch)
-        assert verify.run(cg.compile(cg.build(parse_problem(f"{line}nbroken"), "gfx942"))).mismatches
+        assert verdict.run(cg.compile(cg.build(parse_problem(f"{line}nbroken"), "gfx942"))).mismatches
 
 
 @pytest.mark.parametrize(
@@ -348,14 +348,14 @@ def test_a_wrong_type_of_the_planner_is_a_wrong_result(
 def test_a_wrong_conclusion_of_the_planner_is_noticed(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[pytest.MonkeyPatch], None], line: str, notices: str
 ) -> None:
-    assert verify.run(cg.compile(cg.build(parse_problem(line), "gfx942"))).passed
+    assert verdict.run(cg.compile(cg.build(parse_problem(line), "gfx942"))).passed
     with monkeypatch.context() as patch:
         tensors._layout.cache_clear()
         broken(patch)
         code = cg.compile(cg.build(parse_problem(f"{line}nbroken"), "gfx942"))
         with pytest.raises(VerifyError, match=notices):
-            verify.run(code)
+            verdict.run(code)
         if broken is _wrong_strides:  # and where the record does not tell of it
-            patch.setattr(verify, "_lie_alike", lambda *_: True)
-            assert verify.run(code).mismatches
+            patch.setattr(verdict, "_lie_alike", lambda *_: True)
+            assert verdict.run(code).mismatches
     tensors._layout.cache_clear()

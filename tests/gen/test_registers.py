@@ -7,59 +7,63 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
-from convgen.ir.facts import Core
-from convgen.plan.choose import candidates
-from convgen.plan.config import Way
+from convgen.backends.tuning import tuning
+from convgen.choose.choose import candidates
+from convgen.ir.facts import TargetFacts
+from convgen.plan.config import Staging
 from convgen.plan.registers import Held, Pipeline
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
 
-CORE = get("gfx950").facts.core
+FACTS = get("gfx950").facts
+TUNED = tuning(FACTS)
 HELD = Held(sums=64, fragments=32, copied=16, masks=4)
-AT_ONCE, OVERLAPPED = CORE.fragment_sets
+AT_ONCE, OVERLAPPED = TUNED.fragment_sets
 MANY = 100  #: blocks of K
 TAGS = {"stag": "axb", "wtag": "axb", "dtag": "axb"}
 
 
-def registers(way: Way, blocks: int = MANY, *, by_taps: bool = False, core: Core = CORE, held: Held = HELD) -> int:
-    return int(held.registers(blocks, Pipeline.of(lambda name: getattr(way, name)), core, by_taps=by_taps))
+def registers(
+    staging: Staging, blocks: int = MANY, *, by_taps: bool = False, facts: TargetFacts = FACTS, held: Held = HELD
+) -> int:
+    return int(held.registers(blocks, Pipeline.of(lambda name: getattr(staging, name)), facts, by_taps=by_taps))
 
 
-def beside(sets: float, on_way: int, core: Core = CORE) -> int:
+def beside(sets: float, on_way: int, facts: TargetFacts = FACTS) -> int:
     """Sums with so many sets of fragments, and blocks on their way."""
-    return int(64 + 32 * sets + 16 * on_way + 4 * core.mask_registers + core.other_registers)
+    return int(64 + 32 * sets + 16 * on_way + 4 * tuning(facts).mask_registers + tuning(facts).other_registers)
 
 
 def test_a_loop_reads_ahead_if_there_is_another_slot_or_tap() -> None:
-    assert registers(Way(2)) == beside(OVERLAPPED, 1)
-    assert registers(Way(1)) == beside(AT_ONCE, 1)
-    assert registers(Way(1), by_taps=True) == beside(OVERLAPPED, 1)
+    assert registers(Staging(2)) == beside(OVERLAPPED, 1)
+    assert registers(Staging(1)) == beside(AT_ONCE, 1)
+    assert registers(Staging(1), by_taps=True) == beside(OVERLAPPED, 1)
 
 
 def test_loops_over_taps_on_several_slots_hold_all_blocks_on_their_way_and_more_fragments() -> None:
-    assert registers(Way(2), by_taps=True) == beside(OVERLAPPED, 2) + CORE.tap_registers
-    assert registers(Way(2), blocks=4, by_taps=True) == beside(AT_ONCE, 1)
+    assert registers(Staging(2), by_taps=True) == beside(OVERLAPPED, 2) + TUNED.tap_registers
+    assert registers(Staging(2), blocks=4, by_taps=True) == beside(AT_ONCE, 1)
 
 
 def test_blocks_wait_in_registers_for_stages_and_for_slots() -> None:
-    assert registers(Way(2, stages=2)) == beside(OVERLAPPED, 2)
-    assert registers(Way(3, stages=2)) == beside(OVERLAPPED, 3)
+    assert registers(Staging(2, stages=2)) == beside(OVERLAPPED, 2)
+    assert registers(Staging(3, stages=2)) == beside(OVERLAPPED, 3)
 
 
 def test_short_sums_hold_no_more_than_there_is() -> None:
-    assert registers(Way(2, stages=2), blocks=1) == beside(AT_ONCE, 0)
-    assert registers(Way(2, stages=2), blocks=2) == beside(AT_ONCE, 1)
+    assert registers(Staging(2, stages=2), blocks=1) == beside(AT_ONCE, 0)
+    assert registers(Staging(2, stages=2), blocks=2) == beside(AT_ONCE, 1)
 
 
 def test_where_statements_stay_in_order_a_block_is_stored_as_soon_as_it_is_there() -> None:
-    core = get("xehpc").facts.core
-    assert registers(Way(3), core=core) == beside(core.fragment_sets[1], 1, core)
+    facts = get("xehpc").facts
+    assert registers(Staging(3), facts=facts) == beside(tuning(facts).fragment_sets[1], 1, facts)
 
 
 def test_many_configs_at_a_time_have_what_each_has() -> None:
-    ways = [Way(2), Way(3, stages=2), Way(1)]
-    together = Pipeline.of(lambda name: np.array([getattr(way, name) for way in ways]))
-    assert HELD.registers(MANY, together, CORE, by_taps=False).tolist() == [registers(way) for way in ways]
+    stagings = [Staging(2), Staging(3, stages=2), Staging(1)]
+    together = Pipeline.of(lambda name: np.array([getattr(staging, name) for staging in stagings]))
+    assert HELD.registers(MANY, together, FACTS, by_taps=False).tolist() == [registers(staging) for staging in stagings]
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
@@ -110,4 +114,4 @@ def test_a_function_of_the_sums_takes_no_more_registers_than_the_loop(shape: str
 
 def test_temporaries_behind_the_loop_count_where_the_loop_holds_less() -> None:
     held = Held(sums=64, fragments=4, copied=0, masks=0, epilogue=12)
-    assert registers(Way(1), held=held) == 64 + 12 + CORE.other_registers
+    assert registers(Staging(1), held=held) == 64 + 12 + TUNED.other_registers

@@ -17,7 +17,7 @@ from convgen.plan import views
 from convgen.plan.config import APART, COLUMNS, Config
 from convgen.plan.directions import have_columns
 from convgen.plan.plan import make_plan
-from convgen.plan.resident import Resident, resident
+from convgen.plan.variants.resident import Resident, resident
 from convgen.problem.conv import Conv
 from tests.strategies import problems
 
@@ -42,7 +42,7 @@ def elements(view: View, row: Any, k: Any) -> np.ndarray[Any, Any]:
 
 def check(found: Resident, depth: int) -> None:
     """Each row of the result that exists sees through the source what its windows see."""
-    product, taps = found.product, found.taps
+    product, taps = found, found.taps
     each = depth // len(taps)
     rows = np.arange(product.m)[:, None]
     dims = product.of_m.decode(0, rows)

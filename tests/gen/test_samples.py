@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from convgen.backends import target as targets
-from convgen.plan.choose import candidates
-from convgen.plan.operands import Operand
+from convgen.choose.choose import candidates
+from convgen.plan.inputs import Operand
 from convgen.plan.plan import Plan
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import OutputTiles

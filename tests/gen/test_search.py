@@ -8,13 +8,14 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.backends.tuning import tuning
+from convgen.choose import search
+from convgen.choose.choose import Candidate, Ranking, candidates
+from convgen.choose.search import Search
 from convgen.ir.error import DoesNotFit, Unsupported, UserError
 from convgen.ir.record import evolve
-from convgen.plan import search
-from convgen.plan.choose import Candidate, Ranking, candidates
-from convgen.plan.config import COLUMNS, MERGED, RUNS, Config
+from convgen.plan.config import COLUMNS, MERGED, Config
 from convgen.plan.plan import Plan, make_plan, vector_registers
-from convgen.plan.search import Search
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 
@@ -46,7 +47,7 @@ def test_a_config_short_of_registers_rules_out_configs_of_about_as_many(target: 
     for _ in range(3):
         candidate, plan = found(of)
         assert vector_registers(plan) < last
-        others = of.facts.core.other_registers
+        others = tuning(of.facts).other_registers
         last = others + 7 / 8 * (vector_registers(plan) - others)
         of.learn(candidate, plan, DoesNotFit("registers", short_of="v"))
 
@@ -185,7 +186,7 @@ def test_elements_of_four_bits_are_offered_neither_runs_nor_packed(line: str, dt
     problem = Conv.parse(line, dir="FWD_D", dt=dt)
     narrow = {t.name for t in problem.factors if t.dtype[1:2] == "4"}
     configs = [candidate.config for candidate in candidates(problem, facts)[:200]]
-    assert not any(config.taps == RUNS or narrow & set(config.packed) for config in configs)
+    assert not any(config.taps == "runs" or narrow & set(config.packed) for config in configs)
     assert make_plan(problem, configs[0], facts)
 
 

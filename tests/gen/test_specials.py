@@ -12,7 +12,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Coverage, Place, SimReport
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import reference, specials, verify
+from convgen.run import reference, specials, verdict
 from convgen.run.code import OutputRegion
 from convgen.run.fills import Fill
 from tests.gen.fakes import Target, Tiles, code_of
@@ -154,7 +154,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Covering:
 @pytest.mark.parametrize("groups", [None, 5])
 def test_a_second_run_reaches_what_integers_have_not(machine: Covering, groups: int | None) -> None:
     problem = convolution(FORWARD)
-    outcome = verify.run(code_of(problem), groups=groups)
+    outcome = verdict.run(code_of(problem), groups=groups)
     assert outcome.passed
     assert [len(launch.groups or ()) for launch in machine.executed] == [groups or 0, 2]
     assert outcome.coverage == (Coverage("conv_main", 10, ()),)
@@ -175,7 +175,7 @@ def test_a_second_run_reaches_what_integers_have_not(machine: Covering, groups: 
 def test_no_second_run_where_padding_may_count_or_there_is_none(
     machine: Covering, line: str, changes: dict[str, Any]
 ) -> None:
-    outcome = verify.run(code_of(convolution(line), **changes))
+    outcome = verdict.run(code_of(convolution(line), **changes))
     assert outcome.passed
     assert outcome.specials is None
     assert len(machine.executed) == 1
@@ -184,7 +184,7 @@ def test_no_second_run_where_padding_may_count_or_there_is_none(
 
 def test_no_second_run_on_data_that_was_given(machine: Covering) -> None:
     problem = convolution(FORWARD)
-    assert verify.run(code_of(problem), arrays=reference.fill(problem)).specials is None
+    assert verdict.run(code_of(problem), arrays=reference.fill(problem)).specials is None
     assert len(machine.executed) == 1
 
 
@@ -197,7 +197,7 @@ def test_what_the_second_run_finds_fails(machine: Covering) -> None:
             memory["dst"].view(np.float16)[:] = np.nan
 
     machine.spoil = spoil
-    outcome = verify.run(code_of(problem))
+    outcome = verdict.run(code_of(problem))
     assert not outcome.passed
     assert 0 < outcome.mismatches <= outcome.compared_outputs - outcome.checked
 
@@ -205,7 +205,7 @@ def test_what_the_second_run_finds_fails(machine: Covering) -> None:
 def test_tiles_of_a_sample_are_those_with_infinities() -> None:
     problem = convolution(FORWARD)
     code = code_of(problem)
-    regions, _ = verify._sampled(code, 2, 0)
+    regions, _ = verdict._sampled(code, 2, 0)
     inputs = specials.placed(problem, reference.fills(problem), regions)
     assert isinstance(code.tiles, Tiles)
     for region in regions:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from convgen.backends import target
+from convgen.epilogue.epilogue import Epilogue
+from convgen.epilogue.steps import Convert
 from convgen.ir.interp import interpret
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.types import f32
-from convgen.kernels.epilogue import Epilogue
-from convgen.kernels.steps import Convert
 from convgen.kernels.streams import Stream, fill, sum_slices, sums_of_channels
 from convgen.problem.tensors import TensorSpec
 

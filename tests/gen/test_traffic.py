@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
+from convgen.choose import traffic
+from convgen.choose.lru import Steps, simulate
+from convgen.choose.panels import panels, reach
+from convgen.choose.traffic import Count, Operands, Schedule, Traffic
+from convgen.choose.workgroup_orders import Launch, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.layout.order import Order
-from convgen.plan import traffic
 from convgen.plan.contraction import Product
-from convgen.plan.lru import Steps, simulate
-from convgen.plan.mapping import Launch, takers_of
-from convgen.plan.panels import panels, reach
-from convgen.plan.traffic import Count, Operands, Schedule, Traffic
 from convgen.plan.views import products
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul

@@ -17,12 +17,13 @@ import attrs
 import pytest
 
 import convgen as cg
+from convgen import registry
 from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.ir.error import UserError
+from convgen.registry import Entry, Registry
 from convgen.run import files
-from convgen.tune import registry, trials
-from convgen.tune.registry import Entry, Registry
+from convgen.tune import trials
 from convgen.tune.work import Result, Task, Timed
 
 LAYER = "mb1ic16ih6oc16kh3ph1"

@@ -19,9 +19,9 @@ from convgen.backends.simulation import Source
 from convgen.commands import execute
 from convgen.ir.error import Unsupported, UserError
 from convgen.problem.conv import Conv, Direction
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
-from convgen.run.record import Buffer, StoredTensor
+from convgen.run.launch_record import Buffer, StoredTensor
 from tests.gen.fakes import COLUMNS, ROWS, Memory, Target, Tiles, code_of, finding
 
 PROBLEM = Conv.parse("mb2ic5oc10ih9kh3ph1", dir="FWD_D", dt="bf16")
@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Target:
 @pytest.mark.parametrize("knobs", [{}, {"stag": "abcd", "dtag": "aBcd4b"}, {"dt": "f16:f16:f32"}])
 def test_every_output_is_checked(machine: Target, knobs: dict[str, str]) -> None:
     problem = Conv.parse("mb2ic5oc10ih9kh3ph1", **{"dir": "FWD_D", "dt": "bf16", **knobs})
-    outcome = verify.run(code_of(problem))
+    outcome = verdict.run(code_of(problem))
     assert outcome.passed
     assert outcome.status == "passed"
     assert outcome.checked == 2 * 10 * 81
@@ -51,7 +51,7 @@ def test_one_wrong_bit_is_noticed(machine: Target, index: tuple[int, ...]) -> No
         memory["dst"][2 * int(PROBLEM.dst_layout.offset(index))] ^= 1
 
     machine.spoil = spoil
-    outcome = verify.run(code_of(PROBLEM))
+    outcome = verdict.run(code_of(PROBLEM))
     assert (outcome.status, outcome.mismatches) == ("failed", 1)
     (mismatch,) = outcome.first
     assert mismatch.index == index
@@ -64,7 +64,7 @@ def test_what_is_not_written_is_noticed(machine: Target) -> None:
         memory["dst"][:40] = execution.SENTINEL
 
     machine.spoil = forget
-    outcome = verify.run(code_of(PROBLEM))
+    outcome = verdict.run(code_of(PROBLEM))
     assert outcome.mismatches == 20
     assert len(outcome.first) == 8
     assert all(mismatch.unwritten for mismatch in outcome.first)
@@ -73,12 +73,12 @@ def test_what_is_not_written_is_noticed(machine: Target) -> None:
 
 def test_a_finding_fails_a_right_result(machine: Target) -> None:
     machine.findings = (finding(),)
-    outcome = verify.run(code_of(PROBLEM))
+    outcome = verdict.run(code_of(PROBLEM))
     assert (outcome.status, outcome.mismatches) == ("failed", 0)
 
 
 def test_samples_check_their_tiles_and_nothing_else(machine: Target) -> None:
-    outcome = verify.run(code_of(PROBLEM), groups=5, seed=1)
+    outcome = verdict.run(code_of(PROBLEM), groups=5, seed=1)
     groups = machine.executed[0].groups
     assert groups is not None
     assert len(groups) == 5
@@ -94,7 +94,7 @@ def test_a_wrong_output_inside_the_sample_is_noticed(machine: Target) -> None:
         memory["dst"][2 * last] ^= 1
 
     machine.spoil = spoil
-    assert verify.run(code_of(PROBLEM), groups=4).mismatches == 1  # the last corner
+    assert verdict.run(code_of(PROBLEM), groups=4).mismatches == 1  # the last corner
 
 
 def of_part(sample: Sequence[tuple[int, int]], part: int) -> list[int]:
@@ -105,14 +105,14 @@ def of_part(sample: Sequence[tuple[int, int]], part: int) -> list[int]:
 @pytest.mark.parametrize("count", [1, 4, 9, 24, 10_000])
 def test_tiles_are_sampled_corners_first(grid: tuple[int, int], count: int) -> None:
     rows, columns = grid
-    sample = of_part(verify.sample_tiles([grid], count, seed=3), 0)
+    sample = of_part(verdict.sample_tiles([grid], count, seed=3), 0)
     assert len(set(sample)) == len(sample) == min(count, rows * columns)
     assert all(0 <= tile < rows * columns for tile in sample)
     corners = {0, columns - 1, (rows - 1) * columns, rows * columns - 1}
     assert set(sample[: len(corners)]) <= corners
-    assert of_part(verify.sample_tiles([grid], count, seed=3), 0) == sample
+    assert of_part(verdict.sample_tiles([grid], count, seed=3), 0) == sample
     if 24 <= count < rows * columns:
-        assert of_part(verify.sample_tiles([grid], count, seed=4), 0) != sample
+        assert of_part(verdict.sample_tiles([grid], count, seed=4), 0) != sample
         inner = [tile for tile in sample if tile not in corners]
         assert any(tile % columns == 0 for tile in inner)
         assert any(tile // columns == 0 for tile in inner)
@@ -121,7 +121,7 @@ def test_tiles_are_sampled_corners_first(grid: tuple[int, int], count: int) -> N
 @pytest.mark.parametrize("count", [1, 3, 4, 16, 30, 10_000])
 def test_every_part_is_sampled(count: int) -> None:
     grids = [(40, 30), (0, 5), (1, 1), (3, 2)]
-    sample = verify.sample_tiles(grids, count, seed=1)
+    sample = verdict.sample_tiles(grids, count, seed=1)
     assert len(set(sample)) == len(sample) == min(max(count, 3), 1200 + 1 + 6)
     parts = [of_part(sample, part) for part in range(4)]
     assert not parts[1]
@@ -146,7 +146,7 @@ def test_every_element_of_every_output_is_checked(machine: Target, direction: Di
             memory[name][-1] ^= 1
 
         machine.spoil = spoil
-        outcome = verify.run(code_of(problem))
+        outcome = verdict.run(code_of(problem))
         assert outcome.checked == sum(math.prod(spec.dims) for spec in problem.outputs)
         assert outcome.mismatches == 1
         (mismatch,) = outcome.first
@@ -156,7 +156,7 @@ def test_every_element_of_every_output_is_checked(machine: Target, direction: Di
 
 
 def test_a_launch_that_no_sampled_tile_needs_is_left_out(machine: Target) -> None:
-    outcome = verify.run(code_of(BIAS), groups=4)
+    outcome = verdict.run(code_of(BIAS), groups=4)
     once = ["conv_main", "conv_diff_bia"]
     assert [launch.kernel for launch in machine.executed] == [*once, *once]  # again with infinities and NaNs
     assert outcome.passed
@@ -180,7 +180,7 @@ def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> N
         memory["partial"][:] = 3
 
     machine.spoil = spoil
-    outcome = verify.run(with_workspace(code_of(BIAS)))
+    outcome = verdict.run(with_workspace(code_of(BIAS)))
     assert outcome.passed
     assert outcome.checked == 10 * 3 * 9 + 10
 
@@ -190,7 +190,7 @@ def test_the_gaps_of_inputs_hold_no_numbers(machine: Target) -> None:
     problem = Conv.parse("mb1ic3oc4ih5kh3", dir="FWD_D", dt="bf16", strides="200x1x36x7::100x1x20x5")
     seen: list[np.ndarray] = []
     machine.spoil = lambda memory: seen.append(memory["src"].copy())
-    assert verify.run(code_of(problem)).passed
+    assert verdict.run(code_of(problem)).passed
     values = seen[0].view(ml_dtypes.bfloat16).astype(np.float32)
     assert np.count_nonzero(np.isfinite(values)) == 3 * 5 * 5
     assert np.isnan(values[3:7]).all()
@@ -213,30 +213,30 @@ def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, directi
 
 def test_nothing_to_write_is_nothing_to_run_but_a_sum_of_nothing_is_zero(machine: Target) -> None:
     line = "mb0ic5oc10ih9kh3ph1"
-    assert verify.run(code_of(Conv.parse(line, dir="BWD_D"))).checked == 0
+    assert verdict.run(code_of(Conv.parse(line, dir="BWD_D"))).checked == 0
     assert not machine.executed
-    outcome = verify.run(code_of(Conv.parse(line, dir="BWD_WB")))
+    outcome = verdict.run(code_of(Conv.parse(line, dir="BWD_WB")))
     assert outcome.passed
     assert outcome.checked == 10 * 5 * 9 + 10
 
 
 def test_given_arrays_are_used(machine: Target) -> None:
     arrays = reference.fill(PROBLEM, seed=9)
-    assert verify.run(code_of(PROBLEM), arrays=arrays).passed
+    assert verdict.run(code_of(PROBLEM), arrays=arrays).passed
     with pytest.raises(UserError, match="src"):
-        verify.run(code_of(PROBLEM), arrays={**arrays, "src": arrays["src"][:1]})
+        verdict.run(code_of(PROBLEM), arrays={**arrays, "src": arrays["src"][:1]})
     with pytest.raises(UserError, match="float32"):
-        verify.run(code_of(PROBLEM), arrays={**arrays, "src": arrays["src"].astype(np.float32)})
+        verdict.run(code_of(PROBLEM), arrays={**arrays, "src": arrays["src"].astype(np.float32)})
 
 
 def test_without_an_object_there_is_nothing_to_run(machine: Target) -> None:
     with pytest.raises(Unsupported, match="assembler"):
-        verify.run(code_of(PROBLEM, object=None))
+        verdict.run(code_of(PROBLEM, object=None))
 
 
 def test_without_tiles_there_is_no_sample(machine: Target) -> None:
     with pytest.raises(Unsupported, match="sampling"):
-        verify.run(code_of(PROBLEM, tiles=None), groups=3)
+        verdict.run(code_of(PROBLEM, tiles=None), groups=3)
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def record(tmp_path: Path) -> Path:
 
 
 def test_records_run_as_their_problem(machine: Target, record: Path, tmp_path: Path) -> None:
-    outcome = verify.run_record(record, out=tmp_path / "out", seed=2)
+    outcome = verdict.run_record(record, out=tmp_path / "out", seed=2)
     assert outcome.passed
     assert outcome.checked == 2 * 10 * 81
     stored = np.load(tmp_path / "out" / "dst.npy")
@@ -267,7 +267,7 @@ def test_records_run_on_given_data(machine: Target, record: Path, tmp_path: Path
     arrays = reference.fill(PROBLEM, 7)
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array.view(spelling))
-    outcome = verify.run_record(record, data=tmp_path, out=tmp_path / "out")
+    outcome = verdict.run_record(record, data=tmp_path, out=tmp_path / "out")
     assert (outcome.status, outcome.passed, outcome.checked) == ("executed", True, 0)
     expected = reference.whole(PROBLEM, arrays, "dst")
     assert np.array_equal(np.load(tmp_path / "out" / "dst.npy"), expected.view(np.uint16))
@@ -279,16 +279,16 @@ def test_what_no_manual_asks_for_fails_our_own_kernels_only(
     """A record may be anybody's: what LLVM alone asks for is told, and fails its run with --strict llvm."""
     advice = attrs.evolve(finding(), source=Source("LLVM alone", required=False))
     machine.findings = (advice,)
-    assert not verify.run(code_of(PROBLEM)).passed
-    assert verify.run_record(record).passed
-    assert not verify.run_record(record, advice=True).passed
+    assert not verdict.run(code_of(PROBLEM)).passed
+    assert verdict.run_record(record).passed
+    assert not verdict.run_record(record, advice=True).passed
     for options, status in (([], 0), (["--strict", "manual"], 0), (["--strict", "llvm"], 1)):
         assert execute.run([str(record), "--json", *options]) == status
         run = json.loads(capsys.readouterr().out)
         assert run["status"] == ("failed" if status else "passed")
         assert "(LLVM alone)" in run["findings"][0]
     machine.findings = (advice, finding())
-    assert not verify.run_record(record).passed
+    assert not verdict.run_record(record).passed
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -298,28 +298,28 @@ def test_records_of_all_directions_run(machine: Target, tmp_path: Path, directio
     (tmp_path / "k.hsaco").write_bytes(code.object)
     path = tmp_path / "k.launch.json"
     path.write_text(attrs.evolve(code.record, object="k.hsaco").to_json())
-    assert verify.run_record(path).passed
+    assert verdict.run_record(path).passed
 
 
 def test_a_record_without_an_output_of_its_problem_is_refused(machine: Target, record: Path) -> None:
     text = record.read_text()
     record.write_text(text.replace('"dst"', '"result"'))
     with pytest.raises(UserError, match=r"given no buffer dst, wanted .*, in k\.launch\.json"):
-        verify.run_record(record)
+        verdict.run_record(record)
     record.write_text(text.replace("FWD_D", "FWD_D --mb=3"))
     with pytest.raises(UserError, match="given src"):
-        verify.run_record(record)
+        verdict.run_record(record)
 
 
 def test_bad_data_is_a_user_error(machine: Target, record: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"src\.npy"):
-        verify.run_record(record, data=tmp_path)
+        verdict.run_record(record, data=tmp_path)
     (tmp_path / "src.npy").write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"src\.npy"):
-        verify.run_record(record, data=tmp_path)
+        verdict.run_record(record, data=tmp_path)
     np.save(tmp_path / "src.npy", np.zeros((3, 3), np.uint16))
     with pytest.raises(UserError):
-        verify.run_record(record, data=tmp_path)
+        verdict.run_record(record, data=tmp_path)
 
 
 def test_a_record_without_a_problem_needs_data(machine: Target, record: Path) -> None:
@@ -327,10 +327,10 @@ def test_a_record_without_a_problem_needs_data(machine: Target, record: Path) ->
     del data["problem"]
     record.write_text(json.dumps(data))
     with pytest.raises(UserError, match="--data"):
-        verify.run_record(record)
+        verdict.run_record(record)
 
 
 def test_a_missing_object_is_a_user_error(machine: Target, record: Path) -> None:
     (record.parent / "k.hsaco").unlink()
     with pytest.raises(UserError, match=r"k\.hsaco"):
-        verify.run_record(record)
+        verdict.run_record(record)

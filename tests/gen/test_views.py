@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from convgen.backends.target import get
+from convgen.choose.supported import check_supported
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import View
 from convgen.plan import views
@@ -19,7 +20,6 @@ from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Product
 from convgen.plan.directions import have_columns
 from convgen.plan.phases import Columns
-from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from tests.strategies import problems
 

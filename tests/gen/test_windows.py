@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from convgen.backends.target import get
+from convgen.choose import own_lanes
+from convgen.choose.choose import Candidate, candidates
 from convgen.commands.cli import main
-from convgen.commands.report import ranking_table
 from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import Space
 from convgen.ir.layout.memory import View
@@ -19,14 +20,13 @@ from convgen.ir.mutate import postorder
 from convgen.ir.stmt import LoadView
 from convgen.kernels import launches
 from convgen.passes.messages.linear import linearize
-from convgen.plan import lanes
-from convgen.plan.choose import Candidate, candidates
 from convgen.plan.config import Config, Own
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import make_plan
-from convgen.plan.windows import Window, Windows, windows
+from convgen.plan.window_views import Window, Windows, windows
 from convgen.problem.conv import Conv
 from convgen.run import reference
+from convgen.show.report import ranking_table
 
 FACTS = get("gfx942").facts
 BLOCKS = "tile=32x64x36 waves=1x1 mma=4x4x4:4x2x4 slots=0 taps=fused acc=v"
@@ -212,13 +212,13 @@ def test_only_small_groups_go_to_lanes() -> None:
     assert first("mb32g144ic144oc144ih56oh56kh3ph1", dir="BWD_WB")
     assert first("mb32g64ic512oc512ih14oh14kh3ph1")
     assert not first("mb32g32ic1024oc1024ih7oh7kh3ph1")
-    assert not lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
+    assert not own_lanes.has_few_channels(Conv.parse("mb2ic1oc8ih7oh7kh3ph1", dir="FWD_D", dt="f16"))
 
 
 def test_the_chosen_one_has_wide_messages_and_asks_for_few_places_twice() -> None:
     """Of 8 bytes at least, a tile of whole lines, and no more than .6 as many again as must be read and written."""
     problem = Conv.parse("mb32g144ic144oc144ih56oh56kh3ph1", dir="FWD_D", dt="f16")
-    _, best = min(lanes.configs(problem, FACTS, ()), key=lambda scored: scored[0])
+    _, best = min(own_lanes.configs(problem, FACTS, ()), key=lambda scored: scored[0])
     assert isinstance(best.mma, Own)
     assert best.mma.channels >= 4
     assert best.tile[1] % 64 == 0

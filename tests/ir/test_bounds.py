@@ -31,7 +31,7 @@ from convgen.ir.expr import (
 )
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import bounds
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import bool_, f32, s32, u8, u32, vector
 from tests.ir.expressions import CASES, Case
 

@@ -133,7 +133,7 @@ def test_scopes_of_a_mutator_have_memos_of_their_own() -> None:
 
 PROGRAM = """
 from convgen.ir.build import KernelBuilder
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.dump import dump
 from convgen.ir.expr import Lane, const, eq
 from convgen.ir.simplify.simplify import simplify

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from convgen.ir.expr import Expr, Lane, Var, const
-from convgen.ir.simplify.order import CanonicalOrder
+from convgen.ir.simplify.operand_order import CanonicalOrder
 from convgen.ir.types import s32
 
 NAMED = [Var("a", 9, s32), Var("a", 10, s32), Var("b", 1, s32)]

@@ -13,8 +13,8 @@ from convgen.ir.expr import Expr, Lane, Var, const, eq, minimum, select, var
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.scopes import Scope, VarRanges
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.simplify.variable_ranges import Scope, VarRanges
 from convgen.ir.stmt import For
 from convgen.ir.types import s32
 from convgen.ir.verify import verify

@@ -25,7 +25,7 @@ from convgen.ir.verify import verify
 from convgen.passes import pipeline
 from convgen.passes.buffer_shared import buffer_shared
 from convgen.passes.lower_tiles import lower_tiles
-from convgen.passes.messages.direct import places_of
+from convgen.passes.messages.direct_copies import places_of
 
 GFX950, GFX942 = get("gfx950").facts, get("gfx942").facts
 SENTINEL = 0xA5

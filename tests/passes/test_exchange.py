@@ -19,7 +19,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.types import f16, f32, f64, s8, s32
 from convgen.ir.verify import verify
 from convgen.passes.exchange import exchange
-from convgen.passes.messages.scratch import replicas, scratch_tile
+from convgen.passes.messages.scratch_tiles import replicas, scratch_tile
 from convgen.passes.messages.swizzle import conflict_cycles
 from tests.exchange import Case
 

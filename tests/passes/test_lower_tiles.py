@@ -18,7 +18,7 @@ from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
 from convgen.ir.simplify.bounds import Bounds
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import (
     Copy,
     For,

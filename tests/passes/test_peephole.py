@@ -17,7 +17,7 @@ from convgen.ir.expr import Cast, Const, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
-from convgen.ir.simplify.scopes import var_ranges
+from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import Let
 from convgen.ir.types import f32, s32, s64, u32, u64
 from convgen.passes.peephole import peephole

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import Expr, var
 from convgen.ir.types import s32, u32
-from convgen.passes.messages.runs import _Edge
+from convgen.passes.messages.partial_runs import _Edge
 
 _COUNT = 4  #: words of a run
 _SIGNED = [n for n in range(-_COUNT + 1, _COUNT) if n]

@@ -25,7 +25,7 @@ from convgen.passes.lower_tiles import lower_tiles
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 
 FACTS = get("gfx950").facts
 #: 32 rows and 16 of K, four neighbours of which a lane has, as the matrix instructions take them.
@@ -129,7 +129,7 @@ def test_gradients_are_read_turned(config: str, direction: str) -> None:
     code = cg.compile(cg.build(problem, "gfx950", config.replace("fused", "split") if direction == "BWD_D" else config))
     assert "ds_read_b64_tr_b16" in code.asm
     assert ("v_perm_b32" in code.asm) is False
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert outcome.passed, outcome.first
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from convgen import driver
 from convgen.ir.error import UserError
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 
 _LIST = Path(__file__).parents[1] / "data" / "problems" / "resnet_and_others.txt"
@@ -36,6 +36,6 @@ def right(problem: Conv, target: str, config: str) -> Code | None:
         code = driver.compile(driver.build(problem, target, config))
     except UserError:
         return None
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert (outcome.mismatches, outcome.findings) == (0, ()), (problem, config)
     return code

@@ -17,7 +17,7 @@ from convgen.backends.intel.assemble import available
 from convgen.ir.error import ConvgenError
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests.conftest import FOLDER
 
 PLATFORMS = {"xehpg": "12p71", "xehpc": "12p72", "xe2": "xe2"}  #: the assembler's names
@@ -46,7 +46,7 @@ def complaint(target: str, problem: str, config: str, adversary: sim.Adversary) 
         return f"is refused: {error}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sim, "simulate", partial(sim.simulate, adversary=adversary))
-        outcome = verify.run(code, groups=TILES)
+        outcome = verdict.run(code, groups=TILES)
     kinds = sorted({finding.kind for finding in outcome.findings})
     return None if outcome.passed else f"{', '.join(kinds) or 'no finding'}; {outcome.mismatches} elements wrong"
 

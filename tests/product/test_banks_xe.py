@@ -8,7 +8,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 
 #: Target, problem, direction and config, of tiles in blocks that lanes write by themselves, wherever rows and parts of
 #: rows are; most are the defaults of larger layers.
@@ -29,7 +29,7 @@ def test_no_message_meets_a_bank_twice(target: str, problem: str, direction: str
     assert built.plan is not None
     assert [each.conflicts for part in built.plan.parts for each in (part.of_n, part.of_m)] == [0, 0]
     code = driver.compile(built)
-    outcome = verify.run(code, groups=2)
+    outcome = verdict.run(code, groups=2)
     assert outcome.passed, outcome
     ends = [sorted({0, math.prod(launch.grid) - 1}) for launch in code.record.launches]
     _, report = execution.execute(code.record, code.object, reference.fills(made, 0), ends)

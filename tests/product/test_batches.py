@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convgen as cg
+from convgen.choose.supported import check_supported
 from convgen.ir.error import UserError
-from convgen.plan.supported import check_supported
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from tests.strategies import SWEEP
 
 pytestmark = pytest.mark.in_turn(3)
@@ -34,7 +34,7 @@ LINES = (
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("line", LINES)
 def test_several_products(line: str, target: str) -> None:
-    outcome = verify.run(cg.compile(cg.build(parse_problem(line), target)))
+    outcome = verdict.run(cg.compile(cg.build(parse_problem(line), target)))
     assert outcome.checked
     assert outcome.passed
 
@@ -49,7 +49,7 @@ def test_samples_of_tiles(line: str) -> None:
         elements = sum(len(region.rows) * len(region.columns) for region in seen)
         shape = code.problem.tensor(seen[0].output).dims if code.problem else ()
         assert part or elements == np.prod(shape) or len(code.tiles.grids) > 1
-    outcome = verify.run(code, groups=5)
+    outcome = verdict.run(code, groups=5)
     assert outcome.checked
     assert outcome.passed
 
@@ -74,7 +74,7 @@ def test_random_batches(target: str) -> None:
         left, right = ("".join(f"{b}x" for b in side) for side in zip(*batch))
         m, k, n = size
         line = f"--dt={types} {left}{m}x{k}:{right}{k}x{n}"
-        assert verify.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
+        assert verdict.run(cg.compile(cg.build(parse_problem(line), target))).passed, line
 
     run()
 
@@ -86,7 +86,7 @@ def test_random_batches(target: str) -> None:
 def test_more_products_than_a_grid_has_along_z(line: str, target: str) -> None:
     code = cg.compile(cg.build(parse_problem(line), target))
     assert all(max(launch.grid[1:]) == 1 for launch in code.record.launches)
-    assert verify.run(code, groups=3).passed
+    assert verdict.run(code, groups=3).passed
 
 
 def test_more_products_of_sizes_known_at_launch_than_a_grid_has_along_z_are_refused() -> None:

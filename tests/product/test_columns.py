@@ -18,7 +18,7 @@ from convgen.plan import views
 from convgen.plan.config import COLUMNS, Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests import samples
 from tests.product import test_padding as padding
 
@@ -56,7 +56,7 @@ def found(problem: Conv, target: str) -> int | None:
     except UserError:
         return None
     assert len(code.record.launches) == 1
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     return outcome.mismatches + len(outcome.findings)
 
 
@@ -123,7 +123,7 @@ def test_a_tile_is_the_rows_of_all_its_phases() -> None:
         assert len(code.tiles.groups(0, tile)[0]) == 1
     assert across > 1
     assert (seen == 1).all()
-    outcome = verify.run(code, groups=3)
+    outcome = verdict.run(code, groups=3)
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
 
@@ -140,7 +140,7 @@ def test_a_tile_whose_rows_are_phases_is_sampled() -> None:
         for region in code.tiles.regions(0, tile):
             seen[np.ix_(region.rows, region.columns)] += 1
     assert (seen == 1).all()
-    outcome = verify.run(code, groups=2)
+    outcome = verdict.run(code, groups=2)
     assert outcome.passed
     assert outcome.checked
 

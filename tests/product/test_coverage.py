@@ -8,10 +8,10 @@ import pytest
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.intel.assemble import available
-from convgen.commands import report
 from convgen.problem.matmul import parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from convgen.run.code import Code
+from convgen.show import report
 
 NHWC = "--stag=axb --wtag=axb --dtag=axb"
 CASES = {
@@ -41,7 +41,7 @@ def compiled(name: str) -> Code:
 def test_no_instruction_is_left_out(name: str, groups: int | None) -> None:
     """Integers alone leave the code out that recomputes sums."""
     code = compiled(name)
-    outcome = verify.run(code, groups=groups)
+    outcome = verdict.run(code, groups=groups)
     assert outcome.passed
     assert outcome.specials is not None
     missed = [f"{one.kernel}+{place.pc:#x}: {place.instruction}" for one in outcome.coverage for place in one.missed]
@@ -52,7 +52,7 @@ def test_places_are_the_instructions_that_analysis_reads() -> None:
     code = compiled("plain")
     assert code.object is not None
     (analysed,) = targets.analyze_code(code.object, "k.hsaco").kernels
-    (covered,) = verify.run(code).coverage
+    (covered,) = verdict.run(code).coverage
     assert covered.places == len(analysed.lines)
 
 
@@ -60,7 +60,7 @@ def test_integers_alone_miss_the_code_that_recomputes_sums() -> None:
     """The offsets of what a run misses are those that assembly has behind the vote."""
     code = compiled("plain")
     assert code.problem is not None
-    outcome = verify.run(code, arrays=reference.fill(code.problem))
+    outcome = verdict.run(code, arrays=reference.fill(code.problem))
     (stretch,) = outcome.coverage[0].stretches
     assert len(stretch) == len(outcome.coverage[0].missed) > 40
 
@@ -68,7 +68,7 @@ def test_integers_alone_miss_the_code_that_recomputes_sums() -> None:
 def test_a_report_names_what_was_never_executed() -> None:
     code = compiled("plain")
     assert code.problem is not None
-    outcome = verify.run(code, arrays=reference.fill(code.problem))
+    outcome = verdict.run(code, arrays=reference.fill(code.problem))
     labels = report.labels_of(code, outcome)
     rows = dict(report.outcome_rows(outcome, labels))
     (one,), told = outcome.coverage, report.outcome_json(outcome, labels)["places"]
@@ -86,8 +86,8 @@ def test_a_kernel_that_multiplies_padding_fails() -> None:
     """It has no code that recomputes sums, so integers execute all of it and find nothing wrong."""
     target, line, config = CASES["plain"]
     code = driver.compile(driver.build(parse_problem(line), target, f"{config} padding=zeros"))
-    assert verify.run(code).passed
-    outcome = verify.run(attrs.evolve(code, config=code.config.replace(" padding=zeros", "")))
+    assert verdict.run(code).passed
+    outcome = verdict.run(attrs.evolve(code, config=code.config.replace(" padding=zeros", "")))
     assert not outcome.passed
     assert outcome.mismatches
     assert not outcome.findings

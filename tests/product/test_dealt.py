@@ -11,7 +11,7 @@ from convgen.backends.target import get
 from convgen.plan.config import Config
 from convgen.plan.plan import Plan, make_plan
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 
 _MMA = {"xehpc": "mma=16x8x", "xehpg": "mma=8x8x", "gfx942": "mma=16x16x"}
@@ -46,13 +46,13 @@ def compiled(target: str, line: str, config: str) -> Code:
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_exact(target: str, name: str) -> None:
     assert plan(target, *CASES[name]).parts[0].mapping.dealt
-    assert verify.run(compiled(target, *CASES[name])).passed
+    assert verdict.run(compiled(target, *CASES[name])).passed
 
 
 @pytest.mark.parametrize("target", ["xehpc", "xehpg"])
 def test_sums_that_are_not_finite_are_made_again_of_the_same_blocks(target: str) -> None:
     code = compiled(target, *CASES["one slot"])
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert outcome.passed
     assert not any(kernel.missed for kernel in outcome.coverage)
 

@@ -17,7 +17,7 @@ import pytest
 from convgen import driver
 from convgen.backends.amdgpu.assemble import assemble
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 from tests.product.changes import Change, described
 
@@ -196,8 +196,8 @@ def compiled(name: str) -> Code:
 
 def unnoticed(code: Code, wanted: list[Change]) -> list[Change]:
     """The changes to a kernel that the simulator lets pass."""
-    assert verify.run(code).passed
-    return [change for change, changed in variants(code, wanted) if verify.run(changed).passed]
+    assert verdict.run(code).passed
+    return [change for change, changed in variants(code, wanted) if verdict.run(changed).passed]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from convgen import driver
 from convgen.backends.intel.assemble import assemble, available
 from convgen.ir.error import AssemblerError
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 from tests.product.changes import Change, described
 from tests.strategies import always
@@ -173,7 +173,7 @@ def is_noticed(code: Code, change: Change) -> bool:
         made = assemble(change.applied(code.asm))
     except AssemblerError:
         return True
-    return not verify.run(attrs.evolve(code, object=made), groups=2).passed
+    return not verdict.run(attrs.evolve(code, object=made), groups=2).passed
 
 
 def unnoticed(code: Code, waits: Iterable[list[Change]]) -> list[Change]:
@@ -186,7 +186,7 @@ def test_kernels_have_loops_and_several_groups(target: str, name: str) -> None:
     code = compiled(target, name)
     assert re.search(r"^k_loop\w*:", code.asm, re.M)
     assert all(prod(launch.grid) >= 2 for launch in code.record.launches if "_main" in launch.kernel)
-    assert verify.run(code, groups=2).passed
+    assert verdict.run(code, groups=2).passed
 
 
 def test_kernels_show_every_kind_of_wait() -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.choose import own_lanes
 from convgen.ir.error import UserError
-from convgen.plan import lanes
 from convgen.plan.config import Own
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 from tests.strategies import SWEEP, always
 
@@ -55,7 +55,7 @@ OF_BLOCKS = (
 
 
 def assert_right(code: Code) -> None:
-    outcome = verify.run(code, groups=4)
+    outcome = verdict.run(code, groups=4)
     assert outcome.checked
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
@@ -86,7 +86,7 @@ def test_blocks_of_lanes(line: str, knobs: dict[str, str], own: Own, target: str
 
 
 def assert_best_is_right(problem: Conv, own: Own, target: str) -> None:
-    ranked = (scored for scored in lanes.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
+    ranked = (scored for scored in own_lanes.configs(problem, targets.get(target).facts, ()) if scored[1].mma == own)
     _, config = min(ranked, key=lambda scored: scored[0])
     code = driver.compile(driver.build(problem, target, str(config)))
     assert code.config == str(config)
@@ -124,7 +124,7 @@ def depthwise(draw: st.DrawFn, *directions: str, types: Sequence[str] = ("f16", 
 
 def fitting(problem: Conv, target: str, number: int) -> Code | None:
     """By one of the configs of lanes, if there is any and registers suffice."""
-    configs = [config for _, config in lanes.configs(problem, targets.get(target).facts, ())]
+    configs = [config for _, config in own_lanes.configs(problem, targets.get(target).facts, ())]
     if not configs:  # nothing is summed
         return None
     try:

@@ -17,7 +17,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
 from tests.product.changes import Change, described
 from tests.product.test_deletion import changes, unnoticed
@@ -72,7 +72,7 @@ def config(line: str, target: str) -> str:
 def run(problem: Problem, target: str, line: str) -> Code:
     code = driver.compile(driver.build(problem, target, line))
     assert re.search(r"buffer_load_dword\S* .* lds", code.asm)
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     return code

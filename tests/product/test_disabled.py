@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from convgen import driver
-from convgen.commands.steps import steps
+from convgen.compile_steps import steps
 from convgen.passes.pipeline import OPTIMISING
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests.strategies import always
 
 PROBLEMS = (
@@ -36,5 +36,5 @@ def test_fences_may_stay() -> None:
 
 
 def assert_right(problem: Conv, target: str, name: str) -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target, disable=(name,))))
+    outcome = verdict.run(driver.compile(driver.build(problem, target, disable=(name,))))
     assert outcome.passed, (outcome.findings[:1], outcome.first[:1])

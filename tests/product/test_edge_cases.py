@@ -21,7 +21,7 @@ from convgen.ir.error import UserError
 from convgen.problem.conv import Axis, Conv
 from convgen.problem.matmul import parse_problem
 from convgen.problem.tensors import TensorSpec
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
@@ -112,7 +112,7 @@ GEOMETRIES: dict[str, tuple[str, Fact]] = {
 
 
 def assert_right(problem: Conv, config: str | None = None, target: str = "gfx942") -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target, config)))
+    outcome = verdict.run(driver.compile(driver.build(problem, target, config)))
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
@@ -248,7 +248,7 @@ def test_no_images_no_outputs(dir: str) -> None:
     assert problem.is_empty
     code = driver.compile(driver.build(problem))
     assert (code.record.launches, code.object, code.config) == ((), None, "")
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
     results = driver.simulate(code, **reference.fill(problem))
     assert results.shape == problem.outputs[0].dims
     assert results.dtype == np.float16
@@ -354,7 +354,7 @@ def test_buffers_are_read_and_written_to_their_end_and_no_further(dir: str, dt: 
     problem = Conv.parse("mb1_ic1oc16_ih11kh3", dir=dir, dt=dt)
     code = driver.compile(driver.build(problem))
     assert code.object is not None
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
     inputs = reference.fill(problem)
     for tensor in problem.tensors:
         memory = {b.name: np.zeros(b.tensor.bytes, np.uint8) for b in code.record.buffers.values()}
@@ -446,5 +446,5 @@ def test_steps_behind_sums(name: str, target: str) -> None:
     arrays = {key: np.array(v, kinds[key][0]).reshape(kinds[key][1]) for key, v in {"src": 1, **values}.items()}
     found = reference.whole(problem, arrays, "dst")[0].astype(np.float64)
     assert np.allclose(found, wanted, 1e-6, 1e-6, equal_nan=True)
-    outcome = verify.run(driver.compile(driver.build(problem, target)), arrays=arrays)
+    outcome = verdict.run(driver.compile(driver.build(problem, target)), arrays=arrays)
     assert outcome.passed, outcome.first

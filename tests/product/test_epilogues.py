@@ -10,7 +10,7 @@ import convgen as cg
 from convgen.ir.types import scalar
 from convgen.problem import post_ops
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import accuracy, reference, verify
+from convgen.run import accuracy, reference, verdict
 from convgen.run.ranges import Range, chained, converted
 
 pytestmark = pytest.mark.in_turn(3)
@@ -20,8 +20,8 @@ CONVOLUTION = "mb1ic16ih6oc20kh3ph1"
 PRODUCT = "35x32:32x20"
 
 
-def run(problem: Problem, target: str, config: str | None = None) -> verify.Outcome:
-    outcome = verify.run(cg.compile(cg.build(problem, target, config)))
+def run(problem: Problem, target: str, config: str | None = None) -> verdict.Outcome:
+    outcome = verdict.run(cg.compile(cg.build(problem, target, config)))
     assert outcome.passed, outcome.first
     return outcome
 
@@ -207,4 +207,4 @@ def test_what_is_out_of_range_is_wrong() -> None:
     problem = parse_problem("--dt=f16:f16:f32 --attr-post-ops=tanh 8x8:8x8")
     code = cg.compile(cg.build(problem))
     other = attrs.evolve(problem, post_ops=post_ops.read("gelu_erf"))
-    assert verify.run(attrs.evolve(code, problem=other)).mismatches
+    assert verdict.run(attrs.evolve(code, problem=other)).mismatches

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from convgen import driver
+from convgen.choose.choose import Candidate, Ranking
+from convgen.choose.search import AT_ANY_COST, Search
 from convgen.ir.facts import TargetFacts
-from convgen.plan.choose import Candidate, Ranking
 from convgen.plan.config import Config
-from convgen.plan.search import AT_ANY_COST, Search
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
 

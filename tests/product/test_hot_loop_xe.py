@@ -15,9 +15,9 @@ import pytest
 from convgen import driver
 from convgen.backends.intel.analyze import analyze
 from convgen.backends.intel.assemble import assemble
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.problem.matmul import parse_problem
 from tests.backends.intel.listings import small_kernel
 

@@ -11,7 +11,7 @@ import pytest
 from convgen import driver
 from convgen.plan.config import Config
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.reference import Array
 from tests.strategies import always
 
@@ -48,7 +48,7 @@ def parse(types: str, text: str) -> Problem:
 def run(problem: Problem, target: str, config: str = "", arrays: Mapping[str, Array] | None = None) -> str:
     """Run everything, and give the assembly."""
     code = driver.compile(driver.build(problem, target, Config.parse(config) if config else None))
-    outcome = verify.run(code, arrays=arrays)
+    outcome = verdict.run(code, arrays=arrays)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)

@@ -19,7 +19,7 @@ from convgen.ir.error import Unsupported
 from convgen.ir.types import scalar
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 
 LIMIT = 2**31
 
@@ -41,7 +41,7 @@ def test_tensors_beyond_two_gigabytes() -> None:
         problem = Conv.parse(descriptor, dir=direction, dt="f16")
         tensor = problem.tensor(large)
         assert tensor.layout.size_elems * scalar(tensor.dtype).bytes > LIMIT
-        outcome = verify.run(driver.compile(driver.build(problem)), groups=8)
+        outcome = verdict.run(driver.compile(driver.build(problem)), groups=8)
         assert outcome.checked, direction
         assert not outcome.findings, f"{direction}: {outcome.findings[0]}"
         assert not outcome.mismatches, f"{direction}: {outcome.first[0]}"
@@ -81,7 +81,7 @@ def test_small_surfaces_of_flat_addresses(line: str, target: str, surfaces: Call
     """The offsets of 32 bits then count from a 64-bit address that moves with the tile."""
     problem = parse_problem(f"--dt=f16 {line}")
     surfaces(max(t.layout.size_elems * scalar(t.dtype).bytes for t in problem.tensors) * 7 // 8)
-    outcome = verify.run(driver.compile(driver.build(problem, target=target)))
+    outcome = verdict.run(driver.compile(driver.build(problem, target=target)))
     assert outcome.passed, str(outcome)
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
 
@@ -113,7 +113,7 @@ def test_small_surfaces(descriptor: str, tag: str, direction: str, taps: str, su
             code = driver.compile(driver.build(problem, config=config))
         except Unsupported:
             continue
-        outcome = verify.run(code)
+        outcome = verdict.run(code)
         assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
         assert not outcome.findings, str(outcome.findings[0])
         assert not outcome.mismatches, str(outcome.first[0])

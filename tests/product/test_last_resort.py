@@ -8,9 +8,9 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target
-from convgen.plan import choose
+from convgen.choose import choose
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests import samples
 from tests.strategies import always
 
@@ -29,4 +29,4 @@ def test_the_last_candidate_fits(name: str, dt: str, direction: str) -> None:
     problem = Conv.parse("mb2ic19ih9oc21oh5kh3sh2ph1", dir=direction, dt=dt)
     last = choose.candidates(problem, target.get(name).facts)[-1].config
     code = driver.compile(driver.build(problem, name, str(last)))
-    assert verify.run(code, groups=6).passed
+    assert verdict.run(code, groups=6).passed

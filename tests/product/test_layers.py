@@ -13,7 +13,7 @@ import pytest
 from convgen import driver
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 from tests import samples
 from tests.strategies import always
 
@@ -35,7 +35,7 @@ DAILY = {
 
 
 def assert_right(problem: Problem, target: str) -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target)), groups=2)
+    outcome = verdict.run(driver.compile(driver.build(problem, target)), groups=2)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
 

@@ -8,9 +8,9 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import UserError
 from convgen.passes.messages.linear import linearize
-from convgen.plan.choose import candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv

@@ -8,10 +8,10 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target
+from convgen.choose.choose import candidates
 from convgen.ir.error import UserError
-from convgen.plan.choose import candidates
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 from convgen.run.code import Code
 from tests.strategies import always
 
@@ -41,7 +41,7 @@ def test_fragments_straight_from_memory(name: str, problem: str) -> None:
     code = compiled(name, problem, "slots=0")
     assert all(not launch.shared_bytes for launch in code.record.launches)
     assert not [word for word in ("s_barrier", "sync.bar", "ds_", "load.slm", "store.slm") if word in code.asm]
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_blocks_are_brought_nearer(name: str, problem: str, slots: int) -> None:
     plain, ahead = (compiled(name, problem, f"slots={slots}{more}") for more in ("", " prefetch=3"))
     assert "null:0  [" not in plain.asm
     assert {"src prefetch", "wei prefetch"} <= {line.partition("// ")[2] for line in ahead.asm.splitlines()}
-    assert verify.run(ahead).passed
+    assert verdict.run(ahead).passed
 
 
 def test_no_target_pretends_to_prefetch() -> None:
@@ -85,7 +85,7 @@ def test_every_plane_comes_and_goes_as_rectangles(name: str) -> None:
     assert local
     assert all("t.a32" in text for text in local)
     assert "store.ugm" not in code.asm
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 def test_what_comes_as_fragments_needs_no_shared_memory() -> None:

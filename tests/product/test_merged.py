@@ -16,7 +16,7 @@ from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests import samples
 
 CONFIG = {
@@ -42,7 +42,7 @@ def found(problem: Conv, target: str) -> tuple[int, int] | None:
         code = driver.compile(driver.build(problem, target, config=CONFIG["xe" if target.startswith("xe") else "amd"]))
     except UserError:
         return None
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     return len(code.record.launches), outcome.mismatches + len(outcome.findings)
 
 
@@ -78,7 +78,7 @@ def test_one_tile_needs_workgroups_of_its_own_product() -> None:
         for tile in range(down * across)
     ]
     assert sorted(group for each in groups for group in each) == list(range(grid[0]))
-    outcome = verify.run(code, groups=3)
+    outcome = verdict.run(code, groups=3)
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import convgen as cg
 from convgen.problem.matmul import Problem, parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
@@ -30,7 +30,7 @@ def _in_turn(number: int, case: object) -> bool:
 
 def run(line: str, target: str, arrays: dict[str, reference.Array] | None = None, config: str | None = None) -> None:
     code = cg.compile(cg.build(parse_problem(line), target, config))
-    outcome = verify.run(code, arrays=arrays)
+    outcome = verdict.run(code, arrays=arrays)
     assert outcome.passed, (outcome.first, outcome.findings)
 
 
@@ -253,5 +253,5 @@ def test_a_chain_adds_few_instructions_and_no_pass(target: str, elements: int) -
 def test_long_chains_have_room_in_large_tiles(target: str) -> None:
     knobs = "--dt=f16 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2"
     line = f"{knobs} --attr-post-ops=mul:f32:per_oc+gelu_tanh+add:f32:per_tensor+prelu:per_oc+sum {LARGE}"
-    outcome = verify.run(cg.compile(cg.build(parse_problem(line), target, WIDE[target])), groups=1)
+    outcome = verdict.run(cg.compile(cg.build(parse_problem(line), target, WIDE[target])), groups=1)
     assert outcome.passed, outcome.first

@@ -15,7 +15,7 @@ from convgen.ir.layout.walks import FreeForm
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 
 MMA = {"gfx942": "16x16x16", "xehpc": "16x8x16"}
 ORDERS = (
@@ -31,7 +31,7 @@ ORDERS = (
 def test_every_order_computes_the_same(order: str, target: str) -> None:
     problem = Matmul.parse("160x64:64x104", dt="f16")
     config = f"tile=32x32x32 waves=1x1 mma={MMA[target]} map={order}"
-    assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
+    assert verdict.run(cg.compile(cg.build(problem, target=target, config=config))).passed
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -54,7 +54,7 @@ def test_an_order_of_ones_own(target: str) -> None:
     order = Order(walk=FreeForm("diagonal", diagonal))
     problem = Matmul.parse("160x32:32x104", dt="f16")
     config = attrs.evolve(Config.parse(f"tile=32x32x32 waves=1x1 mma={MMA[target]}"), map=order)
-    assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
+    assert verdict.run(cg.compile(cg.build(problem, target=target, config=config))).passed
 
 
 @pytest.mark.parametrize("target", MMA)
@@ -83,4 +83,4 @@ def test_tiles_one_after_the_other_are_divided_further() -> None:
     """K is one block, so the loop over tiles is the innermost one; what follows from its counter is divided by 17."""
     problem = Conv.parse("mb2ic17oc29iw9ow2kw5dw1", dir="BWD_W", dt="f64", wtag="xba", dtag="bac")
     words = "tile=64x64x16 waves=1x2 mma=16x16x4 slots=1 acc=a slices=3 sum=last map=xcc:12+rect:6x12m:snake+persist:1"
-    assert verify.run(cg.compile(cg.build(problem, target="gfx90a", config=words))).passed
+    assert verdict.run(cg.compile(cg.build(problem, target="gfx90a", config=words))).passed

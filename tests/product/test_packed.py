@@ -9,13 +9,13 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
 from convgen.ir.error import UserError
-from convgen.plan.choose import candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
-from convgen.run import verify
+from convgen.run import verdict
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
@@ -142,7 +142,7 @@ def test_padding_of_an_image_meets_no_infinity_of_gradients() -> None:
 def test_either_factor_of_a_product_is_packed(name: str) -> None:
     problem = Matmul.parse("50x36:36x40", dt="f16", stag="ba", wtag="ab")
     code = driver.compile(driver.build(problem, "gfx942", f"tile=32x32x32 waves=1x1 mma=32x32x8 packed={name}"))
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert (outcome.mismatches, outcome.findings) == (0, ())
     kept = next(f for f in ("src", "wei") if f != name)
     (main,) = (launch for launch in code.record.launches if launch.kernel.endswith("_main"))
@@ -170,7 +170,7 @@ def test_what_is_packed_for_padding_is_not_multiplied(target: str, direction: st
 def test_a_sampled_tile_needs_all_of_the_launch_before() -> None:
     problem = Conv.parse("mb8ic3ih32oc64oh16kh7sh2ph3", dir="FWD_D", dt="f16", **LAST)
     line = "tile=64x32x32 waves=2x1 mma=16x8x16 taps=runs packed=wei"
-    outcome = verify.run(driver.compile(driver.build(problem, "xehpc", line)), groups=2)
+    outcome = verdict.run(driver.compile(driver.build(problem, "xehpc", line)), groups=2)
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
 
@@ -239,7 +239,7 @@ def test_rectangles_bring_windows_of_images(line: str, more: str) -> None:
     code = driver.compile(
         driver.build(problem, "xehpc", f"tile=32x64x32 waves=2x2 mma=16x8x16 taps=runs packed=src {more}")
     )
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
     main = code.asm[code.asm.index("k_loop:") : code.asm.index("k_loop_end:")]
     assert "load_block2d" in main
     assert "load.ugm" not in main

@@ -11,7 +11,7 @@ from convgen.ir.error import DoesNotFit
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.matmul import parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 
 pytestmark = pytest.mark.in_turn(4)
 
@@ -28,7 +28,7 @@ def test_any_number_of_blocks(blocks: int, words: str) -> None:
     """The last block is not full."""
     problem = parse_problem(f"--dt=f16 40x{32 * blocks - 8}:{32 * blocks - 8}x48")
     code = cg.compile(cg.build(problem, target="gfx942", config=f"{TILE} {words}"))
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize("words", DEEP)
@@ -45,7 +45,7 @@ def test_any_number_of_blocks(blocks: int, words: str) -> None:
 )
 def test_directions_and_maps(line: str, more: str, words: str) -> None:
     code = cg.compile(cg.build(parse_problem(line), target="gfx942", config=f"{TILE} {words} {more} padding=zeros"))
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize("words", DEEP)
@@ -65,7 +65,7 @@ def test_other_targets(target: str) -> None:
     waves = "4x2" if target == "xehpg" else "2x1"
     config = f"tile=32x32x32 waves={waves} mma={atom} slots=2 stages=2 padding=zeros"
     problem = parse_problem("--dir=FWD_D --dt=f16 mb2ic64oc40ih7kh3ph1")
-    assert verify.run(cg.compile(cg.build(problem, target=target, config=config))).passed
+    assert verdict.run(cg.compile(cg.build(problem, target=target, config=config))).passed
 
 
 def test_what_straight_loads_refuse() -> None:

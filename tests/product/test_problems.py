@@ -10,7 +10,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests.product.problems import chosen, generated, listed
 
 F16, BF16 = generated(), generated("bf16")
@@ -34,7 +34,7 @@ def check(problem: Conv, record_property: Row, groups: int | None) -> None:
     """Run the problem; report its row of the table."""
     start = perf_counter()
     code = driver.compile(driver.build(problem))
-    outcome = verify.run(code, groups=groups)
+    outcome = verdict.run(code, groups=groups)
     executed = sum(outcome.instructions.values())
     seconds = perf_counter() - start
     sampled = "all" if groups is None else f"{groups} tiles"
@@ -58,7 +58,7 @@ def affordable_groups(problem: Conv) -> int | None:
     """None, all workgroups, if one tile's instructions times all tiles are few enough."""
     code = driver.compile(driver.build(problem))
     assert code.tiles is not None
-    one = verify.run(code, groups=1)
+    one = verdict.run(code, groups=1)
     tiles = sum(m * n for m, n in code.tiles.grids)
     return None if sum(one.instructions.values()) * tiles <= UNSAMPLED else GROUPS
 

@@ -21,7 +21,7 @@ from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.problem.post_ops import Binary, Eltwise, Prelu, Sum
-from convgen.run import reference, specials, verify
+from convgen.run import reference, specials, verdict
 from convgen.run.code import OutputRegion
 from tests.strategies import FIXED, SWEEP, Case, cases, input_types, problems, products
 
@@ -56,13 +56,13 @@ def check(problem: Problem, target: str, config: Config | None, place: int) -> N
             raise
         reject()
     note(f"{problem}\n{target} {code.config}")
-    _is_right(problem, verify.run(code))
+    _is_right(problem, verdict.run(code))
     if (code.keeps_padding_out or not specials.pads(problem)) and (arrays := with_specials(problem, place)):
         note(f"infinities and NaNs placed by {place}")
-        _is_right(problem, verify.run(code, arrays=arrays))
+        _is_right(problem, verdict.run(code, arrays=arrays))
 
 
-def _is_right(problem: Problem, outcome: verify.Outcome) -> None:
+def _is_right(problem: Problem, outcome: verdict.Outcome) -> None:
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))

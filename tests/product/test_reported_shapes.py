@@ -13,11 +13,11 @@ import pytest
 import convgen as cg
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 
 
 def assert_right(problem: Conv) -> None:
-    outcome = verify.run(driver.compile(driver.build(problem)))
+    outcome = verdict.run(driver.compile(driver.build(problem)))
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)

@@ -13,9 +13,9 @@ from convgen.ir.error import UserError
 from convgen.plan import views
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
-from convgen.plan.resident import resident
+from convgen.plan.variants.resident import resident
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests.product import test_padding as padding
 from tests.product.problems import right
 
@@ -137,7 +137,7 @@ def test_weights_of_gradients_are_turned_by_their_reads_at_each_tap(columns: int
     assert run % part.of_n.tile.swizzle.period == 0
     code = driver.compile(driver.build(problem, "gfx950", config))
     assert "ds_read_b64_tr_b16" in code.asm
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 def test_the_chooser_takes_resident_windows_where_they_are_read_often() -> None:

@@ -13,7 +13,7 @@ from convgen.ir.error import DoesNotFit, UserError
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests.strategies import SWEEP
 
 TARGETS = ("gfx90a", "gfx942", "gfx950")
@@ -70,7 +70,7 @@ def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | 
     """What a tile holds of the weights, whose taps and channels are one dim of it, padded and behind a lead."""
     problem = Conv.parse(shape, dir="BWD_WB", dt="f16", **LAST)
     code = driver.compile(driver.build(problem, "gfx942", config_of("BWD_W", "f16", "gfx942", 32, "slots=2")))
-    outcome = verify.run(code, groups=groups)
+    outcome = verdict.run(code, groups=groups)
     assert outcome.passed, outcome.first
     sizes = [np.prod(t.dims) for t in problem.outputs]
     assert 0 < outcome.checked <= sum(sizes)
@@ -82,7 +82,9 @@ def test_a_sample_of_gradients_is_found_in_the_tensor(shape: str, groups: int | 
 def test_the_last_run_of_a_row_is_moved_back_over_where_its_block_begins(ways: str, target: str) -> None:
     """By more than its lane is ahead: of the first window the lane's offset alone would be negative."""
     problem = Conv.parse("mb1ic5iw8oc4ow2kw7sw2pw1", dir="FWD_D", dt="f16", **LAST)
-    assert verify.run(driver.compile(driver.build(problem, target, config_of("FWD_D", "f16", target, 32, ways)))).passed
+    assert verdict.run(
+        driver.compile(driver.build(problem, target, config_of("FWD_D", "f16", target, 32, ways)))
+    ).passed
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -90,7 +92,7 @@ def test_the_last_run_of_a_row_is_moved_back_over_an_edge(target: str) -> None:
     """As random problems have found: the edge lies where runs begin that are in their places, none of which it cuts."""
     problem = Conv.parse("mb1ic4iw8oc8ow6kw5sw2pw6", dir="FWD_D", dt="f16", **LAST)
     config = config_of("FWD_D", "f16", target, 32, "slots=2")
-    assert verify.run(driver.compile(driver.build(problem, target, config))).passed
+    assert verdict.run(driver.compile(driver.build(problem, target, config))).passed
 
 
 @pytest.mark.parametrize("shape", [STEM, SHAPES[1], SHAPES[2], SHAPES[3]])
@@ -160,6 +162,6 @@ def test_a_tensor_beside_the_result_keeps_its_dims_apart() -> None:
     line = "tile=32x32x64 waves=2x2 mma=16x16x16 slots=3 stages=2 taps=runs"
     with pytest.raises(UserError, match="a tensor beside the result differs along ow"):
         driver.build(problem, "gfx90a", line)
-    outcome = verify.run(driver.compile(driver.build(problem, "gfx90a")))
+    outcome = verdict.run(driver.compile(driver.build(problem, "gfx90a")))
     assert not outcome.mismatches
     assert not outcome.findings

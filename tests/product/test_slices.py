@@ -16,7 +16,7 @@ import pytest
 
 from convgen import driver
 from convgen.problem.conv import Conv
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
 
 Inputs = dict[str, npt.NDArray[np.generic]]
@@ -110,7 +110,7 @@ def test_outputs_narrower_than_their_sums_take_no_atomics(dir: str, dt: str) -> 
     """Adding to them would round again and again."""
     code = sliced(dir, deterministic=False, dt=dt)
     assert atomics(code) == 0
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize("dir", PROBLEMS)
@@ -133,4 +133,4 @@ def test_padding_of_blocks_stays_zero_where_slices_add_to_it(dt: str) -> None:
     """Zeros that are multiplied as -128 make sums that are none."""
     problem = Conv.parse("mb2ic22ih6oc35kh1", dir="BWD_W", dt=dt, stag="axb", wtag="cAdB2a2b", dtag="axb")
     config = "tile=32x32x64 waves=1x2 mma=16x16x32 slots=1 taps=chunk slices=3"
-    assert verify.run(driver.compile(driver.build(problem, config=config))).passed
+    assert verdict.run(driver.compile(driver.build(problem, config=config))).passed

@@ -10,7 +10,7 @@ import pytest
 import convgen as cg
 from convgen.ir.error import UserError
 from convgen.problem.matmul import Matmul, parse_problem
-from convgen.run import execution, reference, verify
+from convgen.run import execution, reference, verdict
 
 pytestmark = pytest.mark.in_turn(4)
 
@@ -36,7 +36,7 @@ def test_shares_of_every_length(target: str, order: str, slots: int) -> None:
     problem = Matmul.parse("96x400:400x72", dt="f16")
     code = cg.compile(cg.build(problem, target=target, config=config(target, f"slots={slots} map={order}")))
     assert len(code.kernels) == 1
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize("target", ["gfx942", "xehpc"])
@@ -54,7 +54,7 @@ def test_convolutions_and_phases(target: str, line: str) -> None:
     code = cg.compile(
         cg.build(parse_problem(line), target=target, config=config(target, "slots=2 map=stream:3 padding=zeros"))
     )
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 def test_more_workgroups_than_tiles() -> None:
@@ -62,7 +62,7 @@ def test_more_workgroups_than_tiles() -> None:
     problem = Matmul.parse("64x640:640x64", dt="f16")
     code = cg.compile(cg.build(problem, config=config("gfx942", "slots=1 map=stream:7")))
     assert code.record.launches[0].grid == (7, 1, 1)
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 def test_nothing_to_share() -> None:
@@ -70,14 +70,14 @@ def test_nothing_to_share() -> None:
     problem = Matmul.parse("64x64:64x64", dt="f16")
     code = cg.compile(cg.build(problem, config=config("gfx942", "slots=1 map=stream:2 sum=last")))
     assert set(code.record.buffers) == {"src", "wei", "dst"}
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 def test_by_atomic_additions() -> None:
     problem = Matmul.parse("96x400:400x72", dt="f16:f16:f32")
     code = cg.compile(cg.build(problem, config=config("gfx942", "slots=2 map=stream:4 sum=atomic")))
     assert "counts" not in code.record.buffers
-    assert verify.run(code).passed
+    assert verdict.run(code).passed
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from convgen import driver
 from convgen.commands import cli
 from convgen.problem.conv import Conv, Direction
-from convgen.run import verify
+from convgen.run import verdict
 from tests.product.problems import generated
 
 _ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("target", "problem"), CHOSEN)
 def test_chosen_ones(target: str, problem: Conv) -> None:
-    outcome = verify.run(driver.compile(driver.build(problem, target)), groups=_FEW_GROUPS)
+    outcome = verdict.run(driver.compile(driver.build(problem, target)), groups=_FEW_GROUPS)
     assert outcome.checked
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))

@@ -10,16 +10,16 @@ import pytest
 
 from convgen import driver
 from convgen.backends.target import get
+from convgen.choose.choose import candidates
+from convgen.choose.supported import check_supported
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.kernels.launches import build as build_launches
 from convgen.passes import pipeline
-from convgen.plan.choose import candidates
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
-from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem
-from convgen.run import verify
+from convgen.run import verdict
 from tests import samples
 
 _CANDIDATES = 100  #: of a problem, among which one of each kind is lowered
@@ -30,7 +30,7 @@ def test_weights_in_runs_may_have_groups_innermost(target: str, dt: str) -> None
     """They come element by element: their neighbours in memory are in other groups."""
     problem = Conv.parse("g8mb1ic8oc8ih8kh7ph3", dir="FWD_D", dt=dt, stag="nchw", wtag="hwigo", dtag="nchw")
     config = "tile=32x16x64 waves=2x1 mma=16x16x16 slots=2 taps=runs"
-    assert verify.run(driver.compile(driver.build(problem, target, config)), groups=2).passed
+    assert verdict.run(driver.compile(driver.build(problem, target, config)), groups=2).passed
 
 
 def kinds(problem: Problem, target: str) -> Iterator[Config]:

@@ -17,7 +17,7 @@ from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
-from convgen.run import verify
+from convgen.run import verdict
 from tests.product import test_padding as padding
 
 LINE = "tile=32x32x64 mma=16x16x16 waves={}"
@@ -26,7 +26,7 @@ LAYER = "mb2ic40ih9oc24oh9kh3ph1"
 
 def wrong(problem: Conv | Matmul, line: str, target: str = "gfx942") -> int:
     """Mismatches and findings."""
-    outcome = verify.run(driver.compile(driver.build(problem, target, line)))
+    outcome = verdict.run(driver.compile(driver.build(problem, target, line)))
     return outcome.mismatches + len(outcome.findings)
 
 

@@ -20,7 +20,7 @@ from convgen.kernels.meeting import Meeting
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
-from convgen.run import verify as runs
+from convgen.run import verdict as runs
 
 pytestmark = pytest.mark.in_turn(3)
 

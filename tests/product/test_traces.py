@@ -11,9 +11,9 @@ import pytest
 
 import convgen as cg
 from convgen.backends.target import get
+from convgen.choose.workgroup_orders import Launch
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
-from convgen.plan.mapping import Launch
 from convgen.plan.plan import Plan, make_plan
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code

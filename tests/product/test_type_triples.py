@@ -14,7 +14,7 @@ from convgen.backends import target as targets
 from convgen.commands import generate
 from convgen.problem.grammar import DATA_TYPES
 from convgen.problem.matmul import parse_problem
-from convgen.run import verify
+from convgen.run import verdict
 
 SHAPES = {"conv": "--dir=FWD_D mb1ic16ih4oc16kh1", "gemm": "16x32:32x16"}
 TARGETS = targets.names()
@@ -115,7 +115,7 @@ def test_gradients_that_are_sums_of_integers_have_the_type_of_their_tensor(line:
     """The result of BWD_D has the type of src, that of BWD_W the type of weights; a bias beside changes neither."""
     problem = parse_problem(line)
     generate.check(problem, target)
-    assert verify.run(cg.compile(cg.build(problem, target))).passed
+    assert verdict.run(cg.compile(cg.build(problem, target))).passed
 
 
 # ---------------------------------------------------------------- README's table

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import convgen as cg
 from convgen.backends.target import get
-from convgen.plan.shapes import reorders
+from convgen.choose.offers import reorders
 from convgen.problem.matmul import parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from tests.strategies import always
 
 pytestmark = pytest.mark.in_turn(3)
@@ -23,7 +23,7 @@ TARGETS = ("gfx942", "xehpc", "gfx90a", "gfx950", "xehpg")
 
 def run(line: str, target: str, arrays: dict[str, reference.Array] | None = None, config: str | None = None) -> None:
     code = cg.compile(cg.build(parse_problem(line), target, config))
-    outcome = verify.run(code, arrays=arrays)
+    outcome = verdict.run(code, arrays=arrays)
     assert outcome.passed, (line, target, outcome.first, outcome.findings)
 
 
@@ -67,7 +67,7 @@ def test_elements_that_are_no_whole_words(target: str) -> None:
     knobs = "--attr-fpmath=f16:true --attr-scales=wei:per_oc:f16 --attr-zero-points=wei:per_oc:u8"
     problem, lanes = parse_problem(f"--dt=f16:u8:f16 --wtag=ba {knobs} 35x96:96x96"), {"xehpg": 8, "xehpc": 16}
     tile = f"tile=32x{6 * lanes[target]}x32 waves=2x2 mma={lanes[target]}x8x16 slots=2 taps=split acc=v in=f16"
-    outcome = verify.run(cg.compile(cg.build(problem, target, tile)))
+    outcome = verdict.run(cg.compile(cg.build(problem, target, tile)))
     assert outcome.passed, outcome.first
 
 

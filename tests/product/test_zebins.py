@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from convgen import driver
-from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code
-from convgen.run.record import Buffer
+from convgen.run.launch_record import Buffer
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import Launch, available, capture
 from tests.backends.intel.listings import section

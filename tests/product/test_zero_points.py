@@ -10,12 +10,12 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
+from convgen.choose.supported import check_supported
 from convgen.ir.error import Unsupported, UserError
 from convgen.plan.config import Config
-from convgen.plan.supported import check_supported
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem, parse_problem
-from convgen.run import reference, verify
+from convgen.run import reference, verdict
 from convgen.run.reference import Array
 from tests.strategies import always
 
@@ -66,7 +66,7 @@ PROBLEMS = {
 def check(problem: Problem, target: str, config: str = "") -> str:
     """Run everything; gives the config."""
     code = driver.compile(driver.build(problem, target, Config.parse(config) if config else None))
-    outcome = verify.run(code)
+    outcome = verdict.run(code)
     assert not outcome.findings, "\n".join(map(str, outcome.findings[:3]))
     assert not outcome.mismatches, "\n".join(map(str, outcome.first))
     assert outcome.checked == sum(prod(t.dims) for t in problem.outputs)

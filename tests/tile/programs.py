@@ -14,7 +14,7 @@ from convgen import tile
 from convgen.ir.facts import TargetFacts
 from convgen.ir.types import scalar
 from convgen.tile import Tensor
-from convgen.tile.kernel import TileProgram
+from convgen.tile.tile_kernel import TileProgram
 from tests.tile.reference import FUNCTIONS, Block, Numpy
 
 FLOATS, INTEGERS = ("f32", "f16", "bf16"), ("s32", "s8")

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from convgen.ir.types import Type, bool_, scalar
-from convgen.tile.tensors import Tensor
+from convgen.tile.tiles import Tensor
 
 Array = Any
 _MANTISSA = {"f32": 23, "f16": 10, "bf16": 7}  #: bits

@@ -14,7 +14,7 @@ import pytest
 import convgen as cg
 from convgen import tile
 from convgen.tile import Tensor
-from convgen.tile.kernel import TileKernel
+from convgen.tile.tile_kernel import TileKernel
 from tests.strategies import always
 from tests.tile.kernels import (
     attention,

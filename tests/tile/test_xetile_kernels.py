@@ -20,7 +20,7 @@ from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.stmt import LoadView
 from convgen.tile import Tensor, Value
-from convgen.tile.kernel import TileKernel, TileProgram
+from convgen.tile.tile_kernel import TileKernel, TileProgram
 from tests.tile import xetile_kernels as kernels
 from tests.tile.kernels import gemm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from convgen.tile.kernel import TileKernel
+from convgen.tile.tile_kernel import TileKernel
 from tests.tile import kernels, xetile_kernels
 
 ROOT = Path(__file__).parents[2]

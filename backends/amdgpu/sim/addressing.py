@@ -18,8 +18,8 @@ from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, Where, flat_where, is_scratch, scratch_where
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import U32, U64, Array, Bools, least, most
 from convgen.backends.sim.errors import Unsupported
+from convgen.backends.sim.wave_arrays import U32, U64, Array, Bools, least, most
 from convgen.ir.record import frozen
 
 

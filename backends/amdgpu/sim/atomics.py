@@ -21,10 +21,10 @@ from convgen.backends.amdgpu.sim.sources import ALIGNED
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine, combine_lanes
+from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import check_stores, is_writable, issue_store, parts_of
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import evolve, frozen
 
 #: function and bytes by the mnemonic's suffix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.amdgpu.sim.archs import BankPhases
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 
 def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> int:

@@ -15,9 +15,9 @@ from convgen.backends.amdgpu.sim.relative import GPR_INDEX
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.errors import Unsupported
 from convgen.backends.sim.findings import LaunchStopped
+from convgen.backends.sim.wave_arrays import Array
 
 _NO_OPS = frozenset(
     "s_setprio s_icache_inv s_inst_prefetch s_ttracedata s_incperflevel s_decperflevel s_sethalt ds_nop".split()

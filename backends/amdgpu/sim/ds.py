@@ -15,7 +15,7 @@ from convgen.backends.amdgpu.sim.ds_table import ATOMICS, READ2, READS, WRITE2, 
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 _MODIFIERS = frozenset("offset offset0 offset1 gds".split())
 

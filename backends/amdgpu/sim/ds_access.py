@@ -14,8 +14,8 @@ from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import active
-from convgen.backends.sim.arrays import Array, Bools, all_bits, any_along, most
 from convgen.backends.sim.local import Stretch
+from convgen.backends.sim.wave_arrays import Array, Bools, all_bits, any_along, most
 from convgen.backends.simulation import Source
 from convgen.ir.record import frozen
 

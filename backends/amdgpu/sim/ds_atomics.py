@@ -15,8 +15,8 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import land_nothing, land_registers, numbers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.combine import Combine, combine_lanes
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:

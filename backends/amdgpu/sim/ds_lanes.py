@@ -16,7 +16,7 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.transfer import land_registers, refuse_poison
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 _LANE = np.arange(64)
 _TRANSPOSED = re.compile(r"ds_read_b(64|96)_tr_b(16|8|6|4)$")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.amdgpu.sim.transfer import LOADS, STORES, Width
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
+from convgen.backends.sim.wave_arrays import Array
 
 #: Reads and writes have the widths of loads and stores of device memory, which stand in the same order.
 _READS = "u8 i8 u16 i16 u8_d16 u8_d16_hi i8_d16 i8_d16_hi u16_d16 u16_d16_hi b32 b64 b96 b128".split()

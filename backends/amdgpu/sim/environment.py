@@ -9,11 +9,11 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.archs import Arch
 from convgen.backends.amdgpu.sim.scratch import Scratch
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
+from convgen.backends.sim.wave_arrays import Array
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.ds_access import Located, Places

@@ -21,9 +21,9 @@ from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.errors import Unsupported
 from convgen.backends.sim.global_access import issue_store, load_lanes
+from convgen.backends.sim.wave_arrays import Array, any_along
 from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(t?)buffer_(load|store)_format_(d16_)?(hi_)?(x|xy|xyz|xyzw)$")

@@ -15,9 +15,9 @@ from convgen.backends.amdgpu.sim.code_object import CodeObject, Descriptor, Kern
 from convgen.backends.amdgpu.sim.environment import IMAGE, VARIABLES, Environment
 from convgen.backends.amdgpu.sim.scratch import FLAT_SCRATCH, SWIZZLE, WORD3, wave_bytes
 from convgen.backends.amdgpu.sim.state import WaveGroup
-from convgen.backends.sim.arrays import Array, any_along
+from convgen.backends.sim.device_memory import Allocation, Memory
 from convgen.backends.sim.errors import SimulatorError
-from convgen.backends.sim.memory import Allocation, Memory
+from convgen.backends.sim.wave_arrays import Array, any_along
 from convgen.backends.simulation import LaunchRequest
 
 KERNARG, DISPATCH = "<kernarg>", "<dispatch>"

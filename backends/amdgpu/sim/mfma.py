@@ -20,8 +20,8 @@ from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, Consumes, Produces
 from convgen.backends.amdgpu.sim.mfma_table import BITS, F8F6F4_FORMATS, MATRIX_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.numbers import HALF, NARROW
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 MODIFIERS = frozenset("cbsz abid blgp neg op_sel op_sel_hi".split())
 #: Lane permutations of B by blgp (CDNA2 ISA, "VOP3P-MAI"): broadcasts of a half or a quarter, rotation by 16.

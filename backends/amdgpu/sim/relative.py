@@ -22,7 +22,7 @@ from convgen.backends.sim.findings import LaunchStopped
 from convgen.ir.record import evolve, frozen
 
 if TYPE_CHECKING:
-    from convgen.backends.sim.arrays import Array
+    from convgen.backends.sim.wave_arrays import Array
 
 GPR_INDEX = 1 << 27  #: MODE.GPR_IDX_EN
 _VECTOR = ("v_", "ds_", "global_", "flat_", "scratch_", "buffer_", "tbuffer_")

@@ -21,9 +21,9 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import U64, Array
 from convgen.backends.sim.combine import combine_lanes
 from convgen.backends.sim.global_access import is_writable, issue_store, parts_of
+from convgen.backends.sim.wave_arrays import U64, Array
 
 _STORE = re.compile(r"s_(buffer_)?store_dword(x[24])?$")
 _ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")

@@ -8,10 +8,10 @@ from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.causality import Who
+from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import everyone
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 buffer_inv".split())
 

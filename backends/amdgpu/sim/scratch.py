@@ -15,13 +15,13 @@ import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import APERTURES, Operand
 from convgen.backends.amdgpu.sim.step import unsupported
-from convgen.backends.sim.arrays import ALL_BITS, U32, U64, Array, Bools
+from convgen.backends.sim.wave_arrays import ALL_BITS, U32, U64, Array, Bools
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.state import WaveGroup
     from convgen.backends.amdgpu.sim.step import Step
-    from convgen.backends.sim.memory import Allocation, Memory
+    from convgen.backends.sim.device_memory import Allocation, Memory
 
 FLAT_SCRATCH = Operand("s", "flat_scratch", 102, 2)
 _LANE = np.arange(64, dtype=np.uint64)

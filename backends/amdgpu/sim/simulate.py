@@ -18,12 +18,12 @@ from convgen.backends.amdgpu.sim.sources import OWN_ORDER, SOURCES
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import KINDS
 from convgen.backends.amdgpu.sim.watching import watcher
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.local import Lds
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
+from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, Signature, SimReport
 
 

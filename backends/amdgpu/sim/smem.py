@@ -13,8 +13,8 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step
 from convgen.backends.amdgpu.sim.transfer import refuse_scalar_poison
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.global_access import check_stores, check_updates
+from convgen.backends.sim.wave_arrays import Array
 
 _LOAD = re.compile(r"s_(buffer_)?load_dword(?:x(\d+))?$")
 _CACHE = frozenset(

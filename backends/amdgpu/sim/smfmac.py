@@ -11,7 +11,7 @@ from convgen.backends.amdgpu.sim.mfma import Matrix, matrix_row, numbers, operan
 from convgen.backends.amdgpu.sim.mfma_table import SPARSE_ROWS, MatrixRow
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 
 def compile_smfmac(instruction: Instruction, context: Context) -> Step | None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from convgen.backends.amdgpu.sim.decode import EXEC, SCALAR_ROWS
-from convgen.backends.sim.arrays import ALL_BITS, U32, Array, Bools, united
 from convgen.backends.sim.threads import Threads
+from convgen.backends.sim.wave_arrays import ALL_BITS, U32, Array, Bools, united
 from convgen.ir.record import define, evolve
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools
 from convgen.backends.sim.global_access import check_meeting, check_overwrites, check_reads, store_lanes
+from convgen.backends.sim.wave_arrays import U64, Array, Bools
 
 
 def store_checked(

@@ -11,8 +11,8 @@ from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import Pending, WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step
-from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.global_access import land_store
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import evolve, frozen
 
 

@@ -21,9 +21,9 @@ from convgen.backends.amdgpu.sim.state import Pending, WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.amdgpu.sim.stores import store_checked
 from convgen.backends.amdgpu.sim.waits import issue
-from convgen.backends.sim.arrays import Array, Bools, any_along, united
 from convgen.backends.sim.global_access import issue_store, load_lanes
 from convgen.backends.sim.local import Stretch
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 from convgen.ir.record import frozen
 
 _NAME = re.compile(r"(buffer|global|flat|scratch)_(load|store|atomic)_(.+)$")

@@ -9,8 +9,8 @@ import numpy as np
 from convgen.backends.amdgpu.sim.code_object import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Step
-from convgen.backends.sim.arrays import U32, Array, Bools
 from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.wave_arrays import U32, Array, Bools
 from convgen.backends.simulation import Scrutiny
 from convgen.ir.record import frozen
 

@@ -10,10 +10,10 @@ from convgen.backends.amdgpu.costs import flop, line_of
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
-from convgen.backends.amdgpu.timing.places import lds_clocks
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
-from convgen.backends.steady import TURNS, Steady
+from convgen.backends.steady_loop import TURNS, Steady
 from convgen.backends.timing import (
     L2_LATENCY,
     LATER,

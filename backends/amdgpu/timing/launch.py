@@ -15,11 +15,11 @@ from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.simulate import simulate
 from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.moved import Lengths, Reads, Share, moved
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.rounds import marks_of, shortened
+from convgen.backends.amdgpu.timing.repeated_rounds import marks_of, shortened
 from convgen.backends.amdgpu.timing.shown import unit_profile
-from convgen.backends.amdgpu.timing.trace import Trace
 from convgen.backends.amdgpu.timing.unequal import Amounts, amount, longest, work_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.backends.sim.run import Buffers

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from convgen.backends.amdgpu.costs import line_of
+from convgen.backends.amdgpu.timing.executed import Trace
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.rounds import Rounds
-from convgen.backends.amdgpu.timing.trace import Trace
+from convgen.backends.amdgpu.timing.repeated_rounds import Rounds
 from convgen.backends.amdgpu.timing.unit import PIPES, Course, busy_of
 from convgen.backends.analysis import Line
 from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfile, exposed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 SQUADS = 3

@@ -12,15 +12,15 @@ from convgen.backends.intel.sim.areas import Operation
 from convgen.backends.intel.sim.comparisons import choose, compare, select
 from convgen.backends.intel.sim.curves import CURVES
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Region
-from convgen.backends.intel.sim.masks import active, set_flags
+from convgen.backends.intel.sim.execution_masks import active, set_flags
 from convgen.backends.intel.sim.operands import FLOATS, VIEWS, Reader, is_signed, working
 from convgen.backends.intel.sim.passes import KIND, Passes, overlapped, passes_of
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.results import Writer, convert, target
 from convgen.backends.intel.sim.rounding import ROUNDED, ROUNDING, redirect
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along, united
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along, united
 from convgen.ir.record import evolve
 
 SHIFTS = frozenset(("shl", "shr", "asr", "rol", "ror"))
@@ -264,12 +264,8 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
             undefined = united((undefined, acc_undefined(g)))
             total = g.wide[:, slots] + ((a * (b >> 16)) << 16)
             result, kept = (total if low else total >> 32), total
-        elif op == "addc":
-            result = table.unsigned(a, size) + table.unsigned(b, size)
-            kept = result >> (8 * size)
         else:
-            a, b = table.unsigned(a, size), table.unsigned(b, size)
-            result, kept = a - b, (a < b).astype(np.int64)
+            result, kept = _with_carry(op, table.unsigned(a, size), table.unsigned(b, size), size)
         data = convert(result, goal.type, g.control, saturate=False)
         if condition is not None:
             set_flags(instruction, g, condition(working(goal.type, data), 0), on, undefined)
@@ -288,6 +284,14 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
         return bad if bad.any() else None
 
     return step.running(run)
+
+
+def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
+    """The result of addc or subb on unsigned numbers of so many bytes, and its carry or borrow."""
+    if op == "addc":
+        total = a + b
+        return total, total >> (8 * size)
+    return a - b, (a < b).astype(np.int64)
 
 
 def _implicit(instruction: Instruction, context: Context) -> Writer:

@@ -8,13 +8,13 @@ import numpy as np
 
 from convgen.backends.intel.sim import alu_table as table
 from convgen.backends.intel.sim.decode import Instruction
-from convgen.backends.intel.sim.masks import check_flag, flag_bits
+from convgen.backends.intel.sim.execution_masks import check_flag, flag_bits
 from convgen.backends.intel.sim.operands import FLOATS, Reader, address_bits, source
 from convgen.backends.intel.sim.pipes import pipe_of
 from convgen.backends.intel.sim.results import Writer
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, united
+from convgen.backends.sim.wave_arrays import Array, Bools, united
 
 LOGIC = frozenset(("and", "or", "xor", "not"))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 Function = Callable[..., Array]
 _MASK = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFFFFFF}

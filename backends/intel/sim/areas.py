@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import EACH_ROW, Instruction, Operand, Region
 from convgen.backends.intel.sim.operands import FLOATS, element_bytes
 from convgen.backends.intel.sim.step import Context
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 INTEGERS = frozenset(("b", "ub", "w", "uw", "d", "ud", "q", "uq"))

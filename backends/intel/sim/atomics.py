@@ -12,9 +12,9 @@ from convgen.backends.intel.sim.scopes import begin_atomic
 from convgen.backends.intel.sim.slm import check_own_loads, places
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools
 from convgen.backends.sim.combine import INTEGER, Combine, combine_lanes
 from convgen.backends.sim.global_access import check_stores, is_writable, parts_of
+from convgen.backends.sim.wave_arrays import U64, Array, Bools
 
 
 def _float(function: Combine) -> Combine:

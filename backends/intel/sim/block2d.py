@@ -14,15 +14,15 @@ import attrs
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.execution_masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.late import note_late
-from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.messages import LOAD_2D, STORE_2D, Lsc
 from convgen.backends.intel.sim.payload import check_length, check_range, fill, land, refuse, undefined
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
-from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
+from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, frozen
 
 BASE_ALIGNMENT = 64

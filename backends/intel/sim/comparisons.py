@@ -7,12 +7,19 @@ import numpy as np
 from convgen.backends.intel.sim import alu_table as table
 from convgen.backends.intel.sim.alu_steps import condition_of, float_type, new_step, operands, union
 from convgen.backends.intel.sim.decode import SIZES, Instruction
-from convgen.backends.intel.sim.masks import active, check_flag, enabled, predicate, set_flags, undefined_flags
+from convgen.backends.intel.sim.execution_masks import (
+    active,
+    check_flag,
+    enabled,
+    predicate,
+    set_flags,
+    undefined_flags,
+)
 from convgen.backends.intel.sim.operands import VIEWS
 from convgen.backends.intel.sim.results import convert, target
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, united
+from convgen.backends.sim.wave_arrays import Array, Bools, united
 
 
 def select(instruction: Instruction, context: Context) -> Step:

@@ -17,11 +17,11 @@ from convgen.backends.intel.sim.hdc import compile_hdc
 from convgen.backends.intel.sim.lsc import compile_lsc
 from convgen.backends.intel.sim.messages import STORE, STORE_2D, STORE_QUAD, Lsc
 from convgen.backends.intel.sim.platforms import Platform
-from convgen.backends.intel.sim.registers import Layout
-from convgen.backends.intel.sim.rules import check
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.scopes import order_of
 from convgen.backends.intel.sim.scoreboard import Rules, Scoreboard
 from convgen.backends.intel.sim.step import Context, Step, unsupported
+from convgen.backends.intel.sim.syntax_rules import check
 from convgen.ir.record import evolve
 
 _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
-from convgen.backends.intel.sim.masks import check_flag, flag_bits, flag_place, predicate, undefined_flags
+from convgen.backends.intel.sim.execution_masks import check_flag, flag_bits, flag_place, predicate, undefined_flags
 from convgen.backends.intel.sim.state import ACTIVE, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
 from convgen.backends.sim.findings import LaunchStopped
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 
 def compile_control(instruction: Instruction, context: Context) -> Step | None:

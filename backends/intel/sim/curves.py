@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from convgen.backends.intel.sim.operands import TINY, VIEWS, flush
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 _REACH = 32767 * np.pi  #: radians; of sines and cosines, either way

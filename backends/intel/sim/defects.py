@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from convgen.backends.intel.sim.decode import Instruction, Operand, follows
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.ir.record import frozen
 
 Code = Sequence[Instruction]

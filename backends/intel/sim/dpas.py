@@ -18,7 +18,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import frozen
 
 DEPTH = 8
@@ -195,11 +195,16 @@ def _decoder(type_: str, other: str) -> Decode:
     return nibbles
 
 
-def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
+def _decoders(instruction: Instruction, shape: DpasShape) -> tuple[Decode, Decode]:
+    """The decoders of both sources. Raises Unsupported for types that do not go together."""
     try:
-        decode_a, decode_b = _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
+        return _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
     except NotImplementedError:
         raise unsupported(instruction, f"{shape.b_type} with {shape.a_type}") from None
+
+
+def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused: bool) -> Callable[[ThreadGroup], None]:
+    decode_a, decode_b = _decoders(instruction, shape)
     grf, layout = context.layout.grf, context.layout
     b_bytes, c_size, d_size = DEPTH * grf, ACCUMULATOR_BYTES[shape.c_type], ACCUMULATOR_BYTES[shape.d_type]
     cells = shape.rows * shape.columns
@@ -231,14 +236,7 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
             total += _number(raw_c, shape.c_type).reshape(total.shape)
         data = _stored(total, shape.d_type, saturate=_saturates(instruction))
         g.regs[:, shape.d : shape.d + cells * d_size] = data.reshape(g.count, -1).view(np.uint8)
-        undefined = _undefined(g)
-        if undefined is not None:
-            marks = np.repeat(undefined.reshape(g.count, -1), d_size, axis=1)
-            g.poison[:, shape.d : shape.d + cells * d_size] = marks
-            g.dirty |= units_d
-        elif g.dirty & units_d:
-            g.poison[:, shape.d : shape.d + cells * d_size] = 0
-            g.clean(units_d)
+        _mark(g, shape, _undefined(g), d_size, units_d)
 
     def _undefined(g: ThreadGroup) -> Bools | None:
         if not g.dirty & (units_a | units_b | units_c):
@@ -253,6 +251,17 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
         return bad if bad.any() else None
 
     return run
+
+
+def _mark(g: ThreadGroup, shape: DpasShape, undefined: Bools | None, d_size: int, units: int) -> None:
+    """Poison the undefined elements of the destination, and define the others."""
+    place = slice(shape.d, shape.d + shape.rows * shape.columns * d_size)
+    if undefined is not None:
+        g.poison[:, place] = np.repeat(undefined.reshape(g.count, -1), d_size, axis=1)
+        g.dirty |= units
+    elif g.dirty & units:
+        g.poison[:, place] = 0
+        g.clean(units)
 
 
 def _saturates(instruction: Instruction) -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.sim.causality import Causality
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.run import Run
 from convgen.backends.sim.threads import Surroundings
 

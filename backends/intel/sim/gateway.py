@@ -17,12 +17,12 @@ import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.messages import FENCE, Lsc
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.scopes import begin_fence, order_of
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import Array, any_along
 from convgen.backends.sim.global_access import land_store
+from convgen.backends.sim.wave_arrays import Array, any_along
 
 SIGNAL, END = 0x4, 0x10
 EPOCH = np.uint32(1 << 9)  #: the next epoch's stamp, less this one's (`backends.sim.local`)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.sim.arrays import U64, Array, Bools
+from convgen.backends.sim.wave_arrays import U64, Array, Bools
 from convgen.ir.record import define, evolve
 
 LINE_BITS = 6  #: overlaps are looked for by lines of 64 bytes, which may find more than there are

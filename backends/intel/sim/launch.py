@@ -13,12 +13,12 @@ import numpy as np
 
 from convgen.backends.intel.sim.code_object import Implicit, KernelInfo
 from convgen.backends.intel.sim.environment import Environment
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.scoreboard import Score
 from convgen.backends.intel.sim.state import CHANNELS, GONE, ThreadGroup
-from convgen.backends.sim.arrays import Array, Bools, Bytes
+from convgen.backends.sim.device_memory import Allocation, Memory
 from convgen.backends.sim.errors import SimulatorError
-from convgen.backends.sim.memory import Allocation, Memory
+from convgen.backends.sim.wave_arrays import Array, Bools, Bytes
 from convgen.backends.simulation import LaunchRequest
 from convgen.ir.record import frozen
 

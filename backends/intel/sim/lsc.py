@@ -10,8 +10,8 @@ from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.atomics import atomic
 from convgen.backends.intel.sim.block2d import compile_block2d
 from convgen.backends.intel.sim.decode import Instruction, Message
+from convgen.backends.intel.sim.execution_masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.late import note_late
-from convgen.backends.intel.sim.masks import Lanes, active, flag_bits
 from convgen.backends.intel.sim.messages import Lsc
 from convgen.backends.intel.sim.payload import (
     Landing,
@@ -29,8 +29,8 @@ from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
-from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
+from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.ir.record import define, evolve
 
 UNITS = ("ugm", "slm", "tgm")

@@ -10,10 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import SIZES, Instruction, Operand, Region
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools, any_along
+from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 from convgen.ir.record import define
 
 FLOATS = frozenset(("hf", "bf", "f", "df", "vf"))

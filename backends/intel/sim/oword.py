@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.sim.execution_masks import active
 from convgen.backends.intel.sim.late import note_late
 from convgen.backends.intel.sim.lsc import surface_base
-from convgen.backends.intel.sim.masks import active
 from convgen.backends.intel.sim.messages import STATELESS
 from convgen.backends.intel.sim.payload import (
     check_length,
@@ -25,8 +25,8 @@ from convgen.backends.intel.sim.slm import load_local, peek_local, store_local
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, Step, unsupported
 from convgen.backends.intel.sim.stores import store_global
-from convgen.backends.sim.arrays import U64, Bools, any_along
 from convgen.backends.sim.global_access import load_lanes, peek_lanes
+from convgen.backends.sim.wave_arrays import U64, Bools, any_along
 from convgen.ir.record import evolve, frozen
 
 #: Words of 16 bytes by the control field.

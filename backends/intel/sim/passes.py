@@ -25,7 +25,7 @@ import numpy as np
 from convgen.backends.intel.sim.areas import Area, Operation
 from convgen.backends.intel.sim.operands import indirect_places
 from convgen.backends.intel.sim.state import ThreadGroup
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
 KIND = "dst-src-overlap"

@@ -9,7 +9,7 @@ import numpy as np
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 
 def registers(size: int, count: int, context: Context) -> int:

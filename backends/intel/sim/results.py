@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from convgen.backends.intel.sim.decode import Instruction, Operand
 from convgen.backends.intel.sim.operands import FLOATS, TINY, VIEWS, flush, indirect_places
-from convgen.backends.intel.sim.registers import byte_bits
+from convgen.backends.intel.sim.register_file import byte_bits
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import define, evolve
 
 _RANGES: Mapping[str, tuple[int, int]] = {
@@ -96,23 +97,11 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     units, view = layout.units(start, end - start), VIEWS[operand.type]
 
     def put(g: ThreadGroup, data: Array, active: Bools | None, undefined: Array | None) -> None:
-        place = g.views[view][:, index]
-        if active is None:
-            place[...] = data
-        else:
-            np.copyto(place, data, where=active)
+        _write(g.views[view][:, index], data, active)
         if undefined is None and not g.dirty & units:
             return
         marks = g.poisons[size][:, index]
-        value = np.zeros(1, marks.dtype)
-        if undefined is not None and undefined.dtype != np.bool_:
-            value = undefined
-        elif undefined is not None:
-            value = np.where(undefined, ~marks.dtype.type(0), marks.dtype.type(0))
-        if active is None:
-            marks[...] = value
-        else:
-            np.copyto(marks, value, where=active)
+        _write(marks, _marks(undefined, marks.dtype), active)
         if undefined is not None:
             g.dirty |= units
         else:
@@ -122,6 +111,21 @@ def target(operand: Operand | None, lanes: int, instruction: Instruction, contex
     if operand.file == "cr":
         return Writer(_control_put(put, instruction), bits, operand.type)
     return Writer(put, bits, operand.type, wide)
+
+
+def _write(place: Array, data: Array, active: Bools | None) -> None:
+    """Write the active lanes of a view of registers."""
+    if active is None:
+        place[...] = data
+    else:
+        np.copyto(place, data, where=active)
+
+
+def _marks(undefined: Array | None, dtype: np.dtype[Any]) -> Array:
+    """Poison of each lane's element: all bits of an undefined lane, or the bits that are given."""
+    if undefined is None:
+        return np.zeros(1, dtype)
+    return undefined if undefined.dtype != np.bool_ else np.where(undefined, ~dtype.type(0), dtype.type(0))
 
 
 def _control_put(put: Put, instruction: Instruction) -> Put:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 ROUNDING = 0x30
 UP, DOWN, ZERO = 0x10, 0x20, 0x30

@@ -17,10 +17,10 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.platforms import Platform
 from convgen.backends.intel.sim.state import ThreadGroup, Underway
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import Array, Bools
 from convgen.backends.sim.causality import Who
+from convgen.backends.sim.device_memory import Allocation
 from convgen.backends.sim.global_access import everyone
-from convgen.backends.sim.memory import Allocation
+from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
 #: What a fence must do to the first-level cache, which holds what is stored, to be written back, and what was loaded.

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 
 from convgen.backends.intel.sim.pipes import own_pipe
 from convgen.backends.intel.sim.platforms import Platform
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.step import Step
 from convgen.ir.record import frozen
 

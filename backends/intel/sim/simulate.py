@@ -17,11 +17,11 @@ from convgen.backends.intel.sim.scoreboard import Rules
 from convgen.backends.intel.sim.slm import Slm
 from convgen.backends.intel.sim.sources import SOURCES
 from convgen.backends.intel.sim.step import KINDS
-from convgen.backends.sim.arrays import Array
 from convgen.backends.sim.causality import Causality
 from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.backends.sim.findings import LaunchStopped
 from convgen.backends.sim.run import MAX_INSTRUCTIONS, Buffers, Observer, Progress, Run
+from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, SimReport
 
 BATCH_THREADS = 256

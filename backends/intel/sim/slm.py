@@ -13,9 +13,9 @@ from convgen.backends.intel.sim.gateway import note_local
 from convgen.backends.intel.sim.late import deliver_before_store
 from convgen.backends.intel.sim.state import LocalAccess, ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools, any_along
 from convgen.backends.sim.local import SEVERAL, Lds, Stretch
 from convgen.backends.sim.threads import Located, Stepped, Threads
+from convgen.backends.sim.wave_arrays import U64, Array, Bools, any_along
 from convgen.backends.simulation import Source
 
 _OVERTAKES = Source("IGC, HWCaps.inc hasSLMWARIssue: an SLM store waits for the destinations of SLM loads in flight")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from convgen.backends.intel.sim.registers import ACCUMULATORS, FLAG_CHANNELS, Layout
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.intel.sim.register_file import ACCUMULATORS, FLAG_CHANNELS, Layout
 from convgen.backends.sim.threads import Threads
+from convgen.backends.sim.wave_arrays import U32, Array, Bools
 from convgen.ir.record import define, evolve
 
 if TYPE_CHECKING:

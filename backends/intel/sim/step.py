@@ -8,7 +8,7 @@ import attrs
 
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.sim.platforms import Platform
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.step import Ready
 from convgen.backends.sim.step import unsupported as unsupported

@@ -5,8 +5,8 @@ from __future__ import annotations
 from convgen.backends.intel.sim.late import deliver_before_store
 from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.intel.sim.step import Step
-from convgen.backends.sim.arrays import U64, Array, Bools
 from convgen.backends.sim.global_access import check_meeting, check_overwrites, store_lanes
+from convgen.backends.sim.wave_arrays import U64, Array, Bools
 
 
 def store_global(

@@ -12,7 +12,7 @@ from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.tables import FACTS
 from convgen.backends.intel.timing.ops import Op, op_of
 from convgen.backends.intel.timing.unit import run
-from convgen.backends.steady import TURNS, Steady
+from convgen.backends.steady_loop import TURNS, Steady
 from convgen.backends.timing import L3_LATENCY, KernelProfile, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen

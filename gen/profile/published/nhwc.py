@@ -8,10 +8,10 @@ from math import inf
 from convgen.profile.chips import CHIPS
 from convgen.profile.closed import SUM, Terms
 from convgen.profile.constants import Entry
-from convgen.profile.published.miopen import forward_shape, product_of
+from convgen.profile.published.miopen_rows import forward_shape, product_of
 from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
-from convgen.profile.tiles import tiled
+from convgen.profile.usual_tiles import tiled
 
 _CHIP = CHIPS["mi250"]  #: 104 units; the column of the card with 110 has the same problems
 TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile

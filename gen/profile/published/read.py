@@ -12,7 +12,7 @@ from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.chips import chip_of
 from convgen.profile.constants import Entry
-from convgen.profile.published import aiter, miopen, nhwc, rocblas
+from convgen.profile.published import aiter_rows, miopen_rows, nhwc, rocblas
 from convgen.profile.published.table import Row, Table
 
 Entries = Mapping[str, Entry]  #: by kind
@@ -22,8 +22,8 @@ Entries = Mapping[str, Entry]  #: by kind
 _READERS: dict[str, Callable[[str, list[Row], Entries], Table]] = {
     "rocblas_gfx90a": lambda name, rows, _: rocblas.table(name, rows, chip_of("gfx90a", 110)),
     "rocblas_gfx942": lambda name, rows, _: rocblas.table(name, rows, chip_of("gfx942", 304)),
-    "aiter_gemm": lambda name, rows, _: aiter.table(name, rows),
-    "miopen_gfx942_igemm": lambda name, rows, _: miopen.igemm(name, rows),
+    "aiter_gemm": lambda name, rows, _: aiter_rows.table(name, rows),
+    "miopen_gfx942_igemm": lambda name, rows, _: miopen_rows.igemm(name, rows),
     "miopen_gfx90a_nhwc": nhwc.table,
 }
 
@@ -31,8 +31,8 @@ Clocks = Mapping[tuple[str, str], LoopClocks]  #: by target and name of a kernel
 
 #: Table -> how it is read where kernels are known, and which kernel a row has.
 _CODED: dict[str, tuple[Callable[[str, list[Row], Clocks], Table], Callable[[Row], tuple[str, str]]]] = {
-    "miopen_gfx942_igemm": (miopen.igemm_code, miopen.code_of),
-    "aiter_gemm": (aiter.coded, aiter.code_of),
+    "miopen_gfx942_igemm": (miopen_rows.igemm_code, miopen_rows.code_of),
+    "aiter_gemm": (aiter_rows.coded, aiter_rows.code_of),
 }
 
 

@@ -17,14 +17,14 @@ from convgen.backends.amdgpu.timing import kernel
 from convgen.backends.amdgpu.timing.launch import profile_launch
 from convgen.backends.amdgpu.timing.moved import Reads, Share
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.rounds import Rounds, shortened
+from convgen.backends.amdgpu.timing.repeated_rounds import Rounds, shortened
 from convgen.backends.amdgpu.timing.unit import Course, Latencies, Unit
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine
+from convgen.choose.workgroup_orders import Launch
 from convgen.ir.layout.order import Order
 from convgen.plan.config import Config
-from convgen.plan.mapping import Launch
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul

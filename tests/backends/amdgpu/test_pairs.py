@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from convgen.backends.amdgpu.isa import OPCODES
-from convgen.backends.amdgpu.pairs import pair_writes
 from convgen.backends.amdgpu.physical import Physical
 from convgen.backends.amdgpu.waits import insert_waits
+from convgen.backends.amdgpu.write_pairs import pair_writes
 from convgen.backends.machine.allocate import Bank, allocate
 from convgen.backends.machine.instruction import Access, BasicBlock, Function, Imm, Instruction, Reg, VirtualRegister
 

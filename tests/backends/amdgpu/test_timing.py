@@ -10,8 +10,8 @@ import pytest
 from convgen import driver
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.timing.kernel import loop_clocks, profile
+from convgen.backends.amdgpu.timing.lds_places import lds_clocks
 from convgen.backends.amdgpu.timing.ops import Op, Port
-from convgen.backends.amdgpu.timing.places import lds_clocks
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit
 from convgen.ir.error import UserError
 from convgen.problem.conv import Conv

@@ -6,7 +6,7 @@ from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
-from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.zebin_devices import DEVICES
 
 #: Target -> y += a * x.
 AXPY = {target: Path(__file__).with_name(f"axpy_{target}.asm").read_text() for target in ("xehpg", "xehpc")}

@@ -12,9 +12,9 @@ from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis, Line
 from convgen.backends.intel import costs
 from convgen.backends.intel.assemble import assemble, available
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.decode import Instruction
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.commands import cli
 from convgen.ir.error import UserError
 from tests.backends.intel.listings import AXPY, small_kernel

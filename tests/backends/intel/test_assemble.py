@@ -11,7 +11,7 @@ import pytest
 
 from convgen.backends.intel import assemble as module
 from convgen.backends.intel.assemble import assemble, available
-from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.ir.error import AssemblerError
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section
 

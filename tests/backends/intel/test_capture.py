@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from convgen.backends.intel.assemble import assemble
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.tables import FACTS
+from convgen.backends.intel.zebin_devices import DEVICES
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import Capture, Launch, available, capture
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section

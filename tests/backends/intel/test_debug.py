@@ -15,12 +15,12 @@ from elftools.elf.elffile import ELFFile
 from convgen import driver
 from convgen.backends import dwarf
 from convgen.backends.intel.assemble import assemble
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.zebin import debug_unit, parse
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code
-from convgen.run.record import Buffer
+from convgen.run.launch_record import Buffer
 from tests.backends.intel.capture import Launch, available, capture
 from tests.backends.intel.listings import AXPY, renamed, section
 

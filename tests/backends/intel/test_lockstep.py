@@ -7,7 +7,7 @@ import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
-from convgen.backends.intel.lockstep import parts_threads
+from convgen.backends.intel.fused_branches import parts_threads
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Lane, eq

@@ -10,7 +10,7 @@ from convgen.backends.intel.isa import OPCODES, Literal, Special, XeInstruction,
 from convgen.backends.intel.payloads import keep_payloads, steady_addresses
 from convgen.backends.machine.allocate import Allocation, Bank, Liveness, allocate
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
-from convgen.backends.machine.verify import verify
+from convgen.backends.machine.verifier import verify
 
 LANES, MESSAGES, HOLDS = 16, 6, (3, 6, 12)
 

@@ -16,7 +16,7 @@ from convgen.backends.intel.neighbours import part_factors
 from convgen.backends.intel.physical import Physical
 from convgen.backends.intel.sim import CodeObject
 from convgen.backends.intel.sim.defects import defects_of
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Operand, Reg, VirtualRegister
@@ -26,7 +26,7 @@ from convgen.ir.record import evolve
 from convgen.ir.types import f16, s32, vector
 from convgen.passes import pipeline
 from convgen.problem.conv import Conv
-from convgen.run import verify
+from convgen.run import verdict
 from tests.backends.intel import kept
 
 _MASKED_LOAD = re.compile(r"\((?:W&)?~?f\d\.\d\)\s+(?:load|atomic_\w+)\.\S+ \(\d+\|M0\)\s+r\d+")
@@ -196,7 +196,7 @@ def test_a_kernel_without_a_register_left_is_right() -> None:
     problem = Conv.parse("mb1ic32ih12oc17oh13kh2ph1", dir="BWD_D", dt="f16")
     code = driver.compile(driver.build(problem, "xehpg", "tile=128x8x16 waves=2x1 mma=8x8x16 slots=1 taps=chunk"))
     assert "waits for the sums" in code.asm
-    outcome = verify.run(code, groups=1)
+    outcome = verdict.run(code, groups=1)
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
 

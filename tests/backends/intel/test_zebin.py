@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convgen.backends.dwarf import CompilationUnit
-from convgen.backends.intel.devices import DEVICES
 from convgen.backends.intel.zebin import Argument, KernelInfo, build, directives, parse, target_directive
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.ir.error import AssemblerError
 from tests.backends.intel.listings import section
 

@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
-from convgen.backends.sim.memory import FIRST_ADDRESS, SPACING
+from convgen.backends.sim.device_memory import FIRST_ADDRESS, SPACING
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.toolchain import CLANG
 

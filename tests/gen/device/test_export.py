@@ -13,15 +13,15 @@ import pytest
 import convgen as cg
 from convgen.backends.toolchain import CLANG
 from convgen.commands import cli
-from convgen.device.export import _templates, _Writer
-from convgen.device.kernel import Program
+from convgen.device.c_export import _templates, _Writer
+from convgen.device.loaded import Program
 from convgen.ir import types
 from convgen.ir.layout.argument import evaluate
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
-from convgen.run.record import LaunchRecord
+from convgen.run.launch_record import LaunchRecord
 from tests.gen.device.standin import StandIn
 from tests.gen.device.test_load import CASES, Array, code_of, compiled, right, same
 from tests.gen.test_hand_written import saxpy

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import convgen as cg
-from convgen.backends.intel.devices import DEVICES
+from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.device import level_zero
 from convgen.device.devices import Call
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code
 from convgen.run.files import write_code
-from convgen.run.record import Buffer
+from convgen.run.launch_record import Buffer
 from tests.backends.intel.aub import Trace
 from tests.backends.intel.capture import LIBRARY, SWITCHES, available
 from tests.backends.intel.listings import section

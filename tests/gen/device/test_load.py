@@ -13,13 +13,13 @@ import pytest
 import convgen as cg
 from convgen import tile
 from convgen.device import dlpack, hip
-from convgen.device.arrays import DeviceArray
-from convgen.device.kernel import DeviceKernel
+from convgen.device.allocated import DeviceArray
+from convgen.device.loaded import DeviceKernel
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
 from convgen.run.files import write_code
-from convgen.run.record import Buffer
+from convgen.run.launch_record import Buffer
 from tests.gen.device.standin import StandIn, addresses_agree
 from tests.gen.test_hand_written import saxpy
 from tests.strategies import always

@@ -13,8 +13,8 @@ import pytest
 
 import convgen as cg
 from convgen.device import devices, dlpack, hip, library
-from convgen.device.kernel import DeviceKernel, Program
 from convgen.device.library import DeviceError
+from convgen.device.loaded import DeviceKernel, Program
 from convgen.ir.error import UserError
 from convgen.run import reference
 from convgen.run.files import write_code

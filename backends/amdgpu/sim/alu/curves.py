@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.rows import VectorRow
-from convgen.backends.sim.arrays import Array
+from convgen.backends.amdgpu.sim.alu.vector_rows import VectorRow
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 _TURNS = 256  #: the largest operand of sine and cosine, either way

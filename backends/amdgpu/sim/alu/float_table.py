@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu import division
+from convgen.backends.amdgpu.sim.alu import division_steps
 from convgen.backends.amdgpu.sim.alu.curves import CURVES
-from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
+from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 U32 = np.uint32
 
@@ -100,7 +100,7 @@ _UNARY: dict[str, Function] = {
     "fract": _fract,
     "frexp_mant": _frexp_mant,
 }
-_FORMATS = {"f32": division.F32, "f64": division.F64}
+_FORMATS = {"f32": division_steps.F32, "f64": division_steps.F64}
 _FLOAT: dict[str, VectorRow] = {
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32", "f64") for name, f in _BINARY.items()},
     **{f"v_{name}_{t}": row(f"{t} = {t} {t}", f) for t in ("f16", "f32") for name, f in _DIFFERENCE.items()},
@@ -124,10 +124,10 @@ _FLOAT: dict[str, VectorRow] = {
     "v_ldexp_f32": row("f32 = f32 i32", _ldexp),
     "v_ldexp_f64": row("f64 = f64 i32", _ldexp),
     "v_ldexp_f16": row("f16 = f16 i16", _ldexp),
-    **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", division.fixup) for t in ("f16", "f32", "f64")},
-    "v_div_fixup_legacy_f16": row("f16 = f16 f16 f16", division.fixup),
-    **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", division.scale(f)) for t, f in _FORMATS.items()},
-    **{f"v_div_fmas_{t}": row(f"{t} = {t} {t} {t} vcc", division.fmas(f)) for t, f in _FORMATS.items()},
+    **{f"v_div_fixup_{t}": row(f"{t} = {t} {t} {t}", division_steps.fixup) for t in ("f16", "f32", "f64")},
+    "v_div_fixup_legacy_f16": row("f16 = f16 f16 f16", division_steps.fixup),
+    **{f"v_div_scale_{t}": row(f"{t} mask = {t} {t} {t}", division_steps.scale(f)) for t, f in _FORMATS.items()},
+    **{f"v_div_fmas_{t}": row(f"{t} = {t} {t} {t} vcc", division_steps.fmas(f)) for t, f in _FORMATS.items()},
     **{f"v_{name}_{t}": row(f"{t} = {t}", f) for t in ("f16", "f32", "f64") for name, f in _UNARY.items()},
     "v_prng_b32": row("u32 = u32", lambda a: (a << U32(1)) ^ np.where(a >> U32(31), U32(197), U32(0))),
     "v_frexp_exp_i32_f32": row("i32 = f32", _frexp_exp),

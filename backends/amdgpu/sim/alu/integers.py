@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.rows import Function
-from convgen.backends.sim.arrays import Array
+from convgen.backends.amdgpu.sim.alu.vector_rows import Function
+from convgen.backends.sim.wave_arrays import Array
 
 U32_MAX = np.uint32(0xFFFFFFFF)
 

@@ -8,7 +8,7 @@ from convgen.backends.amdgpu.sim.alu.operands import Move
 from convgen.backends.amdgpu.sim.decode import Instruction
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Run, unsupported
-from convgen.backends.sim.arrays import Array, Bools
+from convgen.backends.sim.wave_arrays import Array, Bools
 
 _LANE = np.arange(64)
 _ROW, _IN_ROW = _LANE // 16 * 16, _LANE % 16

@@ -15,8 +15,8 @@ import numpy as np
 from convgen.backends.amdgpu.sim.decode import Instruction, Operand
 from convgen.backends.amdgpu.sim.state import WaveGroup, pack_lanes, unpack_lanes
 from convgen.backends.amdgpu.sim.step import Context, unsupported
-from convgen.backends.sim.arrays import Array, Bools, united
 from convgen.backends.sim.numbers import bf16_to_f32, f32_to_bf16, f32_to_half, half_to_f32
+from convgen.backends.sim.wave_arrays import Array, Bools, united
 from convgen.ir.record import frozen
 
 Fetch = Callable[[WaveGroup], Array]

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
+from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
 _FRACTION_BITS = 1201  #: of 2/pi, as many as V_TRIG_PREOP_F64 knows

@@ -16,12 +16,12 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     split_words,
     words_of,
 )
-from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME, WREXEC
+from convgen.backends.amdgpu.sim.alu.salu_table import SAVEEXEC, SCALAR_ROWS_BY_NAME, WREXEC, ScalarRow
 from convgen.backends.amdgpu.sim.decode import EXEC, M0, SCC, Instruction, Operand
 from convgen.backends.amdgpu.sim.hazards import Produces
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 ScalarFetch = Callable[[WaveGroup], Array]
@@ -85,25 +85,7 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
     target = operands.pop(0) if row.result else None
     if target is not None:
         check_tuple(target, words_of(row.result), context)
-    fetches: list[ScalarFetch] = []
-    registers: list[tuple[int, ...]] = []
-    for kind in row.sources:
-        if kind == "scc":
-            fetches.append(_scc_fetch)
-            registers.append((SCC,))
-        elif kind in ("k", "ku"):
-            immediate = instruction.simm16 if kind == "k" else instruction.simm16 & 0xFFFF
-            constant = np.array([immediate], np.int32 if kind == "k" else np.uint32)
-            fetches.append(lambda g, constant=constant: constant)  # type: ignore[misc]
-        elif kind in ("acc", "old"):
-            assert target is not None
-            fetches.append(scalar_fetch(target, row.result, context, instruction))
-            registers.append((target.index,))
-        else:
-            operand = operands.pop(0)
-            fetches.append(scalar_fetch(operand, kind, context, instruction))
-            if operand.kind == "s":
-                registers.append(tuple(range(operand.index, operand.index + words_of(kind))))
+    fetches, registers = _sources(row, instruction, target, operands, context)
     compute, flag = computed(row.function, fetches), row.flag
     wide = row.result in WIDE
     index = -1 if target is None else target.index
@@ -131,6 +113,32 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
     if writes & scalar_bits(M0):
         step.produces = (Produces("m0", scalar_bits(M0)),)
     return step
+
+
+def _sources(
+    row: ScalarRow, instruction: Instruction, target: Operand | None, operands: list[Operand], context: Context
+) -> tuple[list[ScalarFetch], list[tuple[int, ...]]]:
+    """Fetches of a row's sources, and the scalar registers that each reads; takes operands from the front."""
+    fetches: list[ScalarFetch] = []
+    registers: list[tuple[int, ...]] = []
+    for kind in row.sources:
+        if kind == "scc":
+            fetches.append(_scc_fetch)
+            registers.append((SCC,))
+        elif kind in ("k", "ku"):
+            immediate = instruction.simm16 if kind == "k" else instruction.simm16 & 0xFFFF
+            constant = np.array([immediate], np.int32 if kind == "k" else np.uint32)
+            fetches.append(lambda g, constant=constant: constant)  # type: ignore[misc]
+        elif kind in ("acc", "old"):
+            assert target is not None
+            fetches.append(scalar_fetch(target, row.result, context, instruction))
+            registers.append((target.index,))
+        else:
+            operand = operands.pop(0)
+            fetches.append(scalar_fetch(operand, kind, context, instruction))
+            if operand.kind == "s":
+                registers.append(tuple(range(operand.index, operand.index + words_of(kind))))
+    return fetches, registers
 
 
 def sum_bits(registers: list[tuple[int, ...]]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from convgen.backends.amdgpu.sim.alu import integers
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import frozen
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from convgen.backends.amdgpu.sim.alu.rows import Function
-from convgen.backends.sim.arrays import Array
+from convgen.backends.amdgpu.sim.alu.vector_rows import Function
+from convgen.backends.sim.wave_arrays import Array
 
 #: Least and greatest value by type of result.
 RANGES: Mapping[str, tuple[int, int]] = {

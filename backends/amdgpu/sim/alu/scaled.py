@@ -21,7 +21,7 @@ from convgen.backends.amdgpu.sim.decode import Instruction, Operand, require_pla
 from convgen.backends.amdgpu.sim.state import WaveGroup
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import evolve, frozen
 
 _NAME = re.compile(

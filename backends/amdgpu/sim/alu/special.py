@@ -13,7 +13,7 @@ from convgen.backends.amdgpu.sim.decode import EXEC, Instruction, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes
 from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Step, unsupported
-from convgen.backends.sim.arrays import ALL_BITS, Array, Bools, united
+from convgen.backends.sim.wave_arrays import ALL_BITS, Array, Bools, united
 
 _NOTHING: frozenset[str] = frozenset()
 

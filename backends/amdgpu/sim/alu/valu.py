@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,15 +25,15 @@ from convgen.backends.amdgpu.sim.alu.operands import (
     write_mask,
     write_vector,
 )
-from convgen.backends.amdgpu.sim.alu.rows import VectorRow
 from convgen.backends.amdgpu.sim.alu.salu import refuse_poisoned_exec
 from convgen.backends.amdgpu.sim.alu.saturate import saturating
 from convgen.backends.amdgpu.sim.alu.valu_table import KEEPS_HIGH, VECTOR_ROWS
+from convgen.backends.amdgpu.sim.alu.vector_rows import VectorRow
 from convgen.backends.amdgpu.sim.decode import EXEC, VCC, Instruction, Operand, require_plain
 from convgen.backends.amdgpu.sim.hazards import Consumes, Produces
 from convgen.backends.amdgpu.sim.state import SCALAR_BIT, WaveGroup, pack_lanes, scalar_bits
 from convgen.backends.amdgpu.sim.step import Context, Run, Step, unsupported
-from convgen.backends.sim.arrays import U32, Array, Bools
+from convgen.backends.sim.wave_arrays import U32, Array, Bools
 
 VECTOR_MASK = (1 << SCALAR_BIT) - 1
 _VCC_OPERAND = Operand("s", "vcc", VCC, 2)
@@ -185,13 +185,20 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
     step = Step(instruction, "valu", final, reads, writes, produces, consumes)
     if dpp is not None:
         step.run = dpp.wrap(final)
-        first = context.bits(instruction.operands[len(row.results)])
-        step.consumes += (Consumes("dpp", first), Consumes("exec_dpp", scalar_bits(EXEC, 2)))
-    if row.dot:
-        step.consumes += (Consumes("dot_ab", context.bits(*instruction.operands[len(row.results) :][:2])),)
-    if "div_fmas" in instruction.name:
-        step.consumes += (Consumes("div_fmas", scalar_bits(VCC, 2)),)
+    step.consumes += tuple(_consumes(row, instruction, context, is_dpp=dpp is not None))
     return step
+
+
+def _consumes(row: VectorRow, instruction: Instruction, context: Context, *, is_dpp: bool) -> Iterator[Consumes]:
+    """What an instruction consumes of hazards beside those of all vector instructions."""
+    sources = instruction.operands[len(row.results) :]
+    if is_dpp:
+        yield Consumes("dpp", context.bits(sources[0]))
+        yield Consumes("exec_dpp", scalar_bits(EXEC, 2))
+    if row.dot:
+        yield Consumes("dot_ab", context.bits(*sources[:2]))
+    if "div_fmas" in instruction.name:
+        yield Consumes("div_fmas", scalar_bits(VCC, 2))
 
 
 def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Callable[[WaveGroup], Bools | None]:

@@ -9,9 +9,9 @@ import numpy as np
 from convgen.backends.amdgpu.sim.alu import integers
 from convgen.backends.amdgpu.sim.alu.float_table import FLOAT_ROWS
 from convgen.backends.amdgpu.sim.alu.rare_table import RARE_ROWS
-from convgen.backends.amdgpu.sim.alu.rows import Function, VectorRow, row
+from convgen.backends.amdgpu.sim.alu.vector_rows import Function, VectorRow, row
 from convgen.backends.sim import numbers as num
-from convgen.backends.sim.arrays import Array
+from convgen.backends.sim.wave_arrays import Array
 
 U32, U64 = np.uint32, np.uint64
 _shl = integers.left(32)

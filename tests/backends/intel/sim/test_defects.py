@@ -11,7 +11,7 @@ import pytest
 from convgen.backends.intel.sim.decode import disassemble
 from convgen.backends.intel.sim.defects import defects_of
 from convgen.backends.intel.sim.platforms import XE2, XEHPC
-from convgen.backends.intel.sim.registers import Layout
+from convgen.backends.intel.sim.register_file import Layout
 
 
 def zeros(first: int, count: int) -> str:

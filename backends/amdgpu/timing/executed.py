@@ -1,0 +1,136 @@
+"""What waves execute, as the model of a unit takes it: from the simulator, with lanes and LDS addresses as they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from convgen.backends.amdgpu.costs import flop
+from convgen.backends.amdgpu.sim.decode import Instruction
+from convgen.backends.amdgpu.sim.state import WaveGroup
+from convgen.backends.amdgpu.sim.step import Context, Step
+from convgen.backends.amdgpu.sim.watching import Halt
+from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.amdgpu.timing.lds_places import Access, access_of
+from convgen.backends.amdgpu.timing.ops import Op, op_of
+from convgen.backends.sim.wave_arrays import Array
+from convgen.ir.record import define
+
+_MEMORY = ("vmem_load", "vmem_store", "lds_dma", "atomic")
+_TURN = "buffer_atomic_inc"  #: that gives back what it found: by it a wave knows how many came before it
+
+
+@define(eq=False)
+class Trace:
+    """Instructions of each wave, filled while a launch runs: called before each instruction (`Scrutiny.watch`).
+
+    A wave's instructions are told by workgroup and number. Those that are alike are one object: the same instruction
+    with as many lanes, and as many clocks of the LDS.
+
+    Where waves take turns and are to be the `last` to do so, what they find is the greatest that there may be.
+    """
+
+    context: Context
+    wanted: frozenset[int]  #: workgroups
+    last: bool = False
+    turns: dict[int, int] = attrs.Factory(dict)  #: how many there were at most, by address
+    waves: dict[tuple[int, int], list[Op]] = attrs.Factory(dict)
+    instructions: dict[int, Instruction] = attrs.Factory(dict)  #: by address
+    flop: int = 0
+    _ops: dict[tuple[int, float, int], Op] = attrs.Factory(dict)
+    _accesses: dict[int, Access | None] = attrs.Factory(dict)
+    _places: dict[tuple[int, bytes], Sequence[float]] = attrs.Factory(dict)
+    _together: Array | None = None
+    _lists: Sequence[list[Op] | deque[Op]] = ()
+    _limits: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)  #: by workgroup and wave: where, and what
+
+    def __call__(self, halt: Halt) -> None:
+        group, step = halt.group, halt.step
+        if group.wave is not self._together:
+            self._together, self._lists = group.wave, self._lists_of(group)
+        if self._limits:
+            self._end_turns(group, step)
+        if step.kind == "atomic" and step.writes and step.instruction.name == _TURN:
+            self._begin_turns(group, step)
+        if step.kind == "mfma":
+            self.flop += flop(step.instruction) * group.count
+        ops: Sequence[Op]
+        if step.instruction.name.startswith("ds_"):
+            ops = [self._op(step, lds=clocks) for clocks in self._lds(group, step)]
+        elif step.kind in _MEMORY and not group.exec_full:
+            ops = [self._op(step, lanes=lanes) for lanes in group.exec.sum(axis=1).tolist()]
+        else:
+            ops = [self._op(step)] * group.count
+        for mine, op in zip(self._lists, ops, strict=True):
+            mine.append(op)
+
+    @property
+    def share_of_last(self) -> float:
+        """The part of all waves that are the last of those with which they take turns.
+
+        Where such take further turns, on average over what they do then, which is as much as there were turns.
+        """
+        done, left = 0.0, 1.0
+        for count in self.turns.values():
+            left /= count
+            done += count * left
+        return done / max(1, sum(self.turns.values()))
+
+    def _begin_turns(self, group: WaveGroup, step: Step) -> None:
+        """Keep the greatest that a count may be, which stands in the register that takes what was found."""
+        register = step.writes.bit_length() - 1
+        most = int(group.v[register][:, 0].max()) + 1
+        self.turns[step.instruction.address] = max(most, self.turns.get(step.instruction.address, 1))
+        if self.last:
+            for who, limit in zip(_who(group), group.v[register].copy(), strict=True):
+                self._limits[who] = register, limit
+
+    def _end_turns(self, group: WaveGroup, step: Step) -> None:
+        """Before what was found is read, put that in its place."""
+        for n, who in enumerate(_who(group)):
+            register, limit = self._limits.get(who, (0, None))
+            if limit is not None and step.reads >> register & 1:
+                group.v[register][n] = limit
+                del self._limits[who]
+
+    def of(self, workgroup: int) -> list[list[Op]]:
+        """The waves of a workgroup."""
+        return [ops for (group, _), ops in sorted(self.waves.items()) if group == workgroup]
+
+    def _lists_of(self, group: WaveGroup) -> list[list[Op] | deque[Op]]:
+        return [self.waves.setdefault(each, []) if each[0] in self.wanted else deque(maxlen=0) for each in _who(group)]
+
+    def _op(self, step: Step, lds: float = 0.0, lanes: int = WAVE) -> Op:
+        key = step.instruction.address, lds, lanes
+        found = self._ops.get(key)
+        if found is None:
+            self.instructions[step.instruction.address] = step.instruction
+            found = self._ops[key] = op_of(
+                step.instruction, self.context.arch.name, (step.reads, step.writes), lds or None, lanes
+            )
+        return found
+
+    def _lds(self, group: WaveGroup, step: Step) -> Sequence[float]:
+        """Clocks of the LDS of each wave; 0 where the instruction alone says it.
+
+        Conflicts stay what they were where all addresses have moved on together.
+        """
+        at = step.instruction.address
+        if at not in self._accesses:
+            self._accesses[at] = access_of(self.context, step.instruction)
+        access = self._accesses[at]
+        if access is None:
+            return [0.0] * group.count
+        base = group.v[access.register].astype(np.int64)
+        pattern = at, (base - base[:, :1]).tobytes() + group.exec.tobytes()
+        if pattern not in self._places:
+            self._places[pattern] = access.clocks(base, group.exec).tolist()
+        return self._places[pattern]
+
+
+def _who(group: WaveGroup) -> Iterator[tuple[int, int]]:
+    """Workgroup and number of each wave."""
+    return zip(group.group_id.tolist(), group.wave.tolist(), strict=True)

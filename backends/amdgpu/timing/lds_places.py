@@ -1,0 +1,94 @@
+"""Where a kernel's LDS instructions go, without running it: clocks that each takes of the LDS.
+
+LDS addresses follow from the thread's number in nearly all kernels. The scalar and integer instructions before and in
+the loop are executed once on the lanes of one workgroup, memory apart: what would be loaded is zero, no branch is taken
+and no lane is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.amdgpu.sim.archs import BankPhases
+from convgen.backends.amdgpu.sim.banks import wave_conflicts
+from convgen.backends.amdgpu.sim.compile import Program
+from convgen.backends.amdgpu.sim.decode import EXEC, Instruction
+from convgen.backends.amdgpu.sim.ds_table import READ2, READS, WRITE2, WRITES
+from convgen.backends.amdgpu.sim.simulate import standing
+from convgen.backends.amdgpu.sim.state import WaveGroup, scalar_bits
+from convgen.backends.amdgpu.sim.step import Context
+from convgen.backends.sim.errors import SimulatorError, Unsupported
+from convgen.backends.sim.wave_arrays import Array, Bools
+from convgen.ir.record import frozen
+
+Floats = npt.NDArray[np.float64]
+
+_COMPUTES = ("valu", "salu")
+
+
+def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> Mapping[int, float]:
+    """By index of an LDS read or write among `order`, the clocks of the LDS that one wave's access takes, on average.
+
+    `order` says which instructions come one after the other.
+    """
+    program, waves = standing(code, kernel, threads)
+    found: dict[int, float] = {}
+    for index in order:
+        instruction = program.instructions[index]
+        if instruction.name.startswith("ds_"):
+            access = access_of(program.context, instruction)
+            if access is not None:
+                base = waves.v[access.register].astype(np.int64)
+                found[index] = float(access.clocks(base, waves.exec).mean())
+        else:
+            _compute(program, index, waves)
+    return found
+
+
+def _compute(program: Program, index: int, waves: WaveGroup) -> None:
+    """Execute what only computes; what cannot be executed leaves its result as it was."""
+    try:
+        step = program.compile(index)
+        if step.kind in _COMPUTES and not step.control and not step.writes & scalar_bits(EXEC, 2):
+            with np.errstate(all="ignore"):  # of zeros that stand for what would be loaded
+                step.run(waves)
+    except (SimulatorError, Unsupported, ArithmeticError):
+        return
+
+
+@frozen
+class Access:
+    """How an LDS instruction reads or writes by address."""
+
+    register: int  #: of the address
+    offsets: tuple[int, ...]  #: bytes; of each element that it moves
+    size: int  #: bytes; of an element
+    phases: BankPhases
+
+    def clocks(self, base: Array, active: Bools) -> Floats:
+        """That the access of each wave takes [waves], by what stands in the address register [waves, lanes].
+
+        A phase takes its clock whatever its lanes do.
+        """
+        width = max(1, self.size // 4)
+        each = (wave_conflicts(self.phases, (base + offset) >> 2, width, active) for offset in self.offsets)
+        return np.asarray(len(self.offsets) * len(self.phases.phases) + sum(each), np.float64)
+
+
+def access_of(context: Context, instruction: Instruction) -> Access | None:
+    """None for what neither reads nor writes by address."""
+    name = instruction.name.partition("_tr_")[0]  # what is turned behind it, it reads as others do
+    is_read = name in READ2 or name in READS
+    offsets: tuple[int, ...]
+    if name in READ2 or name in WRITE2:
+        size, scale = READ2.get(name) or WRITE2[name]
+        offsets = tuple(instruction.number(f"offset{n}") * size * scale for n in (0, 1))
+    elif name in READS or name in WRITES:
+        size, offsets = (READS.get(name) or WRITES[name]).size, (instruction.number("offset"),)
+    else:
+        return None
+    phases = context.arch.banks["read" if is_read else "write", max(4, size)]
+    return Access(context.vector(instruction.operands[1 if is_read else 0]), offsets, size, phases)

@@ -1,0 +1,81 @@
+"""What an assembler lets pass and the hardware does not promise to do right: annotations, types, regions, overlaps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from convgen.backends.intel.sim import regions, restrictions
+from convgen.backends.intel.sim.areas import Operation
+from convgen.backends.intel.sim.decode import Instruction, Operand
+from convgen.backends.intel.sim.passes import KIND, passes_of
+from convgen.backends.intel.sim.platforms import Platform
+from convgen.backends.intel.sim.register_file import Layout
+from convgen.backends.intel.sim.step import Context, Step
+
+FIRST_LAST_REGISTER = 112  #: a thread's last message comes from the last 16 registers that all threads have
+
+
+def check(instruction: Instruction, step: Step, context: Context) -> None:
+    """Note the findings that an instruction's encoding alone shows."""
+    _annotations(instruction, step, context)
+    if step.kind in ("alu", "math"):
+        for kind, message in _broken(_form(instruction), context.platform, context.layout):
+            context.fault(kind, message)
+        passes = passes_of(Operation.of(instruction, context))
+        if passes is not None and passes.overlapping:
+            context.fault(KIND, passes.message(passes.overlapping))
+    if step.is_send:
+        _payloads(instruction, step, context)
+
+
+def _form(instruction: Instruction) -> Instruction:
+    """An instruction without what no restriction looks at: numbers of registers, values, annotations."""
+    dst, sources = instruction.dst, instruction.sources
+    return Instruction(
+        0, "", instruction.op, instruction.sub, instruction.exec_size, instruction.offset, False,
+        instruction.predicate, "", (0, 0), instruction.condition,
+        dst and _place(dst), tuple(map(_place, sources)), None, None, frozenset(),
+    )  # fmt: skip
+
+
+def _place(o: Operand) -> Operand:
+    return Operand(o.kind, o.type, o.file, 0, o.sub, o.region, o.negate, o.absolute, 0, o.saturate)
+
+
+@lru_cache(maxsize=1 << 12)
+def _broken(form: Instruction, platform: Platform, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """Kinds and messages of the restrictions that instructions of a form break."""
+    op = Operation.of(form, Context(platform, layout, 0, {}))
+    return (*restrictions.broken(op), *(("region", message) for message in regions.broken(op)))
+
+
+def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
+    """Where a message's operands may lie."""
+    message = instruction.message
+    if message is None:
+        return
+    registers = (1 << context.layout.acc) - 1
+    if context.errata and not context.platform.send_overlap and step.writes & step.reads & registers:
+        context.fault("message", "the response overlaps a payload [IGC, WaDisableSendSrcDstOverlap]")
+    if "EOT" in instruction.options:
+        for payload in (message.src0, message.src1):
+            if 0 <= payload.reg < FIRST_LAST_REGISTER:
+                what = f"the last message comes from r{payload.reg}, not from r{FIRST_LAST_REGISTER} on"
+                context.fault("message", f"{what} [PRM, by Mesa, send_restrictions]")
+
+
+def _annotations(instruction: Instruction, step: Step, context: Context) -> None:
+    """Combinations of a distance and a token that the platform's encoding does not have."""
+    if instruction.distance is None or instruction.token is None:
+        return
+    pipe, _ = instruction.distance
+    _, mode = instruction.token
+    platform = context.platform
+    if step.is_send:
+        if mode or pipe not in platform.distance_pipes:
+            context.fault("swsb", f"{platform.name} cannot combine these annotations on a send")
+    elif step.is_dpas:
+        if pipe or mode:
+            context.fault("swsb", "dpas combines only its own pipe's distance with setting a token")
+    elif pipe and not (pipe == "A" and platform.distance_beside_wait):
+        context.fault("swsb", f"{platform.name} cannot combine these annotations")

@@ -1,0 +1,282 @@
+"""Device memory: named allocations at fake 64-bit addresses, far apart, with store tracking.
+
+Nothing lies between two allocations, so an address that leaves its buffer is never another buffer's. Stores reach the
+array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands"). What is
+kept beside an array starts as zeros, which cost nothing until they are written, and an array may come as `Pages`, which
+are there once they are touched: buffers may be larger than memory. Who reads or writes `data` itself touches it first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Mapping
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends.sim.errors import SimulatorError
+from convgen.backends.sim.wave_arrays import U32, U64, Array, Bools, Bytes, all_bits, counted, least, most
+from convgen.backends.simulation import KernelArg, Pages, reserve
+from convgen.ir.record import define
+
+FIRST_ADDRESS = 0x7000_0000_0000
+SPACING = 1 << 36  #: room for each allocation; a 32-bit offset never reaches the next one
+_WAVE_BITS = 24
+_LOADS = 256  #: loads of a buffer that are remembered before the launch first stores to it
+#: A stamp of a load: workgroup + 1 from bit 36, epoch from bit 10, wave + 1 in bits 9:0.
+READER_GROUP, READER_WAVE = 36, 10
+SEVERAL_WAVES = (1 << READER_WAVE) - 1  #: more than one wave of a workgroup in the epoch
+SEVERAL_GROUPS = (1 << 62) - 1  #: more than one workgroup
+
+
+@define(eq=False)
+class Allocation:
+    """A buffer in device memory."""
+
+    name: str
+    base: int
+    data: Bytes
+    writable: bool = True
+    words: U32 = attrs.field(init=False)
+    written: Bools | None = None  #: bytes that are defined, for buffers that start uninitialised
+    stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
+    updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
+    #: Number of the last atomic operation of each wave that came by a stamp.
+    updates: dict[int, dict[int, int]] = attrs.field(factory=dict)
+    loads: deque[tuple[Array, int, Bools | None, Array]] = attrs.field(factory=lambda: deque(maxlen=_LOADS))
+    readers: npt.NDArray[np.int64] | None = None  #: who has loaded, by `grain` bytes, once the launch stores there
+    published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
+    grain: int = 4
+    pages: Pages | None = None  #: where `data` is not all there
+    private: bool = False  #: whether each lane has its part to itself, so that nothing need be ordered
+
+    def __attrs_post_init__(self) -> None:
+        self.words = self.data[: len(self.data) // 4 * 4].view(np.uint32)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.data)
+
+    def start_launch(self, grain: int) -> None:
+        """Forget the stores of earlier launches."""
+        self.stamps, self.updated, self.updates, self.published, self.grain = None, None, {}, None, grain
+        self.readers = None
+        self.loads.clear()
+
+    def touch(self, offset: Array, size: int) -> None:
+        """Have the bytes of an access."""
+        if self.pages is not None:
+            self.pages.touch(offset, size)
+
+    def load(self, offset: Array, size: int) -> Array:
+        """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
+        self.touch(offset, size)
+        if size >= 4:
+            steps = counted(size // 4, offset.ndim)
+            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
+                return self.words.take((offset >> 2) + steps)
+            at = (offset + 4 * steps)[..., None] + np.arange(4)
+            return np.ascontiguousarray(self.data.take(at)).view(np.uint32)[..., 0]
+        values = self.data.take(offset).astype(np.uint32)
+        if size == 2:
+            values |= self.data.take(offset + 1).astype(np.uint32) << 8
+        return values[None]
+
+    def load_poison(self, offset: Array, size: int) -> Bools | None:
+        """Which of the words that `load` gives were never written."""
+        if self.written is None:
+            return None
+        at = offset[..., None] + np.arange(min(size, 4))
+        rows = [~self.written.take(at + 4 * word).all(axis=-1) for word in range(max(size // 4, 1))]
+        return np.stack(rows)
+
+    def store(self, offset: Array, size: int, values: Array) -> None:
+        """Write words [size/4, lanes] (or single values) at flat offsets."""
+        self.touch(offset, size)
+        if size >= 4:
+            steps = counted(size // 4, 1)
+            if not all_bits(offset) & 3 and len(self.data) % 4 == 0:
+                self.words[(offset >> 2) + steps] = values
+            else:
+                at = (offset + 4 * steps)[..., None] + np.arange(4)
+                self.data[at] = np.ascontiguousarray(values).view(np.uint8).reshape(at.shape)
+        else:
+            for byte in range(size):
+                self.data[offset + byte] = (values[0] >> (8 * byte)).astype(np.uint8)
+        self.define(offset, size)
+
+    def define(self, offset: Array, size: int) -> None:
+        """Note that bytes have a value from now on."""
+        if self.written is not None:
+            self.written[offset[..., None] + np.arange(size)] = True
+
+    def units(self, offset: Array, size: int) -> Array:
+        """Indices of the stamps that an access covers; of one that is not aligned, the last may be there twice."""
+        grain = self.grain
+        if all_bits(offset) & (min(size, grain) - 1):
+            units = offset // grain + counted(size // grain + 1, offset.ndim)
+            covered: Array = np.minimum(units, (offset + (size - 1)) // grain)
+            return covered
+        return offset // grain + counted(max(size // grain, 1), offset.ndim)
+
+    def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
+        """Stamp a store: which one it was and whose."""
+        if self.private:
+            return
+        if self.stamps is None:
+            self.stamps = reserve(len(self.data) // self.grain + 1, np.int64)
+        self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
+
+    def note_load(self, offset: Array, size: int, lanes: Bools | None, who: Array) -> None:
+        """Remember a load by `who`, a stamp a wave [waves, 1] (`reader_of`).
+
+        Loads of a buffer that the launch has not stored to are kept aside, the last few hundred of them: stamps of
+        buffers that are only read would cost time and say nothing.
+        """
+        if self.private or not self.writable:
+            return
+        if self.readers is None:
+            self.loads.append((offset, size, lanes, who))
+        else:
+            self._stamp_load(self.readers, offset, size, lanes, who)
+
+    def read_by(self, offset: Array, size: int) -> Array:
+        """Stamps of the loads of what an access covers, 0 where there were none."""
+        if self.readers is None:
+            self.readers = reserve(len(self.data) // self.grain + 1, np.int64)
+            for load in self.loads:
+                self._stamp_load(self.readers, *load)
+            self.loads.clear()
+        stamps: Array = self.readers.take(self.units(offset, size))
+        return stamps
+
+    def _stamp_load(
+        self, readers: npt.NDArray[np.int64], offset: Array, size: int, lanes: Bools | None, who: Array
+    ) -> None:
+        units = self.units(offset, size)
+        for row in range(units.shape[1]):
+            mine = units[:, row] if lanes is None else units[:, row][:, lanes[row]]
+            own = int(who[row, 0])
+            before = readers.take(mine)
+            apart = before >> READER_GROUP != own >> READER_GROUP
+            several = np.where(before >> READER_WAVE != own >> READER_WAVE, own, own | SEVERAL_WAVES)
+            value = np.where(apart, SEVERAL_GROUPS, several)
+            readers[mine] = np.where((before == 0) | (before == own), own, value)
+
+    def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
+        """Note an atomic operation: which one it was and whose."""
+        if self.private:
+            return
+        if self.updated is None:
+            self.updated = reserve(len(self.data) // self.grain + 1, np.bool_)
+        units = self.units(offset, size)
+        self.updated[units] = True
+        waves = np.broadcast_to(wave, units.shape)
+        for unit, number in set(zip(units.reshape(-1).tolist(), waves.reshape(-1).tolist(), strict=True)):
+            self.updates.setdefault(unit, {})[number] = ticket
+
+    def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
+        """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""
+        if self.stamps is None:
+            return None
+        stamps = self.stamps.take(self.units(offset, size))
+        return stamps >> _WAVE_BITS, stamps & ((1 << _WAVE_BITS) - 1)
+
+
+class Memory:
+    """All allocations of a simulation. `changes` counts what has changed of them: a thread that waits looks for it."""
+
+    def __init__(self, buffers: Mapping[str, Bytes | Pages], uninitialised: Collection[str]) -> None:
+        self.changes = 0
+        self.allocations: list[Allocation] = []
+        self.by_name: dict[str, Allocation] = {}
+        self._copied: list[tuple[Bytes, Allocation]] = []
+        unknown = set(uninitialised) - set(buffers)
+        if unknown:
+            raise SimulatorError(f"uninitialised buffers that do not exist: {', '.join(sorted(unknown))}")
+        for name, buffer in buffers.items():
+            data = buffer.data if isinstance(buffer, Pages) else buffer
+            if len(data) > SPACING:
+                raise SimulatorError(f"given buffer {name!r} of {len(data)} bytes, wanted at most {SPACING}")
+            if data.dtype != np.uint8 or data.ndim != 1:
+                raise SimulatorError(f"buffer {name!r}: a 1-D uint8 array is wanted, got {data.ndim}-D {data.dtype}")
+            direct = data.flags.c_contiguous and data.ctypes.data % 4 == 0
+            allocation = self.add(name, data if direct else data.copy(), writable=data.flags.writeable)
+            allocation.pages = buffer if isinstance(buffer, Pages) else None
+            if not direct:
+                self._copied.append((data, allocation))
+            if name in uninitialised:
+                allocation.written = np.zeros(len(data), np.bool_)
+        self._bases = [allocation.base for allocation in self.allocations]
+
+    def add(
+        self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None, private: bool = False
+    ) -> Allocation:
+        """Place an array in the address space, at `base` if given, or replace the one of that name."""
+        old = self.by_name.get(name)
+        if old is not None:
+            fresh = Allocation(name, old.base, data, writable, private=private)
+            self.allocations[self.allocations.index(old)] = fresh
+        else:
+            place = FIRST_ADDRESS + SPACING * len(self.allocations) if base is None else base
+            fresh = Allocation(name, place, data, writable, private=private)
+            self.allocations.append(fresh)
+            self.allocations.sort(key=lambda allocation: allocation.base)
+        self.by_name[name] = fresh
+        self._bases = [allocation.base for allocation in self.allocations]
+        return fresh
+
+    def argument(self, argument: KernelArg) -> bytes:
+        """A kernel argument as it stands in memory: the address of a buffer, or a scalar."""
+        raw = argument.value
+        if isinstance(raw, str):
+            if raw not in self.by_name:
+                raise SimulatorError(f"argument at offset {argument.offset}: no buffer {raw!r}")
+            raw = self.by_name[raw].base.to_bytes(8, "little")
+        if len(raw) != argument.size:
+            raise SimulatorError(
+                f"argument at offset {argument.offset}: {argument.size} bytes wanted, {len(raw)} given"
+            )
+        return raw
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds a byte."""
+        at = bisect_right(self._bases, address) - 1
+        if at < 0 or address >= self.allocations[at].end:
+            return None
+        return self.allocations[at]
+
+    def near(self, address: int) -> Allocation | None:
+        """The allocation whose part of the address space an address lies in, used or not."""
+        at = bisect_right(self._bases, address) - 1
+        return self.allocations[at] if at >= 0 and address - self._bases[at] < SPACING else None
+
+    def resolve(
+        self, address: U64, size: int, active: Bools | None
+    ) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
+        """Split accesses by allocation: (allocation, lanes or None for all active) and the lanes that hit none."""
+        used = address if active is None else address[active]
+        if used.size == 0:
+            return [], None
+        low, high = least(used), most(used)
+        first = self.find(low)
+        if first is not None and high + size <= first.end:
+            return [(first, None)], None
+        parts: list[tuple[Allocation, Bools | None]] = []
+        missing = np.ones(address.shape, np.bool_) if active is None else active.copy()
+        for allocation in self.allocations:
+            inside = missing & (address >= np.uint64(allocation.base))
+            if len(allocation.data) >= size:
+                inside &= address <= np.uint64(allocation.end - size)
+                if inside.any():
+                    parts.append((allocation, inside))
+                    missing &= ~inside
+        return parts, missing if missing.any() else None
+
+    def finish(self) -> None:
+        """Bring the caller's arrays up to date where they could not be used directly."""
+        for target, allocation in self._copied:
+            if target.flags.writeable:
+                target[:] = allocation.data

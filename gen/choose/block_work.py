@@ -1,0 +1,226 @@
+"""What one block of K of a workgroup takes of each unit of a core, in clocks, for many configs at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+import numpy as np
+
+from convgen.backends.tuning import tuning
+from convgen.choose.combinations import SUBTILES, VARIANT, Configs, along, by_tile
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
+from convgen.plan.copies import copied_at_once, even_rows, pitch_of
+from convgen.plan.loads import OperandLoad
+from convgen.plan.registers import Held, Numbers, masks_of
+from convgen.plan.variants.variant import Offer, Variant
+
+_OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
+_WHOLE_ROW = 128  #: bytes; of rows with gaps, of which one is written at a time; less takes twice, by the simulator
+_GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
+
+
+@frozen(cache_hash=True)
+class Kind:
+    """What decides, beside the types, what a block of K takes: the same for problems of many sizes."""
+
+    taps: int  #: of windows that are resident; 0 where none are
+    reach: int  #: rows around a tile that they reach
+    loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
+    masks: tuple[int, int]  #: of each such load, as `Held` counts them
+    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by variant: how often its loads take the issue
+
+    @classmethod
+    def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> Kind:
+        loads, chunk = offer.loads(atom, facts), facts.chunk_bytes // atom.elem_bytes
+        decodes = tuple(tuple(_decode(each, offer.inner, chunk, load, facts) for each in variants) for load in loads)
+        masks = masks_of(offer.of_m, loads[0].trimmed), masks_of(offer.of_n, loads[1].trimmed)
+        return cls(len(offer.taps), max(offer.taps, default=0), loads, masks, decodes)
+
+
+def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
+    """Issue slots of a load, in those of one whose place along K is known: what a variant's loads find out, or cut."""
+    if load.trimmed:
+        return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
+    return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
+
+
+@frozen(eq=False)
+class BlockWork:
+    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
+
+    matrix: Numbers  #: clocks; matrix pipe
+    shared: Numbers  #: clocks; shared memory
+    moved: Numbers  #: clocks; from global memory
+    issue: Numbers  #: clocks; loads and the search for their places, and what a block of K takes besides
+    slot_bytes: Numbers  #: bytes; shared memory of one slot
+    met: Numbers  #: clocks; of a tile, in which subgroups along K meet
+    held: Held
+    subgroups: Numbers
+
+    @classmethod
+    def of(cls, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
+        """Of those configs."""
+        b = _Block(configs, kind, atom, facts)
+        return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.met, b.held, b.subgroups)
+
+
+class _Block:
+    """One block of K, from the sizes of its tile on."""
+
+    def __init__(self, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> None:
+        self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
+        self.m, self.n, self.k, self.subgroups_m, self.subgroups_n, self.subgroups_k = configs.sizes
+        self.subtiles, self.slots = along(SUBTILES, configs.subtiles), configs.of_stagings("slots")
+        self.has_held = configs.of_stagings("held") > 0
+        self.decodes = [along(VARIANT, decode) for decode in kind.decodes]
+        self.subgroups = self.subgroups_m * self.subgroups_n * self.subgroups_k
+        self.lanes = facts.subgroup_size * self.subgroups
+        self.simds = np.minimum(self.subgroups, facts.core.simds)
+        self.depth = self.k // max(1, kind.taps)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether gaps stand behind rows of shared memory, as where windows are resident in rows."""
+        return self.kind.taps > 0 and not self.facts.tiles_as_fragments
+
+    # ------------------------------------------------------------ what is copied
+
+    @cached_property
+    def sides(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
+        """Rows and columns of M's and N's operand; of windows that are resident as many as come out even."""
+        sides = (self.m + self.kind.reach, self.depth), (self.n, self.k)
+        if not self.kind.taps:
+            return sides
+        even = partial(even_rows, elem_bytes=self.elem, facts=self.facts)
+        of_m, of_n = (
+            (by_tile(lambda r, c, s: even(r, c, subgroups=s), *side, self.subgroups), side[1]) for side in sides
+        )
+        return of_m, of_n
+
+    @cached_property
+    def copied(self) -> Numbers:
+        """Bytes of both operands."""
+        (rows_m, cols_m), (rows_n, cols_n) = self.sides
+        total: Numbers = (rows_m * cols_m + rows_n * cols_n) * self.elem
+        return total
+
+    @property
+    def slot_bytes(self) -> Numbers:
+        """With what stands between rows."""
+        gaps: Numbers
+        if not self.has_gaps:
+            pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
+            gaps = (self.m + self.n) * (pitch - self.k) * self.elem
+            return self.copied + gaps
+        # Two chunks where a read has as many of a row as lanes go along it, more than two.
+        chunk = self.facts.chunk_bytes
+        several = (self.facts.subgroup_size // self.atom.m > 2) & (self.depth * self.elem > 2 * chunk)
+        gaps = (self.sides[0][0] + self.sides[1][0]) * chunk * (1 + several)
+        return self.copied + gaps
+
+    @cached_property
+    def messages(self) -> list[Numbers]:
+        """Loads of each lane for M's and N's operand."""
+        return [by_tile(partial(self._messages, load), *side, self.subgroups) for load, side in self._loads]
+
+    def _messages(self, load: OperandLoad, rows: int, cols: int, subgroups: int) -> float:
+        at_once = load.upto(copied_at_once(rows, cols, self.elem, self.facts, subgroups))
+        return at_once.messages(rows, cols, self.facts.subgroup_size * subgroups, self.elem)
+
+    @property
+    def _loads(self) -> list[tuple[OperandLoad, tuple[Numbers, Numbers]]]:
+        return list(zip(self.kind.loads, self.sides))
+
+    # ------------------------------------------------------------ clocks
+
+    @property
+    def matrix(self) -> Numbers:
+        atom = self.atom
+        products: Numbers = (self.m // atom.m) * (self.n // atom.n) * (self.k // atom.k)
+        taken: Numbers = products * atom.clocks * atom.spans / self.simds
+        return taken
+
+    @cached_property
+    def read(self) -> Numbers:
+        """Bytes of fragments for all subgroups, from shared memory or the nearest cache."""
+        rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
+        return rows * self.k * self.elem
+
+    @property
+    def shared(self) -> Numbers:
+        core, tuned = self.facts.core, tuning(self.facts)
+        conflicts = np.maximum(1.0, tuned.turned_row / (self.k * self.elem))
+        written = sum(
+            rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
+        )
+        if self.has_gaps:  # so that those that are written at a time share banks
+            rows, cols = self.sides[0]
+            written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
+        is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
+        written = np.where(is_full, tuned.crowded, 1.0) * written / core.shared_rate
+        return self.read / core.shared_read_rate + np.where(self.slots > 0, written, 0)
+
+    @property
+    def moved(self) -> Numbers:
+        core, tuned = self.facts.core, tuning(self.facts)
+        each = (tuned.element_clocks if load.widest == 1 else tuned.load_clocks for load in self.kind.loads)
+        loads = sum(number * clocks for number, clocks in zip(self.messages, each)) * self.subgroups
+        taken: Numbers = np.maximum(self.brought / core.global_rate, loads)
+        return taken
+
+    @property
+    def brought(self) -> Numbers:
+        """Bytes of both operands, in whole granules of memory."""
+        return sum((self._granules(load, *side) for load, side in self._loads), np.zeros(()))
+
+    def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
+        granule = self.facts.core.global_granule
+        along_k = load.along_k and not load.by_reads
+        runs, run = (rows * cols // self.depth, self.depth) if along_k else (cols, rows)
+        bytes_brought: Numbers = runs * (-(-run * self.elem // granule) * granule)
+        return bytes_brought
+
+    @property
+    def issue(self) -> Numbers:
+        """Without shared memory loads of whole tiles only bring nearer what is read."""
+        tuned = tuning(self.facts)
+        messages = sum(number * decode for number, decode in zip(self.messages, self.decodes))
+        nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
+        turned = sum(rows * cols for load, (rows, cols) in self._loads if not load.along_k) * self.elem
+        around = tuned.read * self.reads + tuned.turn * turned / (4 * self.lanes)
+        each = (messages + np.where(self.slots > 0, 0, nearer)) * tuned.message
+        taken: Numbers = (each + np.where(self.slots > 0, around, 0) + tuned.block) * self.subgroups / self.simds
+        return taken
+
+    @property
+    def reads(self) -> Numbers:
+        """Reads of a subgroup's fragments, by parts of its tile."""
+        at_once = self.facts.block_bytes or self.facts.chunk_bytes * self.facts.subgroup_size
+        part = self.m // (self.subgroups_m * self.atom.spans * self.subtiles)
+        of_m, of_n = (np.ceil(rows * self.k * self.elem / at_once) for rows in (part, self.n // self.subgroups_n))
+        return self.subtiles * of_m + of_n
+
+    @property
+    def met(self) -> Numbers:
+        core, latency = self.facts.core, tuning(self.facts).shared_latency
+        sums = self.m * self.n * self.atom.acc.bytes * self.subgroups_k
+        room = np.maximum(self.m * self.k, self.n * self.k) * self.elem * self.slots
+        pieces = np.ceil(sums / np.where(room > 0, room, self.facts.shared_bytes))
+        met = sums / core.shared_rate + sums / core.shared_read_rate + pieces * 2 * latency
+        return np.where(self.subgroups_k > 1, met, 0.0)
+
+    # ------------------------------------------------------------ registers
+
+    @property
+    def held(self) -> Held:
+        lanes = self.facts.subgroup_size
+        rows = self.m // (self.subgroups_m * self.subtiles * self.atom.spans) + self.n // self.subgroups_n
+        return Held(
+            sums=self.m * self.n * self.atom.acc.bytes * self.subgroups_k // (4 * self.lanes),
+            fragments=rows * self.depth * self.elem // (4 * lanes * self.subgroups_k),
+            copied=self.has_held * self.copied // (4 * self.lanes),
+            masks=sum(number * masks for number, masks in zip(self.messages, self.kind.masks)),
+        )

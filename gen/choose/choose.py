@@ -1,0 +1,139 @@
+"""Candidate configs, best first by what they cost (`clocks`); the last one always fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import overload
+
+import attrs
+import numpy as np
+
+from convgen.backends.tuning import tuning
+from convgen.choose import own_lanes
+from convgen.choose.clocks import Clocks, Table, of_config, ranked
+from convgen.choose.offers import offers, reorders
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
+from convgen.ir.types import scalar
+from convgen.plan.atoms import converted, input_atoms
+from convgen.plan.config import Config
+from convgen.plan.copies import comes_out_even
+from convgen.plan.plan import Plan, make_plan
+from convgen.plan.registers import Numbers
+from convgen.plan.variants.variant import TILE_K
+from convgen.plan.views import must_move, operand_types
+from convgen.problem.matmul import Problem
+
+_SIDES = (8, 16, 32, 64)  #: of the last resort
+
+
+@frozen
+class Candidate:
+    """A config with its score (clocks of all launches, less is better), and what those of one product consist of."""
+
+    score: float
+    config: Config
+    clocks: Clocks | None = attrs.field(default=None, eq=False, repr=False)  #: None for the last resort
+
+    @property
+    def together(self) -> int:
+        """Workgroups that run together on a unit."""
+        return self.clocks.together if self.clocks else 1
+
+
+@frozen(eq=False)
+class Ranking(Sequence[Candidate]):
+    """Candidates, best first; each is made when it is asked for."""
+
+    tables: Sequence[Table]
+    others: Sequence[Candidate]  #: those that no table has
+    order: Numbers  #: numbers, in which rows of all tables come before the others
+    scores: Numbers  #: clocks; by number
+    registers: Numbers  #: vector registers of a lane, by number; 0 where no table has an estimate
+
+    @classmethod
+    def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
+        """Tables with clocks that come on top of theirs; of equal scores the least deep comes first, then the first."""
+        scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
+        rest = np.zeros(len(others))
+        depths = np.concatenate([*(table.depths for table, _ in tables), rest])
+        registers = np.concatenate([*(table.registers for table, _ in tables), rest])
+        return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores, registers)
+
+    def place_from(self, place: int, registers: float) -> int:
+        """The first place from that on of a candidate with so many vector registers at most, by the estimate."""
+        suits = self.registers[self.order[place:]] <= registers
+        return place + int(suits.argmax()) if suits.any() else len(self)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @overload
+    def __getitem__(self, place: int) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Candidate]: ...
+
+    def __getitem__(self, place: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(place, slice):
+            return [self[n] for n in range(*place.indices(len(self)))]
+        number = row = int(self.order[place])
+        for table in self.tables:
+            if row < len(table.rows):
+                return Candidate(self.scores[number].item(), table.config(row), table.clocks(row))
+            row -= len(table.rows)
+        return self.others[row]
+
+
+def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
+    """All configs worth trying, best first, ending in the always-valid one."""
+    atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
+    tables = [
+        (ranked(offer, atom, facts, moved, meetings), clocks + offer.before)
+        for moved, clocks in reorders(problem, facts)
+        for offer in offers(problem, facts, moved)
+        for atom in atoms
+    ]
+    by_lanes = [Candidate(clocks, config) for clocks, config in own_lanes.configs(problem, facts, must_move(problem))]
+    resort = last_resort(problem, atoms, facts, must_move(problem))
+    return Ranking.of(tables, [*by_lanes, Candidate(float("inf"), resort)])
+
+
+def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
+    """How many slices at a time may meet by the last of them; none where they rather add to the result."""
+    acc = scalar(problem.acc_type)
+    adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
+    return tuning(facts).meetings if facts.tickets and not adds else ()
+
+
+def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
+    """The candidates that fit by their plans, in their order, with these."""
+    for candidate in rest:
+        with suppress(DoesNotFit):
+            yield candidate, make_plan(problem, candidate.config, facts)
+
+
+def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
+    """What the clocks of a given config consist of, for the largest product; None where there is none."""
+    for offer in offers(problem, facts, config.reorder):
+        for atom in input_atoms(problem, facts):
+            if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
+                return of_config(offer, config, atom, facts)
+    return None
+
+
+def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, moved: tuple[str, ...] = ()) -> Config:
+    """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
+    atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
+    k = max(TILE_K[0], atom.k)
+    side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
+    types = converted(operand_types(problem), atom)
+    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types)
+
+
+def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    even = comes_out_even(side, k, atom.elem_bytes, facts, 1)
+    return even and side % atom.n == 0 and side % atom.m == 0

@@ -1,0 +1,229 @@
+"""What configs cost: the clocks of one launch by a closed form, of many configs at a time.
+
+Per K block the matrix pipe, shared memory and the global path each take their time and the slowest sets the pace; tiles
+go to compute units in rounds. It ranks, it does not predict.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from itertools import product
+from typing import Any
+
+import attrs
+import numpy as np
+
+from convgen.backends.tuning import tuning
+from convgen.choose.block_work import BlockWork, Kind
+from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Configs, along
+from convgen.choose.launch_work import Launch, pace
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import MmaAtom, shares
+from convgen.ir.record import frozen
+from convgen.plan.config import Config
+from convgen.plan.copies import comes_out_even
+from convgen.plan.registers import Counts, Numbers
+from convgen.plan.variants.variant import Choices, Offer
+
+_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
+
+
+@frozen
+class Clocks:
+    """The clocks of a launch, by cause.
+
+    Workgroups run in `rounds`, `together` on a unit, and the `left` ones by themselves; each has a fixed part and its
+    blocks of K. A block takes what the slowest of matrix, shared, moved and issue takes, a tenth of all of them, and
+    `serial`, in which nothing else runs.
+    """
+
+    matrix: float  #: clocks; matrix pipe, of one block
+    shared: float  #: clocks; shared memory
+    moved: float  #: clocks; from global memory
+    issue: float  #: clocks; loads and the search for their places, and what a block of K takes besides
+    serial: float  #: clocks; barriers and what waits at them
+    blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
+    block: float  #: clocks; one block of a workgroup that has a unit to itself
+    hidden: float  #: clocks; of it, that each further workgroup of the unit hides
+    slowest: float  #: clocks; from one block to the next where only loads are waited for, 0 if they all leave ahead
+    rounds: int  #: rounds of as many workgroups as a unit holds
+    together: int  #: workgroups; resident on a unit
+    left: int  #: workgroups behind the rounds
+    tile: float  #: clocks; a workgroup beside its blocks
+    put: float  #: clocks; in which a unit writes a workgroup's result, while it writes no other's
+    tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
+    besides: float  #: clocks; slices that meet, further launches
+    launch: float  #: clocks; of the product's launch
+
+    @property
+    def total(self) -> float:
+        """Of the product."""
+        return self.launch + self.besides
+
+    @property
+    def pace(self) -> float:
+        """Clocks from one block to the next of all that run together, no less than loads take to return."""
+        return float(pace(self.block, self.hidden, self.slowest, self.together))
+
+
+def _columns(launch: Launch) -> dict[str, Numbers]:
+    """The fields of `Clocks`, of all configs of a launch."""
+    of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "moved", "issue")}
+    rest = [field.name for field in attrs.fields(Clocks) if field.name not in (*of_block, "blocks")]
+    return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
+
+
+@frozen(eq=False)
+class Table:
+    """The configs of an offer that may fit, in the order of their combinations, with what they cost."""
+
+    offer: Offer
+    atom: MmaAtom
+    moved: tuple[str, ...]  #: inputs that are reordered before
+    configs: Configs
+    launch: Launch | None  #: None where there are no combinations
+    in_vectors: Numbers  #: whether accumulators live among the vector registers
+    rows: Numbers  #: numbers of the combinations
+    scores: Numbers  #: clocks; of each row, of all products
+    depths: Numbers  #: of each row, by which the least of equal scores comes first
+    registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
+
+    def config(self, row: int) -> Config:
+        assert self.launch
+        at, given, offer = self._place(row), self.configs, self.offer
+        (m, n, k, waves_m, waves_n, waves_k), staging = given.tiles[at[TILE]], given.stagings[at[STAGING]]
+        return Config(
+            tile=(m, n, k),
+            waves=(waves_m, waves_n),
+            waves_k=waves_k,
+            mma=(self.atom.n, self.atom.m, self.atom.k),
+            slots=staging.slots,
+            taps=given.variants[at[VARIANT]].word,
+            acc="v" if self._at(self.in_vectors, at) else "a",
+            slices=self._at(self.launch.slices, at),
+            reorder=self.moved,
+            packed=offer.packed,
+            sum="last" if (at_a_time := self._at(self.launch.at_a_time, at)) else "",
+            at_a_time=at_a_time,
+            subtiles=given.subtiles[at[SUBTILES]],
+            prefetch=staging.prefetch,
+            types=offer.types(self.atom),
+            stages=staging.stages,
+            copy=staging.copy,
+            **dict(offer.form.words),
+        )
+
+    def clocks(self, row: int) -> Clocks:
+        """What the clocks of a row's config consist of."""
+        assert self.launch
+        at = self._place(row)
+        return Clocks(**{name: self._at(column, at) for name, column in _columns(self.launch).items()})
+
+    def _place(self, row: int) -> tuple[int, ...]:
+        return tuple(map(int, np.unravel_index(self.rows[row], self.configs.dims)))
+
+    @staticmethod
+    def _at(column: Numbers, place: tuple[int, ...]) -> Any:
+        return column[tuple(at if size > 1 else 0 for at, size in zip(place, column.shape))].item()
+
+
+def ranked(
+    offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
+) -> Table:
+    """The configs that come out even and whose tiles fit shared memory, with their scores.
+
+    Slices may meet by the last of so many of `meetings` at a time.
+    """
+    offered = offer.variants[0].choices(offer, atom, facts)
+    configs = _even_configs(len(offer.taps), offered, atom, facts, meetings)
+    if not all(configs.dims):
+        return Table(offer, atom, moved, configs, None, *[np.zeros(0, np.int64)] * 5)
+    bounds = _bounds(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
+    launch, sums = Launch(configs, bounds.work, offer, atom, facts), bounds.work.held.sums
+    in_vectors, fits = _place_of_sums(sums, launch.registers, facts)
+    rows = np.flatnonzero(np.broadcast_to(bounds.fits & fits, configs.dims))
+    clocks = offer.form.launches * (launch.launch + launch.besides)
+    vectors = launch.registers - np.where(in_vectors, 0, sums)
+    of_rows = (np.broadcast_to(each, configs.dims).ravel()[rows] for each in (clocks, launch.depths, vectors))
+    return Table(offer, atom, moved, configs, launch, in_vectors, rows, *of_rows)
+
+
+def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
+    """Whether accumulators live among the vector registers, and whether all registers of a config suffice.
+
+    They do where they are few and all fit there; else in a file of their own, if there is one.
+    """
+    together = np.asarray(registers <= facts.registers)
+    if not facts.accumulators:
+        return np.ones((), bool), together
+    in_vectors = (sums <= _MOST_IN_VECTORS) & together
+    apart = (sums <= facts.accumulators) & (registers - sums <= facts.registers)
+    return in_vectors, in_vectors | apart
+
+
+def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
+    """What the clocks of one config consist of."""
+    configs = Configs.of(config)
+    work = BlockWork.of(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
+    columns = _columns(Launch(configs, work, offer, atom, facts))
+    return Clocks(**{name: column.item() for name, column in columns.items()})
+
+
+@frozen(eq=False)
+class _Bounds:
+    """Of the configs among which all products of a kind choose, what they need and which fit, registers apart."""
+
+    work: BlockWork
+    fits: Numbers
+
+
+@lru_cache(maxsize=256)
+def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> _Bounds:
+    work = BlockWork.of(configs, kind, atom, facts)
+    m, n, k, subgroups_m, subgroups_n, subgroups_k = configs.sizes
+    fits = work.slot_bytes * configs.of_stagings("slots") <= facts.shared_bytes
+    subtiles = along(SUBTILES, configs.subtiles)
+    fits = fits & (m % (subgroups_m * atom.m * subtiles) == 0)
+    products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
+    fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
+    fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
+    # By `convgen profile`, slots do not make up for windows so narrow that their granules come twice.
+    narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
+    fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (kind.taps > 0))
+    return _Bounds(work, fits)
+
+
+@lru_cache(maxsize=256)
+def _even_configs(
+    resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, meetings: tuple[int, ...]
+) -> Configs:
+    """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly.
+
+    Of windows that are resident with so many taps, if any, copies are made even. All problems of one type choose among
+    the same tiles.
+    """
+    elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
+    found = []
+    for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
+        if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
+            continue
+        if wk > 1 and not _has_shares(
+            m // (wm * atom.m), n // (wn // spans * atom.n), k // max(1, resident) // wk, wk, atom, facts
+        ):
+            continue
+        if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
+            found.append((m, n, k, wm, wn, wk))
+    return Configs(found, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
+
+
+def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
+    """Whether subgroups along K read whole chunks, and can share out their sums."""
+    steps = k // atom.k
+    even = tiles_n % shares(subgroups_k, tiles_m)[0] == 0
+    return even and steps * atom.a.registers * atom.elem_bytes >= facts.chunk_bytes
+
+
+def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
+    """Whether rectangles are as wide as they may be: as a line of the cache."""
+    return row_bytes >= (facts.planes.row if facts.planes else np.inf)

@@ -1,0 +1,344 @@
+"""What one launch of each config takes, in clocks: workgroups in rounds, each with its blocks of K and its result."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from convgen.backends.tuning import tuning
+from convgen.choose.block_work import BlockWork
+from convgen.choose.combinations import VARIANT, Configs, by_tile
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.dispatch import busiest
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.turns import Turns
+from convgen.ir.record import frozen
+from convgen.plan.config import evenly, levels
+from convgen.plan.registers import Numbers, Pipeline
+from convgen.plan.variants.variant import Offer
+
+_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
+_ARRIVAL = 1600  #: clocks; from sums that a slice leaves to sums that another one may add, by `convgen profile`
+_BESIDE = 0.42  #: of the clocks of code outside of loops, as MIOpen's kernels take it (`gen/profile/constants.json`)
+
+
+def pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
+    """Clocks from one block to the next of workgroups that run together: numbers, or arrays of them.
+
+    Each further workgroup hides `hidden` of the clocks of a block; loads return no faster than `slowest`.
+    """
+    return np.maximum(block * together - hidden * (together - 1), slowest)
+
+
+@frozen(eq=False)
+class _Grid:
+    """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
+
+    offer: Offer
+    m: Numbers  #: of tiles
+    n: Numbers
+
+    def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
+        """Workgroups of each product with tiles of that size, and their depth beside that of the deepest."""
+        products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
+        deepest = max(depth for *_, depth in products)
+        return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
+
+    @property
+    def tiles(self) -> Numbers:
+        """Of one of the batch."""
+        all_tiles: Numbers = sum(count for count, _ in self.counts(self.m, self.n))
+        return all_tiles
+
+    @property
+    def mean(self) -> Numbers:
+        """The depth of a workgroup on average, beside that of the deepest."""
+        all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
+        return all_depth / self.tiles
+
+    def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
+        """The same of the unit that ends last, which has so many workgroups in all and so many at a time."""
+        if not self.offer.form.merged:
+            return np.ones(())
+        columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
+        known, places = np.unique(np.reshape(columns, (len(columns), -1)), axis=1, return_inverse=True)
+
+        def depth(m: int, n: int, a_unit: int, held: int) -> float:
+            grid = tuple((self.offer.batch * count, each) for count, each in self.counts(m, n))
+            return _busiest(grid, units, held) / a_unit
+
+        return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
+
+
+_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of one area mostly have the same grid
+
+
+class Launch:
+    """One launch of an offer's product, of all configs at a time, in rounds of as many workgroups as a unit holds."""
+
+    def __init__(self, configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> None:
+        self.configs, self.work, self.offer, self.atom, self.facts = configs, work, offer, atom, facts
+        self.tuned, self.core = tuning(facts), facts.core
+        self.slots = configs.of_stagings("slots")
+        self.pipeline = Pipeline.of(configs.of_stagings)
+        self.grid = _Grid(offer, *configs.sizes[:2])
+        self.by_taps = bool(offer.taps)
+
+    # ------------------------------------------------------------ workgroups and their blocks
+
+    @cached_property
+    def _tile_blocks(self) -> Numbers:
+        """Blocks of K of a tile, padding included."""
+        tile_k, offer = self.configs.sizes[2], self.offer
+        elem, chunk = self.atom.elem_bytes, self.facts.chunk_bytes
+        of_variants = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
+        padded_to = np.concatenate(of_variants, VARIANT)
+        blocks: Numbers = -(-offer.outer * (-(-offer.inner // padded_to) * padded_to) // tile_k)
+        return blocks
+
+    @cached_property
+    def slices(self) -> Numbers:
+        """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+        blocks = self._tile_blocks
+        if self.configs.slices is not None:
+            return np.full_like(blocks, self.configs.slices)
+        if self.offer.batch > 1 or self.offer.form.merged:
+            return np.ones_like(blocks)
+        slices: Numbers = np.maximum(
+            1, np.minimum(self.facts.compute_units // self.grid.tiles, blocks // _SLICE_BLOCKS)
+        )
+        return slices
+
+    @cached_property
+    def k_blocks(self) -> Numbers:
+        """Blocks of K of a slice."""
+        return -(-self._tile_blocks // self.slices)
+
+    @cached_property
+    def all_tiles(self) -> Numbers:
+        """Tiles of the batch, each slice counted."""
+        return self.offer.batch * self.grid.tiles * self.slices
+
+    @cached_property
+    def turns(self) -> Turns | None:
+        """What persistent workgroups do one after the other, of the one config that has such."""
+        persist = self.configs.persist
+        if not persist:
+            return None
+        return Turns(persist, self.all_tiles.item(), self.k_blocks.item(), self.configs.stagings[0].round)
+
+    @cached_property
+    def a_unit(self) -> Numbers:
+        """Workgroups of a compute unit."""
+        workgroups = np.full_like(self.grid.tiles, self.turns.workgroups) if self.turns else self.all_tiles
+        a_unit: Numbers = -(-workgroups // self.facts.compute_units)
+        return a_unit
+
+    @cached_property
+    def registers(self) -> Numbers:
+        """Registers of a lane."""
+        return self.work.held.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
+
+    @cached_property
+    def together(self) -> Numbers:
+        """Workgroups that run on a unit at a time."""
+        core, work, granule = self.core, self.work, self.core.register_granule
+        granted = -(-self.registers // granule) * granule
+        by_registers = core.simd_registers // granted * core.simds // work.subgroups
+        by_shared = self.facts.shared_bytes // (work.slot_bytes * np.maximum(1, self.slots))
+        by_shared = np.where(self.slots > 0, by_shared, by_registers)
+        together: Numbers = np.maximum(1, np.minimum(self.a_unit, np.minimum(by_shared, by_registers)))
+        return together
+
+    @cached_property
+    def longest(self) -> Numbers:
+        """Blocks of K of a workgroup; where they differ, on average of the unit that ends last."""
+        blocks = np.full_like(self.grid.tiles, self.turns.longest) if self.turns else self.k_blocks
+        return blocks * self.grid.on_busiest(self.a_unit, self.together, self.facts.compute_units)
+
+    @cached_property
+    def loops(self) -> Numbers:
+        """Whether the blocks of a slice are a loop."""
+        return self.pipeline.loops(self.k_blocks)
+
+    # ------------------------------------------------------------ clocks of a block
+
+    @cached_property
+    def _waits(self) -> Numbers:
+        """Clocks of a block in which a workgroup stands at barriers and, with one buffer, waits for shared memory."""
+        tuned = self.tuned
+        barrier = np.where(self.slots > 0, float(tuned.barrier), 0.0)
+        # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
+        in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
+        waited: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
+        return waited
+
+    @cached_property
+    def serial(self) -> Numbers:
+        """Clocks of a block in which nothing else of the workgroup runs.
+
+        Where instructions stay in order a subgroup copies and then multiplies: only other subgroups of its SIMD hide
+        what it issues.
+        """
+        if self.core.reorders:
+            return self._waits
+        on_simd = np.maximum(1.0, self.together * self.work.subgroups / self.core.simds)
+        serial: Numbers = self._waits + self.work.issue / on_simd
+        return serial
+
+    @cached_property
+    def slowest(self) -> Numbers:
+        """Clocks from one block to the next where only loads, or prefetches, are waited for.
+
+        Loads of as many blocks are in flight as the pipeline awaits. Where instructions move, loads of blocks that are
+        no loop all leave ahead.
+        """
+        awaited = self.tuned.load_latency / self.configs.of_stagings("awaited") + self._waits
+        return np.where(self.loops | (not self.core.reorders), awaited, 0.0)
+
+    @cached_property
+    def _busiest(self) -> Numbers:
+        """Clocks of a block of the unit that takes most."""
+        work = self.work
+        return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
+
+    @cached_property
+    def block(self) -> Numbers:
+        """Clocks of a block of a workgroup that has a unit to itself."""
+        tuned, work = self.tuned, self.work
+        # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
+        hides = self.offer.variants[0].trims or tuned.others_hide
+        exposed = tuned.exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
+        block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
+        return block
+
+    @cached_property
+    def hidden(self) -> Numbers:
+        """Clocks of a block that each further workgroup of the unit hides."""
+        hidden: Numbers = self.tuned.hidden * (self.block - self._busiest)
+        return hidden
+
+    @cached_property
+    def depths(self) -> Numbers:
+        """Blocks of K from load to product where that is deep enough, elsewhere the most that any config has.
+
+        Loads of a loop that come back in time gain nothing by leaving earlier: by `convgen profile` of
+        `bench/whole.py`, deeper pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
+        """
+        in_time = self.configs.of_stagings("held") * (self.block - self.work.moved) * self.together
+        enough = self.loops & (in_time >= self.tuned.load_latency)
+        return np.where(enough, self.pipeline.depth, np.max(self.pipeline.depth))
+
+    # ------------------------------------------------------------ clocks of the launch
+
+    @cached_property
+    def tile(self) -> Numbers:
+        """Clocks of a workgroup beside its blocks."""
+        tiles_each = self.turns.count if self.turns else 1
+        return np.asarray((self.tuned.tile + self.work.met) * tiles_each)
+
+    @cached_property
+    def put(self) -> Numbers:
+        """Clocks in which a unit writes a workgroup's result; what slices leave is counted where they are added."""
+        tile_m, tile_n, *_ = self.configs.sizes
+        written = tile_m * tile_n * self.offer.result.bytes / self.tuned.result_rate
+        return np.where(self.slices == 1, written, 0.0)
+
+    @cached_property
+    def tail(self) -> Numbers:
+        """Clocks; a share of all work, were it spread evenly, so that less of it wins ties."""
+        work = self.all_tiles * self.k_blocks * self.grid.mean * self.block
+        tail: Numbers = self.tuned.tail * work / self.facts.compute_units
+        return tail
+
+    @cached_property
+    def rounds(self) -> Numbers:
+        """Rounds of as many workgroups as a unit holds."""
+        return self.a_unit // self.together
+
+    @cached_property
+    def left(self) -> Numbers:
+        """Workgroups of a unit behind the rounds."""
+        return self.a_unit % self.together
+
+    @cached_property
+    def launch(self) -> Numbers:
+        """Clocks of the product's launch."""
+        of_left = np.where(self.left > 0, self._round(self.left), 0.0)
+        launch: Numbers = self.rounds * self._round(self.together) + of_left + self.tail
+        return launch
+
+    def _round(self, together: Numbers) -> Any:
+        return self.tile + together * self.put + self.longest * pace(self.block, self.hidden, self.slowest, together)
+
+    # ------------------------------------------------------------ slices
+
+    @cached_property
+    def besides(self) -> Numbers:
+        """Clocks in which slices are added up, further launches included."""
+        return self._added[0]
+
+    @cached_property
+    def at_a_time(self) -> Numbers:
+        """Slices that are added at a time, 0 where all are."""
+        return self._added[1]
+
+    @cached_property
+    def _added(self) -> tuple[Numbers, Numbers]:
+        """Clocks in which slices are added up, and how many at a time.
+
+        All units leave sums; then they, or the last to arrive at each tile, add them up. Workgroups that share K leave
+        a part of each of their tiles, and add up about as many tiles as they have.
+        """
+        configs, tuned, slices = self.configs, self.tuned, self.slices
+        tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes
+        at_a_time, turns = np.full_like(slices, configs.at_a_time), self.turns
+        if turns and turns.shared:
+            at_each = turns.shared_turns + -(-turns.shared // turns.workgroups) * turns.sharers
+            return at_each * tile / tuned.unit_rate, at_a_time
+        if (slices == 1).all():
+            return np.zeros(slices.shape), at_a_time
+        by_last = _ByLast(self, tile)
+        if configs.at_a_time:
+            met, at_a_time = by_last.met([configs.at_a_time] * len(by_last.known))
+        elif configs.sum == "last":
+            met = by_last.sums + by_last.each * slices * tile / tuned.unit_rate
+        else:
+            met = 2 * by_last.sums + by_last.given_back + tuned.launch
+        for most in configs.meetings:
+            other, count = by_last.met([evenly(n, most) for n in by_last.known.tolist()])
+            at_a_time = np.where((other < met) & (slices > 1), count, at_a_time)
+            met = np.minimum(met, other)
+        return np.where(slices == 1, 0.0, met), at_a_time
+
+
+class _ByLast:
+    """Slices of a launch that the last workgroup to arrive at each tile adds up."""
+
+    def __init__(self, launch: Launch, tile: Numbers) -> None:
+        offer, facts, tuned = launch.offer, launch.facts, launch.tuned
+        left = launch.slices * offer.m * offer.n * launch.atom.acc.bytes  # bytes of sums
+        self.slices, self.tile, self.facts = launch.slices, tile, facts
+        #: clocks in which all units write the sums
+        self.sums = left / (facts.compute_units * tuned.stream_rate)
+        #: tiles of a unit
+        self.each = -(-(launch.grid.tiles * offer.batch) // facts.compute_units)
+        #: clocks in which caches give back what a launch has written
+        self.given_back = np.minimum(left, tuned.dirty) / tuned.drain
+        self.known, self._places = np.unique(self.slices, return_inverse=True)
+
+    def met(self, counts: list[int]) -> tuple[Numbers, Numbers]:
+        """Clocks where, for each known number of slices, so many are added at a time; and these numbers."""
+        numbers = [(_members(n, count), len(levels(n, count)), count) for n, count in zip(self.known.tolist(), counts)]
+        shape = self.slices.shape
+        members, arrivals, count = (number[self._places].reshape(shape) for number in np.array(numbers).T)
+        added = members * self.tile / self.facts.core.global_rate + _ARRIVAL * arrivals
+        met: Numbers = self.sums + self.given_back + self.each * _BESIDE * added
+        return met, count
+
+
+def _members(slices: int, count: int) -> int:
+    """Sums that a workgroup adds up which is the last everywhere."""
+    return sum(min(count, each) for each in (slices, *levels(slices, count)[:-1]))

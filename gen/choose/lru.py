@@ -1,0 +1,214 @@
+"""What a launch reads through its caches, step by step: each keeps the blocks that were used last.
+
+The units of an XCD share an L2; what it lacks comes from the memory-side cache, if there is one, and else from memory.
+All workgroups of a wave take one block of each operand a step, at the same time or each a fixed number of steps behind.
+Blocks are those of a matrix product: halos that the tiles of a convolution share are counted for each (`traffic.py`
+knows them). The result is left out.
+
+Where units have a cache of their own, each workgroup's blocks go through that first. With `pitches` L2 is a cache for
+each set of channels over which a block of K lies: rows whose pitch is a multiple of what the channels span have all of
+one block in the same few, and what they hold is less than what a wave reads. In both cases it matters in which order
+workgroups come: in that of launch, up to `ARRIVAL` of the wave late.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from math import gcd
+
+import attrs
+import numpy as np
+
+from convgen.choose.panels import Ints
+from convgen.choose.traffic import Flags, Moved, Schedule, Tiles
+from convgen.ir.facts import Caches
+from convgen.ir.record import frozen
+
+#: Of a wave's workgroups: how many a workgroup may come after its turn. Assumed: in strict order one of six published
+#: hit rates is missed by 12 points (4096x4096x4096 in groups of 4); from .2 to 2 all come out within 5.
+ARRIVAL = 0.5
+_GOLDEN = 0.6180339887498949  #: its multiples fill an interval evenly: lateness without chance
+LAGS = 9  #: a workgroup's lag is its number modulo this, where asked for: 0 to 8 steps
+
+
+@frozen(kw_only=True)
+class Steps:
+    """What a workgroup reads in each step along K, or along its slice."""
+
+    count: int
+    rows: int  #: bytes; of a block of the operand along M
+    columns: int  #: bytes; along N
+    depth: int = 0  #: bytes; of a block along a row
+    pitches: tuple[int, int] = (0, 0)  #: bytes; between rows, both operands; 0 where channels are not reckoned with
+
+
+class _Lru:
+    """A cache of whole blocks that drops what was used longest ago."""
+
+    def __init__(self, capacity: int) -> None:
+        self._free, self._held = capacity, OrderedDict[int, int]()
+        self.missed = 0
+
+    def has(self, block: int, size: int) -> bool:
+        """Use a block of so many bytes, and whether it was there."""
+        held = self._held
+        if block in held:
+            held.move_to_end(block)
+            return True
+        self.missed += size
+        self._free -= size
+        held[block] = size
+        while self._free < 0:
+            self._free += held.popitem(last=False)[1]
+        return False
+
+
+@frozen
+class _Pace:
+    """How many steps behind the first a workgroup is, and whether it walks K backwards."""
+
+    lag: int
+    backwards: bool
+
+    def step(self, time: int, steps: int) -> int:
+        """The block of K at a time; -1 before the first and after the last."""
+        k = time - self.lag
+        return -1 if not 0 <= k < steps else steps - 1 - k if self.backwards else k
+
+
+@frozen
+class _Wave:
+    """Workgroups in flight on an XCD: the numbers of their first blocks along M and N, and their pace, each."""
+
+    blocks: list[tuple[int, int, _Pace]] = attrs.Factory(list)
+
+    def paces(self) -> list[tuple[_Pace, list[int], list[int]]]:
+        """The distinct first blocks along M and N, of each pace."""
+        found: dict[_Pace, tuple[dict[int, None], dict[int, None]]] = {}
+        for row, column, pace in self.blocks:
+            rows, columns = found.setdefault(pace, ({}, {}))
+            rows[row] = columns[column] = None
+        return [(pace, list(rows), list(columns)) for pace, (rows, columns) in found.items()]
+
+
+class _Hierarchy:
+    """The caches of a launch, and how many bytes were asked of the L2s."""
+
+    def __init__(self, caches: Caches, units: int, steps: Steps) -> None:
+        self._parts = _parts(steps, caches)
+        self._steps, self._caches = steps, caches
+        each = units // caches.xcds if caches.unit_bytes else 0
+        self._near = [[_Lru(caches.unit_bytes) for _ in range(each)] for _ in range(caches.xcds)]
+        self._l2 = [[_Lru(caches.l2_bytes // self._parts) for _ in range(self._parts)] for _ in range(caches.xcds)]
+        self._side = _Lru(caches.memory_side_bytes)
+        self._asked = 0
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it matters in which order the workgroups of a wave come."""
+        return self._parts > 1 or self._caches.unit_bytes > 0
+
+    def use(self, xcd: int, k: int, block: int, size: int, workgroup: int) -> None:
+        near = self._near[xcd]
+        if near and near[workgroup % len(near)].has(block, size):
+            return
+        self._asked += size
+        part = _channel(k, self._steps, self._caches) % self._parts if self._parts > 1 else 0
+        if not self._l2[xcd][part].has(block, size):
+            self._side.has(block, size)
+
+    def moved(self, workgroups: int) -> Moved:
+        each = self._steps.count * (self._steps.rows + self._steps.columns)
+        asked = self._asked if any(self._near) else workgroups * each
+        fill = sum(part.missed for parts in self._l2 for part in parts)
+        memory = self._side.missed if self._caches.memory_side_bytes else fill
+        return Moved(float(asked), float(fill), float(memory))
+
+
+def simulate(
+    tiles: Tiles,
+    steps: Steps,
+    caches: Caches,
+    units: int,
+    per_unit: int = 1,
+    *,
+    k_reversed: Flags | None = None,
+    takers: Ints | None = None,
+    lag: bool = False,
+) -> Moved:
+    """Bytes moved by a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
+    in_flight = max(1, units // caches.xcds) * per_unit
+    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
+    all_caches = _Hierarchy(caches, units, steps)
+    for waves in _rounds(at, steps, lag):
+        users = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
+        for time in range(steps.count + (LAGS - 1) * lag):
+            for xcd, used_at in enumerate(users):
+                for access in used_at(time):
+                    all_caches.use(xcd, *access)
+    return all_caches.moved(len(at.number))
+
+
+def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:
+    """The waves of each round, by XCD; blocks are numbered by tile, slice and step, those along N after the others."""
+    blocks = (at.tile[:, :2] * at.slices + at.tile[:, 2:]) * steps.count
+    blocks[:, 1] += int(blocks[:, 0].max(initial=0)) + steps.count
+    order = np.argsort(at.round, kind="stable")
+    ends = np.searchsorted(at.round[order], np.arange(at.rounds + 1)).tolist()
+    for begin, end in pairwise(ends):
+        waves = [_Wave() for _ in range(int(at.xcd.max()) + 1)]
+        for n in order[begin:end].tolist():
+            wave = waves[at.xcd[n]].blocks
+            pace = _Pace(len(wave) % LAGS if lag else 0, bool(at.backwards[n]))
+            wave.append((int(blocks[n, 0]), int(blocks[n, 1]), pace))
+        yield waves
+
+
+Access = tuple[int, int, int, int]  #: step, block, bytes, workgroup of the wave
+Users = Callable[[int], Iterable[Access]]
+
+
+def _together(wave: _Wave, steps: Steps) -> Users:
+    """What a wave uses at a time, each block once: rows, then columns."""
+    paces = wave.paces()
+
+    def used(time: int) -> Iterator[Access]:
+        for pace, rows, columns in paces:
+            k = pace.step(time, steps.count)
+            if k >= 0:
+                yield from ((k, row + k, steps.rows, 0) for row in rows)
+                yield from ((k, column + k, steps.columns, 0) for column in columns)
+
+    return used
+
+
+def _arrivals(wave: _Wave, steps: Steps) -> Users:
+    """What each workgroup uses at a time, in the order in which they come."""
+    turns = np.arange(len(wave.blocks))
+
+    def used(time: int) -> Iterator[Access]:
+        late = (turns + 1) * (time + 1) * _GOLDEN % 1
+        for n in np.argsort(turns + ARRIVAL * len(turns) * late, kind="stable").tolist():
+            row, column, pace = wave.blocks[n]
+            k = pace.step(time, steps.count)
+            if k >= 0:
+                yield k, row + k, steps.rows, n
+                yield k, column + k, steps.columns, n
+
+    return used
+
+
+def _parts(steps: Steps, caches: Caches) -> int:
+    """Into how many caches of their own L2 falls, by the channels over which a block of either operand lies."""
+    if not all(steps.pitches):
+        return 1
+    begins = max(caches.camp_bytes // gcd(pitch, caches.camp_bytes) for pitch in steps.pitches)
+    reached = min(caches.channels, begins * max(1, steps.depth // caches.channel_bytes))
+    return max(1, caches.channels // reached)
+
+
+def _channel(k: int, steps: Steps, caches: Caches) -> int:
+    """The set of channels of a block of K, counted on and on."""
+    return k * steps.depth // max(steps.depth, caches.channel_bytes, 1)

@@ -1,0 +1,122 @@
+"""What the chooser may take: the forms of a problem as each variant offers them, some with packed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+
+from convgen.backends.tuning import tuning
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import View
+from convgen.ir.record import evolve
+from convgen.ir.types import scalar
+from convgen.passes.messages.linear import WORD
+from convgen.plan.config import COLUMNS, MERGED, VARIANTS
+from convgen.plan.contraction import reordered
+from convgen.plan.directions import have_columns
+from convgen.plan.loads import view_load
+from convgen.plan.packing import packed
+from convgen.plan.padding import has_whole_pairs, windows
+from convgen.plan.variants.variant import Form, Offer, of_words
+from convgen.plan.views import must_move, products
+from convgen.problem.matmul import Problem
+
+_MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
+_MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
+
+
+def offers(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Offer]:
+    """All offers of a problem whose inputs `moved` are reordered before."""
+    variants = of_words(VARIANTS)
+    plain = tuple(each for each in variants if each.is_plain)
+    for form in forms(problem, moved):
+        for offer in (Offer.of(form, *plain), *(o for each in variants for o in each.offers(form, facts))):
+            yield offer
+            yield from _packed(offer, problem, facts)
+
+
+def forms(problem: Problem, moved: tuple[str, ...]) -> Iterator[Form]:
+    """The products of a problem in launches of their own; stride phases as columns of one; all in one grid."""
+    parts = products(problem, 1, moved)
+    if not parts:
+        return
+    is_sized = bool(problem.runtime)
+    largest = max(parts, key=lambda p: p.m * p.n * p.k)
+    yield Form(largest, len(parts), is_sized=is_sized)
+    if have_columns(problem):
+        (joined,) = products(problem, 1, moved, COLUMNS)
+        if joined.n <= _MOST_COLUMNS and has_whole_pairs(joined):
+            yield Form(joined, 1, (("phases", COLUMNS),), is_sized=is_sized)
+    if 1 < len(parts) <= _MOST_MERGED and not is_sized:
+        inner = largest.k_inner.size
+        sizes = sorted(((part.m, part.n, part.k // inner) for part in parts), key=lambda size: -size[2])
+        yield Form(largest, 1, (("grids", MERGED),), tuple(sizes))
+
+
+# ---------------------------------------------------------------- inputs that are packed before
+
+
+def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offer]:
+    """The offer with packed inputs, if its product is the only one.
+
+    Packed are weights that lanes load in less than a word otherwise and, with them or alone, the image of a variant
+    that packs images, where addresses are flat: surfaces bound what reaches outside.
+    """
+    if offer.form.launches > 1 or offer.form.merged:
+        return
+    whole = {t.name for t in problem.factors if scalar(t.dtype).bits >= 8}
+    given = [view for view in (offer.of_n, offer.of_m) if view.memory.name in whole]
+    in_image = not facts.checks_bounds and offer.variants[0].packs_images
+    images = tuple(view for view in given if in_image and windows(view))
+    weights = tuple(view for view in given[:1] if view is offer.of_n and _is_narrow(view, facts))
+    for views in filter(None, dict.fromkeys((weights, images, (*weights, *images)))):
+        with suppress(DoesNotFit):
+            yield _with_packed(offer, {view.memory.name: view for view in views}, problem, facts)
+
+
+def _is_narrow(view: View, facts: TargetFacts) -> bool:
+    """Whether weights are loaded in less than words."""
+    return view.memory.name == "wei" and view_load(view, facts).widest * view.memory.elem.bits < 8 * WORD
+
+
+def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
+    """The offer with some inputs packed; DoesNotFit where one is not, or has been moved."""
+    chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
+    packings = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
+    read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
+    traffic = read + sum(p.seen.memory.bytes for p in packings.values())
+    of_n, of_m = (packings[v.memory.name].seen if v.memory.name in packings else v for v in (offer.of_n, offer.of_m))
+    before = _streaming(1, traffic, facts)
+    return evolve(offer, of_n=of_n, of_m=of_m, packed=tuple(sorted(packings)), before=before)
+
+
+# ---------------------------------------------------------------- inputs that are moved before
+
+
+def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Sets of inputs worth reordering, with the clocks that takes.
+
+    They are those that must be moved and, where one is read element by element, all that are not in their default
+    layout, since the order of K follows memory.
+    """
+    least = must_move(problem)
+    yield least, _moving(problem, least, facts)
+    parts = products(problem, 1, least)[:1]
+    if all(view_load(view, facts).widest > 1 for part in parts for view in (part.of_m, part.of_n)):
+        return
+    whole = [t for t in problem.factors if scalar(t.dtype).bits >= 8]  # parts of bytes are not moved
+    elsewhere = tuple(t.name for t in whole if reordered(problem, t.name).layout != t.layout)
+    if elsewhere != least:
+        yield elsewhere, _moving(problem, elsewhere, facts)
+
+
+def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
+    """Clocks that reordering inputs takes."""
+    traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
+    return _streaming(len(names), traffic, facts)
+
+
+def _streaming(launches: int, traffic: int, facts: TargetFacts) -> float:
+    """Clocks of launches that read and write `traffic` bytes in all."""
+    return launches * tuning(facts).launch + traffic / (facts.compute_units * tuning(facts).stream_rate)

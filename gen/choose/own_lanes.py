@@ -1,0 +1,254 @@
+"""Configs by which lanes compute convolutions of small groups, with the clocks of a closed form.
+
+A launch takes what memory takes, or what the instructions of all subgroups do, whichever is longer. What is assumed
+was chosen so that rankings come out well, and measured nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product as combinations
+from math import gcd, prod
+
+from convgen.backends.tuning import tuning
+from convgen.ir.error import DoesNotFit, Unsupported
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mma import BlockAtom
+from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.walks import Xcc
+from convgen.ir.record import evolve, frozen
+from convgen.ir.types import scalar
+from convgen.plan.config import Config, Own
+from convgen.plan.copies import power_of_two
+from convgen.plan.lane_tile import LaneTile, blocks, sums_weights
+from convgen.plan.window_views import Windows, refusal, windows
+from convgen.problem.conv import Conv, Direction
+from convgen.problem.matmul import Problem
+
+#: Of a lane, along the last two axes of space: by powers of two, and as many rows as images often have a multiple of.
+_POSITIONS = (
+    *((1, 1), (1, 2), (1, 4), (1, 7), (1, 8), (2, 2), (2, 4), (2, 7), (2, 8), (4, 4), (4, 7), (4, 8)),
+    *((7, 4), (7, 7), (7, 8), (8, 4), (8, 8), (14, 4), (16, 4)),
+)
+_GROUPS = (1, 2, 4, 8, 16)  #: of a lane
+_MOST_CHANNELS = 16  #: of a lane
+_MOST_OF_GROUP = 16  #: channels of a group, on either side
+_MOST_PRODUCTS = 2304  #: of a lane, in straight-line code
+_SUBGROUPS = (4, 8)  #: that a workgroup has at least: of images, and of weights, whose sums meet
+_FILLS = (1, 2, 4)  #: workgroups on a unit, by which K is cut into slices
+_OTHER_REGISTERS = 24  #: registers; addresses and masks
+_SEGMENT = 64  #: bytes side by side that the nearest cache gives at once; assumed
+_OPERATION = 4  #: clocks; of an operation of the vector unit; assumed
+_EXCHANGE = 3  #: operations in which a sum meets that of another lane; assumed
+_PENALTY = 0.1  #: of the clocks of memory, for each time that messages are narrower or lines are shared; assumed
+_START = 1e-4  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+
+
+def has_few_channels(problem: Problem) -> bool:
+    """Whether there are groups, of few channels on either side."""
+    if not isinstance(problem, Conv) or refusal(problem):
+        return False
+    return problem.groups > 1 and max(_channels(problem)) <= _MOST_OF_GROUP
+
+
+def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[float, Config]]:
+    """(clocks of all launches, config) of a convolution of small groups; none of other problems.
+
+    Of tiles that differ in subgroups and slices only the best: all take the same registers.
+    """
+    if not isinstance(problem, Conv) or not has_few_channels(problem):
+        return
+    weights = sums_weights(problem)
+    for config, works in _lanes(problem, facts, moved):
+        assert isinstance(config.mma, Own)
+        for tiles in _tiles(works, config.mma, _SUBGROUPS[weights], facts):
+            shared = ((tile, n) for tile in tiles for n in (_slices(works, tile, facts) if weights else (1,)))
+            clocks, tile, slices = min(
+                ((_clocks(works, *each, facts), *each) for each in shared), key=lambda found: found[0]
+            )
+            yield clocks, _with(config, tile, slices, facts, weights=weights)
+
+
+def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
+    """Configs but for their tiles, with what a lane does for each product."""
+    most = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
+    outs, ins = _channels(problem)
+    taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
+    for atom, (rows, columns), unrolled in combinations((None, *blocks(problem, facts)), _POSITIONS, taps):
+        counts = [n for n in _GROUPS if n <= most] if atom is None else [1]
+        owns = [Own(n * outs, rows, columns, atom and atom.shape) for n in counts]
+        straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
+        config = Config((straight, 1, straight), (1, 1), owns[0], 0, "fused", reorder=moved)
+        try:
+            parts = windows(problem, owns[0], config, facts.chunk_bytes) if few else ()  # alike for any channels
+        except (DoesNotFit, Unsupported):
+            continue
+        for own in few if parts else ():
+            works = [_Work.of(part, own, atom, facts) for part in parts]
+            if max(work.registers for work in works) <= facts.registers:
+                yield evolve(config, mma=own), works
+
+
+def _is_short(own: Own, products: int) -> bool:
+    """Whether so many products of each of a lane's sums at a time make a kernel of decent length."""
+    side, _, k = own.atom or (1, 1, 1)
+    return own.channels <= _MOST_CHANNELS and products * own.size // (side * k) <= _MOST_PRODUCTS
+
+
+def _channels(problem: Conv) -> tuple[int, int]:
+    """Channels of a group: of the image that windows see, and of what they see."""
+    outs, ins = problem.oc // problem.groups, problem.ic // problem.groups
+    return (ins, outs) if problem.direction is Direction.BWD_D else (outs, ins)
+
+
+def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[int]:
+    """Into how many K may be cut, so that units are filled."""
+    tiles = max(work.tiles(tile) for work in works)
+    blocks = max(-(-work.k // tile.positions) for work in works)
+    counts = (max(1, min(facts.compute_units * fill // tiles, blocks)) for fill in _FILLS)
+    yield from dict.fromkeys(-(-blocks // -(-blocks // count)) for count in counts)
+
+
+def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
+    """Neighbours share halos, and lines of memory: they go to the same die."""
+    dies = facts.caches.xcds
+    order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
+    straight = config.tile[2]
+    shape = (straight, tile.n, tile.positions) if weights else (tile.positions, tile.n, straight)
+    return evolve(config, tile=shape, waves=tile.subgroups, map=order, slices=slices)
+
+
+@frozen
+class _Work:
+    """What a lane does for one product, whatever the tile: for its positions, or for a block of these."""
+
+    of_weights: bool
+    along_m: bool  #: whether memory runs along positions
+    down: int  #: tiles along M, of weights
+    m: int
+    n: int
+    k: int
+    bytes: int  #: that the launch reads and writes, the image and its source once for all tiles of a row of the result
+    elem: int  #: bytes
+    narrow: float  #: how often messages of the source go into half the widest ones
+    side: int  #: elements of a lane that are side by side in memory
+    rows: int  #: of the source, each loaded while the one before is multiplied
+    messages: int  #: of the source and the image
+    weights: int  #: messages
+    wide: int  #: bytes of a lane in one of these
+    sharers: int  #: lanes that share out weights of a group
+    operations: float  #: of the vector unit
+    matrix: float  #: clocks; of matrix instructions
+    sums: int  #: at a time
+    registers: int
+
+    @classmethod
+    def of(cls, part: Windows, own: Own, atom: BlockAtom | None, facts: TargetFacts) -> _Work:
+        elem = part.of_m.memory.elem.bytes
+        wide = facts.chunk_bytes // elem
+        taps = [1 if n < part.looped else w.taps for n, w in enumerate(part.axes)]
+        turns = 1 if part.of_weights else part.products // (prod(taps) * part.ins)
+        rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
+        places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
+        run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
+        held = own.channels * prod(taps) * part.ins
+        factors = own.size if part.of_weights else turns * held
+        along_m = part.runs_along_m
+        along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
+        sums = own.channels * part.sums(own)
+        side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1  # weights of a lane
+        sharers = atom.side if atom else 1
+        products, moved = (
+            turns * held * own.positions,
+            rows * places * sources,
+        )  # each element converted, or put in place
+        each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
+        down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
+        return cls(
+            part.of_weights, along_m, down, part.m, part.n, part.k,
+            bytes=down * (part.of_m.memory.bytes + part.of_n.memory.bytes)
+            + part.m * part.n * part.result.memory.elem.bytes,
+            elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
+            messages=rows * places * sources // run + own.size // along,
+            weights=0 if part.of_weights else turns * -(-held // (side_by_side * sharers)),
+            wide=side_by_side * elem, sharers=sharers,
+            operations=moved * along_m if atom else each * products + moved + factors,
+            matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
+            sums=sums, registers=sums + part.registers(own) + _OTHER_REGISTERS,
+        )  # fmt: skip
+
+    def tiles(self, tile: LaneTile) -> int:
+        """Of the result."""
+        down = self.down if self.of_weights else -(-self.m // tile.positions)
+        return down * -(-self.n // tile.n)
+
+
+def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
+    """Those not much wider than there are channels, by powers of two and by what covers all of them.
+
+    One list for each number of lanes along N.
+    """
+    n, lanes = max(work.n for work in works), 1
+    widest = facts.subgroup_size // (own.atom[0] if own.atom else 1)
+    while lanes <= widest and (lanes == 1 or lanes * own.channels < 2 * n):
+        covering = -(-n // (lanes * own.channels))
+        most = min(covering, facts.max_subgroups)
+        counts = [subgroups for subgroups in dict.fromkeys((1, 2, 4, 8, covering)) if subgroups <= most]
+        shapes = ((power_of_two(max(1, least // subgroups)), subgroups) for subgroups in counts)
+        yield [LaneTile(own, (facts.subgroup_size // lanes, lanes), shape) for shape in shapes]
+        lanes *= 2
+
+
+def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
+    """Of all launches, one for each product, and one in which slices meet."""
+    total = (len(works) - 1 + (slices > 1)) * float(tuning(facts).launch)
+    for work in works:
+        groups = work.tiles(tile) * slices
+        blocks = -(-work.k // (tile.positions * slices)) if work.of_weights else 1
+        rate, units = tuning(facts).stream_rate, facts.compute_units
+        times = (
+            _issue(work, tile, -(-groups // units), blocks, facts),
+            -(-groups // units) * prod(tile.subgroups) * blocks * _requests(work, tile, facts),
+            _lines(work, tile, facts) * work.bytes / (units * tuning(facts).unit_rate),
+            (_worse(work, tile, facts) * work.bytes + (slices > 1) * 2 * groups * tile.n * work.sums) / (units * rate),
+        )
+        total += tuning(facts).load_latency + max(times) + tuning(facts).exposed * sum(times) + groups * _START
+    return total
+
+
+def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetFacts) -> float:
+    """The clocks in which a unit issues what so many workgroups do; a row comes no faster than loads return."""
+    core, count = facts.core, prod(tile.subgroups)
+    waiting = -(-groups * count // core.simds)
+    together = max(1, min(waiting, core.simd_registers // work.registers))
+    messages = (work.messages + work.weights) * tuning(facts).message
+    each = max(messages + work.operations * _OPERATION, work.matrix)
+    row = max(together * each / work.rows, tuning(facts).load_latency)
+    rounds = -(-waiting // together)
+    return rounds * (blocks * work.rows * row + together * _meeting(work, tile) * _OPERATION)
+
+
+def _meeting(work: _Work, tile: LaneTile) -> float:
+    """Operations in which the sums of all lanes along positions meet."""
+    if not work.of_weights:
+        return 0.0
+    return work.sums * (_EXCHANGE * (tile.lanes[0].bit_length() - 1) + 2 * tile.subgroups[0])
+
+
+def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
+    """The clocks in which the nearest cache answers a subgroup's messages."""
+    lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
+    segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
+    own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
+    return work.messages * segments + work.weights * max(tuning(facts).address_clocks, -(-own // _SEGMENT))
+
+
+def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
+    """How much longer memory takes where messages are narrow, or workgroups beside each other share lines."""
+    return 1 + _PENALTY * (work.narrow - 1) + _PENALTY * (_lines(work, tile, facts) - 1)
+
+
+def _lines(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
+    """How often workgroups beside each other bring a line nearer."""
+    row, line = tile.n * work.elem, facts.caches.line_bytes
+    return 1.0 if work.along_m or tile.n >= work.n else -(-row // line) * line / row

@@ -1,0 +1,224 @@
+"""Which problems are not generated: each refusal is one line, by the name of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import product as combinations
+from math import prod
+from typing import Any
+
+from convgen.choose.choose import candidates
+from convgen.choose.search import first_fitting
+from convgen.ir.error import Unsupported
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import MOST_BYTES, View
+from convgen.ir.record import evolve
+from convgen.ir.types import SCALARS, s8, u8
+from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
+from convgen.plan import dequantise, directions, epilogues, views
+from convgen.plan.atoms import input_atoms, signed
+from convgen.plan.padding import kept_out, names_in
+from convgen.plan.plan import MOST_GROUPS
+from convgen.problem.conv import Conv, Direction
+from convgen.problem.grammar import DATA_TYPES, LIMIT, is_strides
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.tensors import refuse_others
+
+
+def check_supported(problem: Problem, facts: TargetFacts) -> None:
+    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
+    refuse_others(problem)
+    _check_known(problem)
+    problem = _with_outputs(problem)
+    if isinstance(problem, Matmul) and not problem.k:
+        raise Unsupported("given K of 0, wanted at least 1: sums of nothing are not generated yet", rule="zero-k")
+    _check_gaps(problem)
+    _check_sizes(problem)
+    epilogues.check(problem)
+    _check_nibbles(problem)
+    dequantise.check(problem)
+    _check_types(problem, facts)
+    _check_runtime(problem)
+    views.must_move(problem)  # raises where no kernel writes the result
+    _check_grid(problem, facts)
+
+
+def _check_known(problem: Problem) -> None:
+    """Refuse types of which nothing is known, such as f4_e3m0."""
+    for spec in (*problem.factors, *problem.outputs[:1]):
+        if spec.dtype not in SCALARS:
+            known = ", ".join(name for name in DATA_TYPES if name in SCALARS)
+            raise Unsupported(f"given {spec.name} of {spec.dtype}, wanted one of {known}", rule="types")
+
+
+def _check_types(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse inputs that no instruction multiplies, also converted, and results that their sums do not become."""
+    output, outputs = problem.outputs[0], epilogues.results(problem)
+    inputs = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+    given = f"given {inputs} inputs and {output.name} of {output.dtype}"
+    sums = dict.fromkeys(atom.acc.name for atom in facts.atoms)
+    if problem.acc_type not in sums:
+        given = f"{given}, whose sums are {problem.acc_type}"
+        raise Unsupported(f"{given}, wanted sums of {' or '.join(sums)} on {facts.name}", rule="types")
+    if output.dtype not in outputs or not input_atoms(problem, facts):
+        raise Unsupported(
+            f"{given}, wanted both inputs one of {_factors(facts)}, or what these hold, and {output.name} one of "
+            f"{', '.join(outputs)} on {facts.name}",
+            rule="types",
+        )
+
+
+def _with_outputs(problem: Problem) -> Problem:
+    """A problem that has outputs, which is supported where an empty one is: of two in place of no images or rows.
+
+    Strides of a tensor without elements mean nothing.
+    """
+    if not problem.is_empty:
+        return problem
+    layouts = {"stag": problem.src_layout, "wtag": problem.wei_layout, "dtag": problem.dst_layout}
+    changes: dict[str, Any] = {
+        tag: "any" for tag, layout in layouts.items() if is_strides(getattr(problem, tag)) and not layout.size_elems
+    }
+    for name in ("mb",) if isinstance(problem, Conv) else ("m", "k", "n"):
+        changes[name] = getattr(problem, name) or _SOME
+    for name in () if isinstance(problem, Conv) else ("src_batch", "wei_batch"):
+        changes[name] = tuple(size or _SOME for size in getattr(problem, name))
+    return evolve(problem, **changes)
+
+
+_SOME = 2  #: elements of 4 bits lie in pairs
+
+
+def _check_nibbles(problem: Problem) -> None:
+    """Refuse elements of 4 bits that do not stand in pairs."""
+    for point in problem.zero_points:
+        if views.is_widened(problem, point.name):
+            if problem.runtime:
+                given = f"{problem.given_sizes} and {point.name} of {point.dtype}"
+                raise Unsupported(f"{given}, wanted numbers, or bytes", rule="runtime-sizes")
+            check_pairs(views.widening(problem, point.name)[0])
+    if not any(SCALARS[t.dtype].bits == 4 for t in problem.factors if t.dtype in SCALARS):
+        return
+    for part in views.products(problem, 1):
+        windows = names_in(kept_out(part))
+        for view in (part.of_m, part.of_n):
+            check_pairs(view)
+            _check_neighbours(view, (0, 1), "within one matrix")
+            if windows:  # sums without padding are of fragments, in which lanes have neighbours along K
+                _check_neighbours(view, (1,), "along channels that are summed", windows)
+    if (gradient := views.bias_gradient(problem)) is not None:
+        _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
+
+
+def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
+    """Refuse elements of 4 bits whose pairs lie along other axes, or some dims: lanes would take halves of them."""
+    found = pairs_of(view) if view.memory.elem.bits == 4 else None
+    if found and (found[1] not in axes or view.axes[found[1]][-1].name in but):
+        given = f"given {view.memory.name} of {view.memory.elem}"
+        raise Unsupported(f"{given}, wanted neighbours in memory {wanted}", rule="nibbles")
+
+
+def _check_sizes(problem: Problem) -> None:
+    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
+    sizes = {}
+    if isinstance(problem, Conv):
+        sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
+        axes = list(zip("dhw", problem.axes))
+        sizes |= {f"{name}{axis}": getattr(a, name) for axis, a in axes for name in "iokspd"}
+        _check_phases(problem)
+    sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
+    sizes["products"] = count = directions.product_count(problem)
+    if problem.runtime and count > _MOST_PRODUCTS:
+        given = f"{problem.given_sizes} and {count} products"
+        raise Unsupported(f"{given}, wanted sizes that are known, or at most {_MOST_PRODUCTS} products", rule="size")
+    for what, size in sizes.items():
+        if size >= LIMIT - _LARGEST_TILE:
+            given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
+            raise Unsupported(f"{given}: larger sizes are not generated", rule="size")
+    for spec in problem.tensors:
+        size = SCALARS[spec.dtype].size(spec.layout.size_elems) if spec.dtype in SCALARS else 0
+        if size > MOST_BYTES:
+            raise Unsupported(f"given {spec.name} of {size} bytes, wanted at most {MOST_BYTES}", rule="size")
+
+
+def _check_grid(problem: Problem, facts: TargetFacts) -> None:
+    """Refuse results so large that no tile makes few enough workgroups for a launch."""
+    count = directions.product_count(problem)
+    rows, columns = _of_one_product(problem, count)
+    if count * -(-rows // _SIDE) * -(-columns // _SIDE) * _SIDE**2 < _MANY_LANES:
+        return
+    if first_fitting(problem, candidates(problem, facts), facts) is None:
+        given = f"given {f'{count} products' if count > 1 else 'a product'} of {rows} x {columns} elements"
+        launch = f"{facts.grid_items} work-items" if facts.grid_items else f"{MOST_GROUPS} workgroups"
+        raise Unsupported(f"{given}, wanted no more than tiles cover in a launch of {launch}", rule="size")
+
+
+def _check_gaps(problem: Problem) -> None:
+    """Refuse layouts in which places do not follow from sizes, where these are known at launch only."""
+    gaps = [t for t in problem.tensors if not t.layout.is_dense]
+    if problem.runtime and gaps:
+        given = f"{problem.given_sizes} and the layout {gaps[0].layout.tag}"
+        raise Unsupported(f"{given}, wanted {gaps[0].name} without blocks or gaps", rule="runtime-sizes")
+
+
+def _check_runtime(problem: Problem) -> None:
+    """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
+    if not problem.runtime:
+        return
+    given = problem.given_sizes
+    parts = views.products(problem, 1)
+    axes = [axis for part in parts for view in (part.of_m, part.result) for axis in view.axes]
+    inner = [d.name for axis in axes for d in axis[1:] if d.exact is not None]
+    if isinstance(problem, Matmul):
+        if inner:
+            raise Unsupported(f"{given}, wanted {inner[0]} known, or outermost of the batch", rule="runtime-sizes")
+    elif inner or problem.direction is Direction.BWD_WB or not views.covers_result(problem):
+        wanted = "images outermost in memory, one product, and no gradient of a bias"
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted {wanted}", rule="runtime-sizes")
+
+
+def _check_phases(problem: Conv) -> None:
+    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
+    if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
+        given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
+        given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
+        raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
+
+
+_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
+_MOST_PRODUCTS = 2**16 - 1  #: where sizes are known at launch only: workgroups along z, of which HIP launches no more
+_MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is looked at
+_SIDE = 256  #: of the largest tiles, to which rows and columns are rounded up there
+_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
+
+
+def _of_one_product(problem: Problem, count: int) -> tuple[int, int]:
+    """The rows and columns of one of `count` products; groups have their own channels."""
+    rows, columns, _ = _flat(problem)
+    if isinstance(problem, Matmul):
+        return rows, columns
+    return (rows if problem.direction.is_forward or problem.direction is Direction.BWD_D else rows // count), (
+        columns // count
+    )
+
+
+def _flat(problem: Problem) -> tuple[int, int, int]:
+    """The rows, columns and depth of the product, that of all phases for backward data."""
+    if isinstance(problem, Matmul):
+        return problem.m, problem.n, problem.k
+    outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
+    taps = prod(a.k for a in problem.axes)
+    if problem.direction.is_forward:
+        return outputs, problem.oc, taps * problem.ic
+    if problem.direction is Direction.BWD_D:
+        return inputs, problem.ic, taps * problem.oc
+    return problem.oc, taps * problem.ic, outputs
+
+
+def _factors(facts: TargetFacts) -> str:
+    """The types that the target multiplies: with themselves, and pairs that it mixes."""
+    types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
+    types |= {pair for pair in combinations((s8, u8), (s8, u8)) if signed(pair, facts) in types}
+    pairs = {tuple(sorted((a.name, b.name))) for a, b in types}
+    mixed = [f"{a} with {b}" for a, b in sorted(pairs) if a != b]
+    return ", ".join([a for a, b in sorted(pairs) if a == b] + mixed)

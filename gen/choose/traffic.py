@@ -1,0 +1,361 @@
+"""What a launch reads through its caches, in closed form: which panels the workgroups in flight share.
+
+A mapping is an array `tiles` of M and N tile by workgroup number in launch order, (workgroups, 2), or of M, N and slice
+of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on XCD `w % xcds`. Where workgroups
+persist, `takers` says which of them takes each row of the array; one takes its rows in turn. An XCD keeps so many
+workgroups in flight; those are a *wave* (not AMD's, which is a subgroup here), the waves of all XCDs at one time a
+*round*.
+
+All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M
+tiles and of its N tiles. What a wave needs again of what one before has left is there only where all that was read
+since fits; where K is walked backwards every other time, the part that fits is there. The memory-side cache sees the
+rounds alike. `lru.py` counts the same step by step, but for halos.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import gcd, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.choose.panels import Floats, Ints, Panels, distinct, panels
+from convgen.ir.facts import Caches
+from convgen.ir.layout.memory import View, stride
+from convgen.ir.record import evolve, frozen
+from convgen.plan.contraction import Product
+
+Tiles = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+_OVERLAP = 2.5  #: exponent of the norm in which the clocks of work, of fills and of memory add up
+
+
+@frozen(eq=False)
+class Schedule:
+    """The numbers that have tiles, in launch order: where and when workgroups take them."""
+
+    number: Ints  #: the workgroup's, unless that takes several
+    tile: Ints  #: (n, 3) of M, N and slice of K
+    xcd: Ints
+    round: Ints
+    backwards: Flags  #: whether K is walked from its end
+
+    @classmethod
+    def of(
+        cls, tiles: Tiles, xcds: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
+    ) -> Schedule:
+        """Workgroups go round the XCDs; `in_flight` of an XCD's run at a time. Those without a tile end at once."""
+        there = np.flatnonzero(tiles[:, 0] >= 0)
+        if takers is None:
+            xcd = there % xcds
+            turn = _counted(xcd) // in_flight
+        else:
+            taker, which = np.unique(takers[there], return_inverse=True)
+            xcd, turns = takers[there] % xcds, _counted(takers[there])
+            begun = _counted(taker % xcds) // in_flight
+            turn = begun[which] * (int(turns.max(initial=0)) + 1) + turns
+        back = np.zeros(len(there), np.bool_) if k_reversed is None else k_reversed[there]
+        found = np.zeros((len(there), 3), np.int64)
+        found[:, : tiles.shape[1]] = tiles[there]
+        return cls(there, found, xcd, turn, back)
+
+    @property
+    def rounds(self) -> int:
+        return int(self.round.max(initial=-1)) + 1
+
+    @property
+    def slices(self) -> int:
+        return int(self.tile[:, 2].max(initial=0)) + 1
+
+
+def _counted(keys: Ints) -> Ints:
+    """Of each key, how many like it come before."""
+    order, counts = np.argsort(keys, kind="stable"), np.bincount(keys)
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
+
+
+@frozen
+class Moved:
+    """Bytes that a launch reads."""
+
+    requested: float  #: bytes; by all workgroups of L2
+    fill: float  #: bytes; into the L2s of all XCDs
+    memory: float  #: bytes; from memory
+
+    @property
+    def hit_rate(self) -> float:
+        """Of L2."""
+        return 1 - self.fill / self.requested if self.requested else 1.0
+
+
+@frozen
+class Traffic(Moved):
+    """What a launch reads, what it could read at best, and what it writes."""
+
+    bound: float  #: bytes; of fill with nothing kept between waves, whatever the mapping
+    unlimited: float  #: bytes; of fill where an XCD keeps all it ever read
+    result: float  #: bytes; of the result
+    channels: float  #: share of an L2's channels over which a wave's results lie
+
+    def clocks(self, caches: Caches, units: int, busy: float = 0.0) -> float:
+        """What mappings are ranked by, with `busy` clocks of work on so many units."""
+        return _clocks(self.fill, self.memory, self.result, self.channels, caches, units, busy)
+
+
+def _clocks(
+    fill: float, memory: float, result: float, channels: float, caches: Caches, units: int, busy: float = 0.0
+) -> float:
+    """Nothing hides the store of results: a unit has its own rate, a wave no more than the channels that it reaches.
+
+    Loads overlap with work, but for what a norm of 2.5 leaves over (fitted to public times of matrix products).
+    """
+    stores = min(units * caches.result_rate, channels * caches.xcds * caches.channels * caches.store_rate)
+    parts = busy + result / stores, fill / caches.fill_rate, memory / caches.memory_rate
+    return float(sum(part**_OVERLAP for part in parts) ** (1 / _OVERLAP))
+
+
+@frozen(eq=False)
+class Operands:
+    """What the tiles of a product read and write; `rows` and `columns` are panels along M and N."""
+
+    rows: Panels
+    columns: Panels
+    tile: tuple[int, int]
+    result_bytes: float
+    result_elem: int  #: bytes
+    result_pitch: int  #: bytes; from one position along M to the next; 0 if they are not evenly apart
+
+    @classmethod
+    def of(cls, part: Product, tile: tuple[int, int], caches: Caches) -> Operands:
+        """Of a product cut into tiles of M x N."""
+        rows, columns = (panels(v, n, caches.line_bytes) for v, n in zip((part.of_m, part.of_n), tile))
+        elem = part.result.memory.elem.bytes
+        pitch = row_pitch(part.result, 1)
+        return cls(rows, columns, tile, float(part.m * part.n * elem), elem, pitch)
+
+
+@frozen(eq=False)
+class Count:
+    """The numbers of a launch's traffic, each counted when it is asked for: many a launch is ruled out by one."""
+
+    at: Schedule
+    operands: Operands
+    caches: Caches
+    units: int
+
+    @classmethod
+    def of(
+        cls,
+        tiles: Tiles,
+        operands: Operands,
+        caches: Caches,
+        units: int,
+        per_unit: int = 1,
+        k_reversed: Flags | None = None,
+        takers: Ints | None = None,
+    ) -> Count:
+        """Of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
+        in_flight = max(1, units // caches.xcds) * per_unit
+        return cls(Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers), operands, caches, units)
+
+    @property
+    def traffic(self) -> Traffic:
+        """All of them."""
+        at, operands, wave = self.at, self.operands, self._wave
+        return Traffic(
+            requested=len(wave) * (operands.rows.requested + operands.columns.requested) / at.slices,
+            fill=self.fill,
+            memory=self.memory,
+            bound=_bound(operands, wave, at.slices),
+            unlimited=_bound(operands, at.xcd, at.slices),
+            result=operands.result_bytes,
+            channels=self.channels,
+        )
+
+    def clocks(self, memory: float | None = None) -> float:
+        """What mappings are ranked by, with so many bytes from memory in place of those that are counted."""
+        memory = self.memory if memory is None else memory
+        return _clocks(self.fill, memory, self.operands.result_bytes, self.channels, self.caches, self.units)
+
+    @cached_property
+    def fill(self) -> float:
+        """Bytes into the L2s of all XCDs."""
+        return _read(self.at, self.operands, self.at.xcd, self.caches.xcds, self.caches.l2_bytes, self._direction)
+
+    @cached_property
+    def memory(self) -> float:
+        """Bytes from memory."""
+        at, held = self.at, self.caches.memory_side_bytes
+        return _read(at, self.operands, np.zeros_like(at.xcd), 1, held, self._direction[:, :1]) if held else self.fill
+
+    @cached_property
+    def channels(self) -> float:
+        """The share of an L2's channels over which a wave's results lie."""
+        return _channels(self.at, self.operands, self._wave, self.caches)
+
+    @cached_property
+    def _wave(self) -> Ints:
+        return self.at.round * self.caches.xcds + self.at.xcd
+
+    @cached_property
+    def _direction(self) -> Flags:
+        """Whether most workgroups of each wave, by round and XCD, walk K backwards."""
+        shape = self.at.rounds, self.caches.xcds
+        if not self.at.backwards.any():
+            return np.zeros(shape, np.bool_)
+        backwards, all_of_it = (np.bincount(self._wave, each, prod(shape)) for each in (self.at.backwards, None))
+        return (backwards * 2 > all_of_it).reshape(shape)
+
+
+def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: int, direction: Flags) -> float:
+    """Bytes that caches of `capacity`, one a place, take in: the unions of waves less what they find there still.
+
+    Panels are found whole; of panels that overlap, what is shared is found among as many rounds as fit together.
+    """
+    sides = _sides(at, operands, place, places)
+    read = np.sum([side.bytes for side in sides], 0)  # by round and place
+    if at.rounds < 2:  # none before has left anything
+        return float(read.sum())
+    whole = operands.rows.whole + operands.columns.whole
+    passed = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
+    turned = np.zeros_like(direction)
+    turned[1:] = direction[1:] != direction[:-1]
+    total = float(read.sum()) - sum(side.found(passed, turned, capacity, whole) for side in sides)
+    together = int(capacity // max(1.0, read.max(initial=0)))
+    if together < 2:
+        return total
+    longer = _sides(evolve(at, round=at.round // together), operands, place, places)
+    return min(total, sum(float(side.bytes.sum()) for side in longer))
+
+
+def _sides(at: Schedule, operands: Operands, place: Ints, places: int) -> list[_Side]:
+    return [_Side.of(side, at, n, place, places) for n, side in enumerate((operands.rows, operands.columns))]
+
+
+@frozen(eq=False)
+class _Side:
+    """The panels of one operand that each wave reads, each once: distinct (round, place, tile)."""
+
+    round: Ints
+    place: Ints
+    before: Ints  #: the last round in which the place read that panel, -1 if none
+    bytes: Floats  #: (rounds, places) of the unions
+    each: Floats  #: (rounds, places); a panel's part of its wave's union
+
+    @classmethod
+    def of(cls, panels: Panels, at: Schedule, axis: int, place: Ints, places: int) -> _Side:
+        rounds, slices = at.rounds, at.slices
+        key = distinct(((at.tile[:, axis] * slices + at.tile[:, 2]) * places + place) * rounds + at.round)
+        owner, turn = np.divmod(key, rounds)
+        tile, place = np.divmod(owner, places)
+        before = np.full(len(key), -1)
+        before[1:] = np.where(owner[1:] == owner[:-1], turn[:-1], -1)
+        wave = turn * places + place
+        tile, part = np.divmod(tile, slices)
+        union = _of_slices(panels, wave, tile, part, slices, rounds * places)
+        each = union / np.maximum(np.bincount(wave, minlength=rounds * places), 1)
+        shape = rounds, places
+        return cls(turn, place, before, union.reshape(shape), each.reshape(shape))
+
+    def found(self, passed: Floats, turned: Flags, capacity: int, whole: float) -> float:
+        """Bytes that are still there from the last round that read them.
+
+        `passed` (rounds + 1, places) is what was read before each round, of `whole` in all, `turned` where K changes
+        its direction: there the last that was read is read again first, and is found as far as both rounds fit.
+        """
+        again = np.flatnonzero(self.before >= 0)
+        turn, place, before = self.round[again], self.place[again], self.before[again]
+        each = self.each[turn, place]
+        since = np.minimum(passed[turn, place] - passed[before, place], whole)
+        kept = np.where(since <= capacity, 1.0, 0.0)
+        next_round = turned[turn, place] & (before == turn - 1)
+        if not next_round.any():
+            return float((each * kept).sum())
+        wave = turn * passed.shape[1] + place
+        shared = np.bincount(wave[next_round], each[next_round], passed[1:].size)[wave]
+        both = passed[turn + 1, place] - passed[turn - 1, place] - shared
+        fits = np.minimum(1.0, capacity / np.maximum(both, 1.0))
+        return float((each * np.where(next_round, np.maximum(kept, fits), kept)).sum())
+
+
+def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, waves: int) -> Floats:
+    """Bytes of the union of the panels of each wave, of which a slice reads its part of K.
+
+    Slices read disjoint parts, but where taps over the same pixels fall to several: then as much as they ask for.
+    """
+    if slices == 1:
+        return panels.union(wave, tile, waves)
+    group = wave * slices + part
+    union = panels.union(group, tile, waves * slices)
+    asked = np.bincount(group, minlength=waves * slices) * panels.requested
+    read = np.maximum(union, np.minimum(union * slices, asked)) / slices
+    total: Floats = read.reshape(waves, slices).sum(1)
+    return total
+
+
+def _bound(operands: Operands, group: Ints, slices: int) -> float:
+    """Bytes where the tiles of each group form the best rectangle: a panel of each row and column that it touches."""
+    rows, columns = operands.rows, operands.columns
+    row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
+    total = 0.0
+    of_size = np.bincount(np.bincount(group))
+    for size in np.flatnonzero(of_size).tolist():
+        height = np.arange(1, min(rows.tiles, size) + 1)
+        width = np.minimum(-(-size // height), columns.tiles)
+        total += of_size[size] * float((height * row + width * column)[height * width >= size].min(initial=np.inf))
+    return total / slices
+
+
+def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> float:
+    """The share of channels over which the results of a wave lie, of all waves in the mean.
+
+    Rows whose pitch is a multiple of what the channels span begin in the same one, so the columns alone decide.
+    """
+    spread = gcd(operands.result_pitch, caches.camp_bytes)
+    if caches.channels == 1 or spread < caches.camp_bytes or not len(wave):
+        return 1.0
+    columns = distinct(wave * operands.columns.tiles + at.tile[:, 1])
+    of, column = np.divmod(columns, operands.columns.tiles)
+    width = operands.tile[1] * operands.result_elem
+    first = column * width // caches.channel_bytes
+    count = min(caches.channels, max(1, width // caches.channel_bytes))
+    reached = (first[:, None] + np.arange(count)) % caches.channels
+    found = distinct((of[:, None] * caches.channels + reached).ravel())
+    waves = len(distinct(of))
+    return len(found) / (waves * caches.channels)
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def camping(view: View, caches: Caches) -> str | None:
+    """A line on rows that all begin in one channel of L2, so that a block of K comes from few of them."""
+    pitch = row_pitch(view)
+    if caches.channels == 1 or not pitch or pitch % caches.camp_bytes:
+        return None
+    return (
+        f"rows of {view.memory.name} lie {pitch} B apart, a multiple of {caches.camp_bytes} B: they meet in the same"
+        " cache channel; pad the leading dimension"
+    )
+
+
+def row_pitch(view: View, axis: int = 0) -> int:
+    """Bytes between neighbours along an axis; 0 where they lie next to one another."""
+    dim = next((d for d in reversed(view.axes[axis]) if d.size > 1), None)
+    if dim is None:
+        return 0
+    pitch = abs(stride(view.layout, view.index, dim.name)) * view.memory.elem.bytes
+    return pitch if pitch > view.memory.elem.bytes else 0
+
+
+def halves(name: str, remaps: bool, groups: bool, found: Traffic, default: Traffic) -> str | None:
+    """A line on a mapping that is but half of one (an XCD remap, or groups) and reads more than none would."""
+    if remaps == groups or found.fill <= default.fill:
+        return None
+    missing = "groups" if remaps else "an XCD remap"
+    more = found.fill / default.fill
+    return f"{name} without {missing} fills L2 {more:.2f} times as much as no mapping: wanted both or neither"

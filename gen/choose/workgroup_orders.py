@@ -1,0 +1,162 @@
+"""Which order of workgroups suits a product: a few of each kind, ranked by what the caches then take in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import product as combinations
+
+import numpy as np
+
+from convgen.backends.tuning import tuning
+from convgen.choose.panels import Ints
+from convgen.choose.traffic import Count, Moved, Operands, Tiles, Traffic
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mapping import WorkgroupMapping
+from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.layout.walks import Chunk, Grouped, Remap, Xcc
+from convgen.ir.record import evolve, frozen
+from convgen.plan.contraction import Product
+from convgen.plan.lane_tile import LaneTile
+from convgen.plan.plan import Plan
+
+_WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
+_MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
+_MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs milliseconds
+
+
+@frozen
+class Launch:
+    """What decides the traffic of a product's launch beside the order."""
+
+    product: Product
+    tile: tuple[int, int]  #: along M and N
+    tiles: tuple[int, int]  #: along M and N
+    slices: int
+    facts: TargetFacts
+    together: int  #: workgroups on one unit
+
+    @cached_property
+    def operands(self) -> Operands:
+        """What its tiles read and write; of many tiles that takes a while, and not every launch is worth it."""
+        return Operands.of(self.product, self.tile, self.facts.caches)
+
+    @property
+    def in_flight(self) -> int:
+        """Workgroups of one XCD at a time."""
+        return max(1, self.facts.compute_units // self.facts.caches.xcds) * self.together
+
+    def mapping(self, order: Order) -> WorkgroupMapping:
+        return WorkgroupMapping.of(*self.tiles, k=self.slices, order=order)
+
+    @classmethod
+    def of(cls, plan: Plan, together: int = 1) -> Launch:
+        """The largest launch of a plan, with so many workgroups together on a unit."""
+        part = plan.largest
+        tile_m, tile_n, _ = plan.config.tile
+        _, m, n, slices = part.mapping.counts
+        return cls(part.product, (tile_m, tile_n), (m, n), slices, plan.facts, together)
+
+    @property
+    def workgroups(self) -> int:
+        m, n = self.tiles
+        return m * n * self.slices
+
+    def count(self, order: Order) -> Count:
+        mapping = self.mapping(order)
+        back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
+        tiles, takers = tiles_of(mapping), takers_of(mapping)
+        units = self.facts.compute_units
+        return Count.of(tiles, self.operands, self.facts.caches, units, self.together, back, takers)
+
+    def traffic(self, order: Order) -> Traffic:
+        return self.count(order).traffic
+
+    def least(self, found: Traffic) -> Traffic:
+        """What no order can be below, given what one does: each byte comes once, and results reach all channels."""
+        once = self.operands.rows.whole + self.operands.columns.whole
+        return evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
+
+    def simulated(self, order: Order, plan: Plan) -> Moved:
+        """The traffic of a matrix product block by block, through caches that keep what was used last."""
+        from convgen.choose.lru import Steps, simulate
+
+        mapping, part = self.mapping(order), plan.parts[0]
+        back = mapping.is_backward((np.arange(mapping.numbers), 0, 0))
+        tile_m, tile_n, tile_k = plan.config.tile
+        elems = part.product.of_m.memory.elem.bytes, part.product.of_n.memory.elem.bytes
+        rows, columns = (n * tile_k * elem for n, elem in zip((tile_m, tile_n), elems))
+        steps = Steps(count=part.k_blocks, rows=rows, columns=columns, depth=tile_k * elems[0])
+        facts = self.facts
+        tiles, takers = tiles_of(mapping), takers_of(mapping)
+        return simulate(tiles, steps, facts.caches, facts.compute_units, self.together, k_reversed=back, takers=takers)
+
+
+def tiles_of(mapping: WorkgroupMapping) -> Tiles:
+    """M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
+    return mapping.tiles()[:, 1:].astype(np.int32)
+
+
+def takers_of(mapping: WorkgroupMapping) -> Ints | None:
+    """Where workgroups persist, which of them takes each number, or the first blocks of its tile."""
+    return mapping.turns.takers() if mapping.order.persist else None
+
+
+def best_order(launch: Launch) -> Order:
+    """The order of the least clocks of memory, none that fills L2 more than rows do; rows where none is worth it."""
+    if not launch.facts.caches.xcds < launch.workgroups <= _MOST_WORKGROUPS:
+        return IN_ROWS
+    default = launch.traffic(IN_ROWS)
+    clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
+    if default.fill * _WORTH <= default.bound or clocks_of_memory < _MATTERS * tuning(launch.facts).launch:
+        return IN_ROWS
+    least = launch.least(default)
+    best, fewest = IN_ROWS, _WORTH * clocks_of_memory
+    if least.clocks(launch.facts.caches, launch.facts.compute_units) >= fewest:
+        return IN_ROWS
+    for order in _orders(launch):
+        found = launch.count(order)
+        if found.fill <= default.fill and found.clocks(least.memory) < fewest and found.clocks() < fewest:
+            best, fewest = order, found.clocks()
+    return best
+
+
+def ordered(plan: Plan, together: int) -> Plan:
+    """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
+    if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
+        return plan
+    if plan.problem.runtime:  # rows of tiles, whose length a launch tells
+        return plan
+    if isinstance(plan.unit, LaneTile):  # sums over windows come in an order of their own
+        return plan
+    return plan.in_order(best_order(Launch.of(plan, together)))
+
+
+def _orders(launch: Launch) -> Iterator[Order]:
+    """Columns, and with each XCD in one part of the grid even groups about as high or wide as the best rectangle."""
+    xcds = launch.facts.caches.xcds
+    remaps = (Xcc(xcds),) if xcds > 1 else ()
+    yield Order(walk=Grouped("m"))
+    for along, size in _sizes(launch):
+        yield Order(remaps, Grouped(along, size, even=True))
+
+
+def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
+    """(dimension, tiles) of groups: sides of the rectangle of a wave that reads least, and one step around them."""
+    rows, columns = launch.operands.rows, launch.operands.columns
+    row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
+    wave = launch.in_flight
+    height = min(range(1, wave + 1), key=lambda r: r * row + -(-wave // r) * column)
+    for along, size, most in (("m", height, launch.tiles[0]), ("n", -(-wave // height), launch.tiles[1])):
+        for near in dict.fromkeys((size, max(1, size * 3 // 4), size * 3 // 2)):
+            if near < most:
+                yield along, near
+
+
+def named(xcds: int, size: int) -> dict[str, Order]:
+    """Orders that people know by name, with groups of `size`; without remaps where there is one die."""
+    dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(xcds),), (Chunk(xcds, size * size),)) if xcds > 1 else ()
+    texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]
+    walks = {text: Order.parse(text).walk for text in ("rows", "cols", *texts)}
+    orders = (Order(before, walk) for before, walk in combinations(((), *dealt), walks.values()))
+    return {str(order): order for order in orders}

@@ -1,0 +1,271 @@
+"""A program as C: a header and a source with the code object in it, for HIP or Level Zero, and nothing else to link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from convgen.device import hip, level_zero
+from convgen.device.loaded import Program
+from convgen.ir import arithmetic, types
+from convgen.ir.error import Unsupported, UserError, visible
+from convgen.ir.record import frozen
+from convgen.ir.sizes import Promise
+from convgen.run.code import Code
+from convgen.run.files import write_all
+from convgen.run.launch_record import Buffer, Launch, Scalar
+from convgen.version import __version__
+
+_ROOM = 256  #: what a part of a workspace is aligned to, in bytes
+_TYPES = {
+    "s8": "int8_t",
+    "u8": "uint8_t",
+    "s16": "int16_t",
+    "u16": "uint16_t",
+    "s32": "int32_t",
+    "u32": "uint32_t",
+    "s64": "int64_t",
+    "u64": "uint64_t",
+    "f32": "float",
+    "f64": "double",
+}
+#: Suffix of code objects -> the runtime that loads them, its file of templates, its library, alignment of buffers.
+_RUNTIMES = {
+    ".hsaco": ("HIP", "hip.c.j2", "libamdhip64", hip.Device.alignment),
+    ".zebin": ("Level Zero", "level_zero.c.j2", "libze_loader", level_zero.Device.alignment),
+}
+
+_RESERVED = frozenset(  # words of C and C++ that a name may be
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const"
+    " constexpr continue default delete do double else end_ enum explicit export extern false float for"
+    " friend goto if inline int long mutable namespace new not not_eq nullptr operator or or_eq private"
+    " protected public register restrict return short signed sizeof static struct switch template this"
+    " throw true try typedef typeid typename union unsigned using virtual void volatile while xor xor_eq".split()
+)
+
+
+def _member(name: str) -> str:
+    """A name of ours as that of a member in C."""
+    found = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"{found}_" if found in _RESERVED or found[:1].isdigit() else found
+
+
+@frozen
+class _C:
+    """An expression of C, 64 bits wide, and the functions that it calls."""
+
+    text: str
+    calls: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, given: _C | int) -> _C:
+        return given if isinstance(given, _C) else cls(f"(int64_t){given}")
+
+    def _with(self, pattern: str, other: _C | int, *calls: str) -> _C:
+        that = _C.of(other)
+        return _C(pattern.format(self.text, that.text), self.calls | that.calls | {*calls})
+
+    def __add__(self, other: _C | int) -> _C:
+        return self._with("({} + {})", other)
+
+    def __sub__(self, other: _C | int) -> _C:
+        return self._with("({} - {})", other)
+
+    def __mul__(self, other: _C | int) -> _C:
+        return self._with("({} * {})", other)
+
+    def __floordiv__(self, other: _C | int) -> _C:
+        return self._with("quotient({}, {})", other, "//")
+
+    def __mod__(self, other: _C | int) -> _C:
+        return self._with("rest({}, {})", other, "%", "//")
+
+    def __neg__(self) -> _C:
+        return _C(f"(-{self.text})", self.calls)
+
+    def __radd__(self, other: int) -> _C:
+        return _C.of(other) + self
+
+    def __rsub__(self, other: int) -> _C:
+        return _C.of(other) - self
+
+    def __rmul__(self, other: int) -> _C:
+        return _C.of(other) * self
+
+    def __rfloordiv__(self, other: int) -> _C:
+        return _C.of(other) // self
+
+    def __rmod__(self, other: int) -> _C:
+        return _C.of(other) % self
+
+
+def _two(name: str, function: str) -> Any:
+    return lambda a, b: _C.of(a)._with(f"{function}({{}}, {{}})", b, name)
+
+
+def _one(name: str) -> Any:
+    return lambda d: _C(f"{name}({_C.of(d).text})", _C.of(d).calls | {name, "shift"})
+
+
+_CALLED = {"min": _two("min", "least"), "max": _two("max", "most"), "shift": _one("shift"), "magic": _one("magic")}
+
+
+class _Writer:
+    """What the templates are told of a program."""
+
+    def __init__(self, program: Program, stem: str) -> None:
+        self.program, self.stem = program, stem
+        self.calls: set[str] = set()
+        self.free = {
+            a.name: a for n in program.record.launches for a in n.args if isinstance(a, Scalar) and a.expr is None
+        }
+        for scalar in self.free.values():
+            if scalar.dtype not in _TYPES:
+                raise Unsupported(f"scalars of {scalar.dtype} ({scalar.name}) in exported C", rule="export-c")
+
+    def expression(self, text: str) -> str:
+        """A launch expression in C."""
+        names = {name: _C(f"(int64_t)scalars->{_member(name)}") for name in self.free}
+        try:
+            found = _C.of(arithmetic.value(text, names, _CALLED))
+        except ValueError:
+            raise UserError(f"given the launch expression {text!r}, wanted one of known scalars") from None
+        self.calls |= found.calls
+        return found.text
+
+    def bytes_of(self, buffer: Buffer) -> str:
+        """How many a buffer takes."""
+        if not buffer.shape:
+            return str(buffer.tensor.bytes)
+        elements = " * ".join(map(self.expression, buffer.shape))
+        return f"({elements} * {types.scalar(buffer.tensor.dtype).spacing} + 7) / 8"
+
+    def buffer(self, name: str) -> dict[str, Any]:
+        buffer, tensor = self.program.record.buffers[name], self.program.record.buffers[name].tensor
+        sizes = buffer.shape or tuple(map(str, tensor.dims))
+        told = f"{tensor.dtype} [{', '.join(sizes)}] {tensor.tag}"
+        told += "" if buffer.shape else f", {tensor.bytes} bytes"
+        return {"name": _member(name), "written": name in self.program.outputs, "told": _comment(told)}
+
+    def scalar(self, scalar: Scalar) -> dict[str, Any]:
+        kind, name, promise = types.scalar(scalar.dtype), _member(scalar.name), scalar.promise
+        if promise is None and kind.is_int:
+            promise = Promise(kind.min, kind.max, 1)
+        told = scalar.dtype
+        if promise:
+            told = f"from {promise.least} to {promise.most}"
+            told += f", a multiple of {promise.multiple}" if promise.multiple > 1 else ""
+        field, default = "int64_t" if kind.is_int else "double", f".{name} = {scalar.value!r}"
+        return {"name": name, "field": field, "told": told, "promise": promise, "default": default}
+
+    def argument(self, arg: Buffer | Scalar) -> dict[str, Any]:
+        if isinstance(arg, Buffer):
+            inside = arg.name in self.program.workspaces
+            where = f"(char *)workspace + at.{_member(arg.name)}" if inside else f"buffers->{_member(arg.name)}"
+            return {"offset": arg.offset, "type": "const void *", "value": where}
+        value = f"scalars->{_member(arg.name)}" if arg.expr is None else self.expression(arg.expr)
+        return {"offset": arg.offset, "type": _TYPES[arg.dtype], "value": value}
+
+    def launch(self, launch: Launch, kernels: list[str]) -> dict[str, Any]:
+        grid = [
+            str(n) if expr is None else f"(unsigned){self.expression(expr)}"
+            for n, expr in zip(launch.grid, launch.grid_expr)
+        ]
+        axes = (
+            ("groups.x", "groups.y", "groups.z")
+            if self.program.suffix == ".zebin"
+            else ("grid[0]", "grid[1]", "grid[2]")
+        )
+        counted = [axis for axis, expr in zip(axes, launch.grid_expr) if expr is not None]  # which may be none
+        return {
+            "counted": counted,
+            "kernel": launch.kernel,
+            "number": kernels.index(launch.kernel),
+            "grid": grid,
+            "group": launch.workgroup,
+            "shared_bytes": launch.shared_bytes,
+            "size": launch.kernarg_size,
+            "arguments": list(map(self.argument, launch.args)),
+        }
+
+    def values(self) -> dict[str, Any]:
+        program, record, name = self.program, self.program.record, _identifier(self.stem)
+        runtime, file, library, alignment = _RUNTIMES[program.suffix]
+        kernels = list(dict.fromkeys(launch.kernel for launch in record.launches))
+        parts = [
+            {"name": _member(n), "bytes": self.bytes_of(record.buffers[n]), "zero": record.buffers[n].zero}
+            for n in program.workspaces
+        ]
+        launches = [self.launch(launch, kernels) for launch in record.launches]
+        queue = "hipStream_t stream" if runtime == "HIP" else "ze_command_list_handle_t list"
+        scalars = [f"const {name}_scalars *scalars"] if self.free else []
+        parameters = [f"const {name}_kernel *kernel", f"const {name}_buffers *buffers", *scalars, "void *workspace"]
+        comment = "Put all launches into a stream."
+        if runtime != "HIP":
+            comment = "Append all launches to a command list, each behind the one before."
+        return {
+            "title": _comment(program.name),
+            "target": record.target,
+            "version": __version__,
+            "stem": self.stem,
+            "name": name,
+            "runtime": runtime,
+            "runtime_file": file,
+            "library": library,
+            "alignment": alignment,
+            "room": _ROOM,
+            "buffers": [self.buffer(n) for n in dict.fromkeys((*program.inputs, *program.outputs))],
+            "scalars": [self.scalar(scalar) for scalar in self.free.values()],
+            "parts": parts,
+            "cleared": any(part["zero"] for part in parts),
+            "kernels": kernels,
+            "launches": launches,
+            "content": list(program.content),
+            "calls": self.calls,
+            "clear_parameters": ", ".join(["void *workspace", *scalars, queue]),
+            "launch_parameters": ", ".join([*parameters, queue]),
+            "launch_comment": comment,
+        }
+
+
+def _comment(text: str) -> str:
+    """Text that ends no comment."""
+    return visible(text).replace("*/", "* /").replace("/*", "/ *")
+
+
+def _identifier(stem: str) -> str:
+    """A name in C for the file's."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", stem):
+        raise UserError(f"given the name {stem!r} for C, wanted a letter, and letters, digits, _, - or .")
+    return re.sub(r"[.-]", "_", stem)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("convgen.device"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tuple[Path, Path]:
+    """Write code, or that of a launch record by its file, as C: PREFIX.h and PREFIX.c, whose paths it gives.
+
+    For AMD's targets they launch by HIP, for Intel's by Level Zero. Raises UserError, with nothing written, for a
+    prefix that is no name in C or files that cannot be written.
+    """
+    stem = Path(prefix)
+    header, source = stem.with_name(f"{stem.name}.h"), stem.with_name(f"{stem.name}.c")
+    values: Mapping[str, Any] = _Writer(Program.of(code), stem.name).values()
+    texts = {header: "kernel.h.j2", source: "kernel.c.j2"}
+    write_all({path: _templates().get_template(file).render(values).encode() for path, file in texts.items()}, "--c")
+    return header, source

@@ -1,0 +1,329 @@
+"""Kernels on a device: `load` makes of compiled code something that is called with tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convgen.backends import target as targets
+from convgen.device import frameworks
+from convgen.device.allocated import DeviceArray, fetched
+from convgen.device.benchmark import Benchmark, benchmark
+from convgen.device.devices import Call, Device, Function, open_device
+from convgen.device.given import Given, OnDevice, OnHost, check, look
+from convgen.ir.error import UserError, named
+from convgen.ir.record import frozen
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run.code import Code
+from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
+from convgen.run.reference import Array, pack
+from convgen.run.verdict import check_buffers
+
+_SIZES_KEPT = 64  #: launches of other sizes that are remembered, ready
+
+
+@frozen(eq=False)
+class Program:
+    """Launches and their code object; `name` is for errors."""
+
+    name: str
+    record: LaunchRecord
+    content: bytes
+    problem: Problem | None
+
+    @classmethod
+    def of(cls, code: Code | str | PathLike[str]) -> Program:
+        """Compiled code, or that of a launch record by its file. Raises UserError where there is nothing to launch."""
+        if isinstance(code, Code):
+            name, record, content, problem = str(code.problem or code.name), code.record, code.object, code.problem
+        else:
+            path = Path(code)
+            name, record = path.name, LaunchRecord.read(path)
+            content = None if record.object is None else targets.read(path.parent / record.object)
+            problem = None if record.problem is None else parse_problem(record.problem)
+            if problem is not None:
+                check_buffers(record, problem, name)
+        if content is None or not record.launches:
+            raise UserError(f"given {name} without {'a code object' if record.launches else 'launches'}, wanted some")
+        return cls(name, record, content, problem)
+
+    @property
+    def suffix(self) -> str:
+        """Of files with its kind of code object."""
+        return targets.get(self.record.target).object_suffix
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The buffers whose content the caller gives."""
+        if self.problem is not None:
+            return tuple(spec.name for spec in self.problem.inputs if spec.name in self.record.buffers)
+        return tuple(name for name, buffer in self.record.buffers.items() if buffer.is_read and not buffer.zero)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        if self.problem is not None:
+            return tuple(spec.name for spec in self.problem.outputs)
+        return tuple(name for name, b in self.record.buffers.items() if b.is_written and not b.zero)
+
+    @property
+    def workspaces(self) -> tuple[str, ...]:
+        """The buffers that are nobody's: sums that slices leave, reordered tensors, counters."""
+        return tuple(name for name in self.record.buffers if name not in (*self.inputs, *self.outputs))
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """Those that a host may choose."""
+        args = [a for launch in self.record.launches for a in launch.args if isinstance(a, Scalar)]
+        return tuple(dict.fromkeys(a.name for a in args if a.expr is None))
+
+
+def load(code: Code | str | PathLike[str], device: str = "hip:0") -> DeviceKernel:
+    """Compiled code on a device, `hip:N` or `level_zero:N`: a kernel that is called with tensors (`DeviceKernel`).
+
+    `code` is what `compile` gives, or the path of a launch record with its code object beside it. Raises UserError for
+    a device or a runtime that is not there, and for code that another device runs.
+    """
+    if not isinstance(code, Code | str | PathLike):
+        raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
+    return DeviceKernel(Program.of(code), open_device(device))
+
+
+def check_target(given: str, target: str, device: Device) -> None:
+    """Refuse code for another target than a device runs, where the device tells. Raises UserError."""
+    if device.arch not in ("", target) or targets.get(target).object_suffix != device.suffix:
+        runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
+        raise UserError(f"given {given}, wanted {runs}")
+
+
+@frozen(eq=False)
+class Ready:
+    """A call that can be put into a stream. `staged`: arrays of the host that outputs are copied to behind it."""
+
+    record: LaunchRecord
+    addresses: Mapping[str, int]
+    stream: int
+    staged: Mapping[str, Array]
+    results: Mapping[str, Any]
+
+
+class DeviceKernel:
+    """A program on a device. `load` makes it; it keeps its workspaces between calls, one set a stream."""
+
+    def __init__(self, program: Program, device: Device) -> None:
+        self.program, self.device = program, device
+        check_target(f"{program.name} for {program.record.target}", program.record.target, device)
+        self.module = device.load(program.content)
+        names = dict.fromkeys(launch.kernel for launch in program.record.launches)
+        self.functions: dict[str, Function] = {name: self.module.function(name) for name in names}
+        self._workspaces: dict[tuple[int, str], DeviceArray] = {}
+        self._sized = lru_cache(_SIZES_KEPT)(lambda sizes: program.record.with_scalars(dict(sizes)))
+
+    def __repr__(self) -> str:
+        return f"<{self.program.name} on {self.device.name}>"
+
+    def __call__(self, *, stream: Any = None, **given: Any) -> Any:
+        """Launch all kernels, and give the output; a dict by name where there are several.
+
+        Tensors come by name: inputs such as src and wei, in logical order (n, c, h, w; oc, ic, h, w; m, k), and outputs
+        that are to be written, such as dst. An output that is not given is made: of numpy or torch where those were
+        given, else a `DeviceArray`. Arrays of the host are copied, and the call returns when all is done; tensors on
+        the device are used where they lie, and the call returns at once. Sizes known at launch only are numbers by
+        name; a dimension of a tensor tells them, too. A `stream` is a number, or what torch or cupy have.
+
+        Raises UserError for what does not fit the launch record, DeviceError where the runtime refuses.
+        """
+        with self.ready(given, stream) as ready:
+            self.enqueue(ready.record, ready.addresses, ready.stream)
+            for name, array in ready.staged.items():
+                array[...] = fetched(
+                    self.device, ready.record.buffers[name].tensor, ready.addresses[name], ready.stream
+                )
+        results = ready.results
+        return results if len(results) != 1 else results[self.program.outputs[0]]
+
+    def benchmark(
+        self,
+        *,
+        warmup: int = 3,
+        repeats: int = 20,
+        cold: bool = True,
+        flush_bytes: int | None = None,
+        predict: bool = True,
+        stream: Any = None,
+        **given: Any,
+    ) -> Benchmark:
+        """Time calls on the device, by events around all launches of each, after `warmup` calls that do not count.
+
+        Tensors and numbers are given as for a call; without tensors the problem's are filled. With `cold`, caches are
+        flushed before each call: `flush_bytes` of other memory are written, by default twice what the target's largest
+        cache holds. With `predict`, the model behind `convgen profile` tells what it makes of the same launches, where
+        there is one. Outputs are written; those that are also read, again and again.
+
+        Raises UserError for what a call would refuse, and for counts that are none.
+        """
+        return benchmark(
+            self,
+            given,
+            stream,
+            warmup=warmup,
+            repeats=repeats,
+            flush_bytes=flush_bytes if cold else 0,
+            predict=predict,
+        )
+
+    @contextmanager
+    def ready(self, given: Mapping[str, Any], stream: Any) -> Iterator[Ready]:
+        """What a call was given, checked and on the device; memory for arrays of the host is given back behind."""
+        if not self.functions:
+            raise UserError(f"given {self!r}, which was unloaded, wanted one that was not")
+        tensors = {name: value for name, value in given.items() if name not in self.program.scalars}
+        numbers = {name: _whole(name, value) for name, value in given.items() if name in self.program.scalars}
+        self._check_names(tensors)
+        queue = self._stream(stream, tensors)
+        looked = {name: look(name, value, self.device, queue) for name, value in tensors.items()}
+        record = self.sized(numbers, looked)
+        for name, each in looked.items():
+            check(each, record.buffers[name].tensor, self.device, written=name in self.program.outputs)
+        results = {name: given.get(name) for name in self.program.outputs}
+        for name in self.program.outputs:
+            if name not in looked:
+                results[name] = self._made(record.buffers[name].tensor, tensors)
+                looked[name] = look(name, results[name], self.device, queue)
+        self._check_apart(record, looked)
+        with ExitStack() as held:
+            addresses = self._addresses(record, looked, queue, held)
+            staged = {n: g.array for n, g in looked.items() if isinstance(g, OnHost) and n in self.program.outputs}
+            yield Ready(record, addresses, queue, staged, results)
+
+    def put(self, name: str, logical: Any, **sizes: int) -> DeviceArray:
+        """An array of the host as the argument `name` wants it, on the device. Raises UserError."""
+        if name not in self.program.record.buffers:
+            raise UserError(f"given the argument {named(name, self.program.record.buffers)}, wanted {self._wanted()}")
+        looked = look(name, logical, self.device, 0)
+        if not isinstance(looked, OnHost):
+            raise UserError(f"given {name} on {self.device.name}, wanted an array of the host")
+        tensor = self.sized(sizes, {name: looked}).buffers[name].tensor
+        check(looked, tensor, self.device, written=False)
+        return DeviceArray.of(self.device, tensor, looked.array)
+
+    def sized(self, numbers: Mapping[str, int], looked: Mapping[str, Given]) -> LaunchRecord:
+        """The launches with the sizes that are given, or that tensors have."""
+        told = dict(numbers)
+        for name, given in looked.items():
+            dims = given.array.shape if isinstance(given, OnHost) else given.dims
+            shape = self.program.record.buffers[name].shape
+            if dims is not None and len(dims) == len(shape):
+                for expr, size in zip(shape, dims):
+                    if expr in self.program.scalars:
+                        told.setdefault(expr, size)
+        missing = [name for name in self.program.record.sizes if name not in told]
+        if missing and self.program.problem is None:
+            raise UserError(f"given no {missing[0]}, wanted a number")
+        return self._sized(tuple(sorted(told.items()))) if told else self.program.record
+
+    def enqueue(self, record: LaunchRecord, addresses: Mapping[str, int], stream: int) -> None:
+        """Put all launches into a stream, with every buffer at its address."""
+        for launch in record.launches:
+            if 0 not in launch.grid:
+                self.device.launch(self.functions[launch.kernel], _call(launch, addresses), stream)
+
+    def workspace(self, record: LaunchRecord, stream: int) -> dict[str, int]:
+        """Addresses of the buffers that are nobody's; what holds zeros between calls is cleared when it is made."""
+        found = {}
+        for name in self.program.workspaces:
+            buffer = record.buffers[name]
+            kept = self._workspaces.get((stream, name))
+            if kept is None or kept.tensor.bytes < buffer.tensor.bytes:
+                kept = self._workspaces[stream, name] = DeviceArray(self.device, buffer.tensor)
+                if buffer.zero:
+                    self.device.fill(kept.address, buffer.tensor.bytes, 0, stream)
+            found[name] = kept.address
+        return found
+
+    def unload(self) -> None:
+        """Give code and workspaces back, when all that was called is done; there are no calls behind it."""
+        for stream in dict.fromkeys(stream for stream, _ in self._workspaces):
+            self.device.synchronize(stream)
+        self.device.synchronize(0)
+        while self._workspaces:
+            self._workspaces.popitem()[1].free()
+        self.functions.clear()
+        self.module.unload()
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Memory that a call takes besides its tensors, at the sizes that the record was made with."""
+        return sum(self.program.record.buffers[name].tensor.bytes for name in self.program.workspaces)
+
+    # ------------------------------------------------------------ what was given
+
+    def _wanted(self) -> str:
+        return ", ".join(dict.fromkeys((*self.program.inputs, *self.program.outputs, *self.program.scalars)))
+
+    def _check_names(self, tensors: Mapping[str, Any]) -> None:
+        known = {*self.program.inputs, *self.program.outputs}
+        for name in tensors:
+            if name not in known:
+                raise UserError(f"given the argument {named(name, known)}, wanted {self._wanted()}")
+        for name in self.program.inputs:
+            if name not in tensors:
+                raise UserError(f"given no {name}, wanted {', '.join(self.program.inputs)}")
+
+    def _stream(self, stream: Any, tensors: Mapping[str, Any]) -> int:
+        if stream is not None:
+            return frameworks.stream_of(stream)
+        return max(map(frameworks.current_stream, tensors.values()), default=0)
+
+    def _made(self, tensor: StoredTensor, tensors: Mapping[str, Any]) -> Any:
+        """An output of the kind of what was given."""
+        like = next(filter(frameworks.is_torch, tensors.values()), None)
+        if like is not None:
+            return frameworks.empty_torch(tensor, like)
+        if any(isinstance(look(name, each, self.device, 0), OnDevice) for name, each in tensors.items()):
+            return DeviceArray(self.device, tensor)
+        return frameworks.empty_numpy(tensor)
+
+    def _check_apart(self, record: LaunchRecord, looked: Mapping[str, Given]) -> None:
+        there = [(n, g.address, record.buffers[n].tensor.bytes) for n, g in looked.items() if isinstance(g, OnDevice)]
+        for name, start, size in there:
+            for other, begin, length in there:
+                meets = name != other and start < begin + length and begin < start + size
+                if meets and name in self.program.outputs:
+                    raise UserError(f"given {name} and {other} in the same memory, wanted them apart")
+
+    # ------------------------------------------------------------ memory
+
+    def _addresses(
+        self, record: LaunchRecord, looked: Mapping[str, Given], stream: int, staged: ExitStack
+    ) -> dict[str, int]:
+        """Where each buffer is; arrays of the host are copied to memory that `staged` gives back."""
+        addresses = self.workspace(record, stream)
+        for name, given in looked.items():
+            if isinstance(given, OnDevice):
+                addresses[name] = given.address
+                continue
+            tensor = record.buffers[name].tensor
+            memory = staged.enter_context(DeviceArray(self.device, tensor))
+            if name in self.program.inputs:
+                self.device.upload(memory.address, pack(tensor, given.array), stream)
+            addresses[name] = memory.address
+        return addresses
+
+
+def _whole(name: str, given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise UserError(f"given {name} of type {type(given).__name__}, wanted a number")
+    return int(given)
+
+
+def _call(launch: Launch, addresses: Mapping[str, int]) -> Call:
+    arguments: Sequence[tuple[int, bytes]] = [
+        (a.offset, addresses[a.name].to_bytes(8, "little") if isinstance(a, Buffer) else a.encoded) for a in launch.args
+    ]
+    return Call(launch.grid, launch.workgroup, arguments, launch.kernarg_size, launch.shared_bytes)

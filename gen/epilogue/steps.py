@@ -1,0 +1,239 @@
+"""The steps from sums to results: what each reads, and what it makes of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+
+import numpy as np
+
+from convgen.epilogue import eltwise
+from convgen.epilogue.epilogue import Addend, Broadcast, Held, Reader, Step, along, axes_of
+from convgen.ir import functions
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Pack, Splat, const, lift, ne, select, zeros
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Index, plus
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import TensorDim, View
+from convgen.ir.record import frozen
+from convgen.ir.sizes import Extent
+from convgen.ir.types import Type, f32, s32, scalar, vector
+from convgen.problem import post_ops
+
+
+@frozen
+class Bias(Addend):
+    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
+
+    It may be multiplied before, by another such tensor and by a number.
+    """
+
+    is_light = True
+
+    view: View
+    factor: View | None = None
+    scale: Extent = 1
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("bias", self.view), *((("factor", self.factor),) if self.factor else ()))
+
+    def term(self, elem: Type, held: Held) -> Expr:
+        bias, *factors = held
+        term = bias.as_type(elem, self._scaled)
+        for factor in factors:
+            term = term * factor.as_type(elem)
+        return term
+
+    def _scaled(self, held: Expr) -> Expr:
+        return held if self.scale == 1 else held * every(self.scale, held)
+
+
+@frozen
+class Affine(Step):
+    """Multiplies sums of integers and adds to them, modulo 2^32."""
+
+    is_light = True
+
+    scale: int
+    shift: Extent
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        scaled = total if self.scale == 1 else total * every(self.scale, total)
+        return scaled if self.shift == 0 else scaled + every(self.shift, total)
+
+
+@frozen
+class Scale(Step):
+    """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
+
+    The product of what it multiplies by comes first, the numbers' at the front.
+    """
+
+    numbers: tuple[np.float32, ...]
+    views: tuple[View, ...]
+    divides: bool = False
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return tuple(("scale", view) for view in self.views)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        factor = _constant(self.numbers, divides=self.divides)
+        terms = [scale.as_type(f32, self._reciprocal) for scale in held]
+        if not terms:
+            return total * factor
+        first, *others = terms
+        term = first if factor == 1 else first * factor
+        for other in others:
+            term = term * other
+        return total * term
+
+    def _reciprocal(self, held: Expr) -> Expr:
+        return functions.divide(lift(1.0, held), held) if self.divides else held
+
+
+def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
+    with np.errstate(all="ignore"):
+        found = reduce(mul, numbers, np.float32(1))
+        return float(1 / found if divides else found)
+
+
+@frozen
+class Binary(Step):
+    """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
+
+    name: str
+    view: View
+    condition: View | None = None
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return ((self.name, self.view), *((("condition", self.condition),) if self.condition else ()))
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        operand = held[0].as_type(f32)
+        if self.condition is None:
+            return k.let(self.name, eltwise.BINARY[self.name](total, operand))
+        chosen = held[1].as_type(s32)
+        return k.let(self.name, select(ne(chosen, 0), total, operand))
+
+
+@frozen
+class Prelu(Step):
+    """Multiplies sums below zero by a tensor."""
+
+    view: View
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("slope", self.view),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        slopes = held[0].as_type(f32)
+        return k.let("prelu", select(total > 0.0, total, total * slopes))
+
+
+@frozen
+class Sum(Step):
+    """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
+
+    op: post_ops.Sum
+    view: View
+
+    @property
+    def operands(self) -> tuple[tuple[str, View], ...]:
+        return (("old", self.view),)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
+        term = held[0].as_type(f32, seen=scalar(self.op.dtype) if self.op.dtype else None)
+        if self.op.zero_point:
+            term = term - float(self.op.zero_point)
+        return fma(term, 1.0, total) if self.op.scale == 1 else total + term * self.op.scale
+
+
+@frozen
+class Eltwise(Step):
+    """A function of each sum."""
+
+    op: post_ops.Eltwise
+
+    @property
+    def keeps_rounded(self) -> bool:
+        """Whether it makes rounded numbers of such, the same as if they were rounded afterwards."""
+        return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        return k.let(self.op.name, eltwise.apply(self.op, k.let("total", total)))
+
+
+@frozen
+class Tails(Step):
+    """Zero in the padding of the result's blocks, whatever the steps before made of it.
+
+    `view` has the axes of the result, `sizes` are those of the tensor, without padding. Where zeros are multiplied as
+    something else (u8 as s8), sums of padding do not `vanish`.
+    """
+
+    is_light = True
+
+    view: View
+    sizes: tuple[int, ...]
+    vanish: bool = True  #: whether sums of padding are zero
+
+    def is_sum(self, acc: Type) -> bool:
+        return self.vanish
+
+    def load(self, reader: Reader, layout: Fragment) -> Held:
+        """The coordinates along the dims that have padding, which are computed."""
+        return tuple(self._coordinate(reader, self.view.index[n], layout) for n in self._padded)
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        for n, place in zip(self._padded, held):
+            exists = k.let("exists", place.as_type(s32) < self.sizes[n])
+            total = select(exists, total, zeros(vector(total.type.elem, total.type.lanes)))
+        return total
+
+    @property
+    def _padded(self) -> list[int]:
+        return [n for n, (t, size) in enumerate(zip(self.view.index, self.sizes)) if t.size > size]
+
+    def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
+        """A coordinate of the tensor for each register of `layout`."""
+        k, at, axes = reader.k, reader.at, axes_of(self.view, t)
+        few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
+        found: list[Expr] = []
+        for register in range(few.registers):
+            held = few.coords(k.subgroup, Lane(), register)
+            dims: dict[str, Index] = {}
+            for axis in axes:
+                dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
+            found.append(lift(t.at(dims), Lane()))
+        return Broadcast(Pack(vector(s32, len(found)), tuple(found)), order)
+
+
+@frozen
+class Convert(Step):
+    """Rounds to the result's type; integers saturate. Targets make floats of 8 bits of floats only."""
+
+    is_light = True
+
+    elem: Type
+
+    def is_sum(self, acc: Type) -> bool:
+        return self.elem is acc
+
+    def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
+        if total.type.elem.is_int and self.elem.is_float and self.elem.bits == 8:
+            total = total.to(vector(f32, total.type.lanes))
+        return total.to(vector(self.elem, total.type.lanes), saturate=self.elem.is_int)
+
+
+def every(number: Extent, like: Expr) -> Expr:
+    """A number, modulo 2^32, in place of each of some 32-bit integers."""
+    elem = like.type.elem
+    wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number
+    return Splat(vector(elem, like.type.lanes), wrapped)

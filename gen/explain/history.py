@@ -1,0 +1,107 @@
+"""The IR behind every step, as differences; and what kinds of statements each step leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import attrs
+
+from convgen.backends.stages import MachineKernel
+from convgen.compile_steps import Step
+from convgen.ir.expr import Mma
+from convgen.ir.mutate import postorder
+from convgen.ir.node import Node
+from convgen.ir.products import BlockMma
+from convgen.ir.program import Kernel
+from convgen.ir.record import define, frozen
+from convgen.ir.stmt import Block, Stmt
+from convgen.show.watch import changes, is_written_anew
+
+Row = tuple[str, str]  #: how a line begins in a unified diff, and the rest
+
+
+@frozen(eq=False)
+class Taken:
+    """A step that a kernel has taken."""
+
+    name: str
+    level: str  #: "tile", "message" or "machine"
+    kind: str  #: "lowering" or "optimising"
+    contract: str
+    rows: tuple[Row, ...]  #: the difference, the text as a whole where no line can be the same, or nothing
+    seconds: float
+    whole: bool = False
+    kernel: Kernel | None = None  #: the IR behind a pass
+
+    @property
+    def added(self) -> int:
+        return sum(sign == "+" for sign, _ in self.rows)
+
+    @property
+    def removed(self) -> int:
+        return sum(sign == "-" for sign, _ in self.rows)
+
+    @property
+    def change(self) -> str:
+        """What it did to the text, in words."""
+        if not self.rows:
+            return "no change"
+        return f"{len(self.rows)} lines, written anew" if self.whole else f"+{self.added} −{self.removed} lines"
+
+
+@define(eq=False)
+class Way:
+    """A kernel on its way from what was built to its text."""
+
+    built: Kernel
+    steps: list[Taken] = attrs.Factory(list)
+
+    @property
+    def states(self) -> Iterator[tuple[str, Kernel]]:
+        """The IR as built and behind each pass, each with its name."""
+        yield "as built", self.built
+        yield from ((step.name, step.kernel) for step in self.steps if step.kernel is not None)
+
+
+class Recorder:
+    """Observes a driver; of a kernel that is begun anew, with another config, the former way is forgotten."""
+
+    def __init__(self) -> None:
+        self.ways: dict[str, Way] = {}
+        self._last: dict[str, Kernel | MachineKernel] = {}
+
+    def observe(
+        self, step: Step, before: Kernel | MachineKernel, after: Kernel | MachineKernel, seconds: float
+    ) -> None:
+        """A pass or stage has run."""
+        name = after.name
+        if isinstance(before, Kernel) and self._last.get(name) is not before:
+            self.ways[name] = Way(before)
+        self._last[name] = after
+        whole = is_written_anew(before, after)
+        printed = isinstance(after, MachineKernel) and after.emitted is not None  # the assembly stands elsewhere
+        text = "" if printed else changes(before, after)
+        rows = tuple((" ", line) if whole else (line[:1], line[1:]) for line in text.splitlines())
+        kernel = after if isinstance(after, Kernel) else None
+        self.ways[name].steps.append(
+            Taken(step.name, step.level, step.kind, step.contract, rows, seconds, whole, kernel)
+        )
+
+
+def census(way: Way) -> tuple[list[str], list[tuple[str, list[int]]]]:
+    """Names of the states of the IR that differ in kinds of statements, and for each kind how many each state has."""
+    counts: list[tuple[str, Counter[str]]] = []
+    for name, kernel in way.states:
+        found = Counter(type(n).__name__ for n in _counted(kernel))
+        if not counts or counts[-1][1] != found:
+            counts.append((name, found))
+    kinds = dict.fromkeys(kind for _, found in counts for kind in found)
+    return [name for name, _ in counts], [(kind, [found[kind] for _, found in counts]) for kind in kinds]
+
+
+def _counted(kernel: Kernel) -> Iterator[Node]:
+    """Each statement of a kernel once, however often it stands there, but blocks; and its matrix products."""
+    for n in postorder(kernel.body):
+        if isinstance(n, Mma | BlockMma) or (isinstance(n, Stmt) and not isinstance(n, Block)):
+            yield n

@@ -1,0 +1,206 @@
+"""Sums in which padding has no part, made again where a factor is not finite.
+
+What the loop over K sums holds products with padding, too: zeros, unless the other factor has an infinity or a NaN
+somewhere. Then all sums of its row are not finite, so that one for each row tells. A subgroup that finds such ones
+makes its sums again, and so does one that branches with it: each its own, without shared memory, one matrix
+instruction's part of its tile after the other, and one tap at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from math import gcd
+from operator import and_
+
+from convgen.epilogue.epilogue import along
+from convgen.ir.build import Index, KernelBuilder
+from convgen.ir.expr import Expr, Lane, Pack, Shuffle, Slice, const, eq, lift, maximum, minimum, select, zeros
+from convgen.ir.facts import TargetFacts
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Digits, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import evolve, frozen
+from convgen.ir.types import u32, vector
+from convgen.ir.votes import AllLanes
+from convgen.kernels.agree import all_agree
+from convgen.plan.inputs import Operand
+from convgen.plan.padding import Padding, piece
+from convgen.plan.plan import Part, Plan
+
+Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
+At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product
+Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: what sums of a layout begin with that are at a place
+Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
+
+_DIMS = "nm"
+_OWN = "own"  #: the number of a position among those of a subgroup
+_LINKS = 96  #: products, each added to the one before: what walks an expression takes several frames for each
+_TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
+
+
+def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
+    """Whether one sum for each row of a factor, if the other has windows, is finite, in all lanes; looked at here.
+
+    Subgroups that branch together have one answer.
+    """
+    seen = []
+    for total, layout in sums:
+        for side in padding.inside:
+            few, order = along(layout, _DIMS[1 - side])
+            seen.append(Shuffle(total, tuple(order.index(n) for n in range(few.registers))))
+    found = k.let("seen", _zero_if_finite(seen))
+    return all_agree(k, facts, eq(found, found))
+
+
+def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
+    """Whether all elements of some vectors are finite, in all lanes, also of subgroups that branch together.
+
+    To decide `alone` is for kernels whose subgroups go their own ways in any case.
+    """
+    found = _zero_if_finite(seen)
+    holds = eq(found, found)
+    return AllLanes(holds) if alone else all_agree(k, facts, holds)
+
+
+def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
+    """Zero where all elements of some vectors are finite, else a NaN, in each lane."""
+    elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
+    none = zeros(vector(elem, count))
+    parts: list[Expr] = [Slice(each, n, count) for each in seen for n in range(0, each.type.lanes, count)]
+    found, *others = _chained(parts, none)
+    while others:
+        found, *others = _chained([found, *others], none)
+    any_of_them: Expr = const(0, elem)
+    for n in range(count):
+        any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
+    return any_of_them
+
+
+def _chained(parts: Sequence[Expr], none: Expr) -> list[Expr]:
+    """One value of some each, zero where they are finite: of no more than can stand inside one another."""
+    runs = (parts[at : at + _LINKS] for at in range(0, len(parts), _LINKS))
+    return [reduce(lambda found, part: fma(part, none, found), run, none) for run in runs]
+
+
+@frozen
+class Anew:
+    """The sums of one subgroup's part of a tile, of one matrix instruction's rows and columns at a time."""
+
+    k: KernelBuilder
+    plan: Plan
+    part: Part
+    padding: Padding
+    at: At
+    load: Load
+    begin: Begin
+    blocks: tuple[Expr, Expr]  #: of K: the first of this slice or share, and the one behind the last
+
+    @property
+    def unit(self) -> MmaTile:
+        """The piece of which sums are made at a time."""
+        return piece(self.plan.mma, self.plan.facts)
+
+    @property
+    def _parts(self) -> int:
+        """Of a block of K, each as deep as the unit."""
+        return self.plan.mma.steps * self.plan.mma.teams_k // self.unit.steps
+
+    @contextmanager
+    def pieces(self) -> Iterator[tuple[Index, Index]]:
+        """The suite runs for each piece of the tile; where it begins within the workgroup's."""
+        k, (of_n, of_m), atom = self.k, map(self._positions, _DIMS), self.unit.atom
+        counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), (atom.n, atom.m))]
+        apart = atom.n, self.unit.rows or atom.m
+        with k.loop("piece_n", 0, counts[0]) as across, k.loop("piece_m", 0, counts[1]) as down:
+            at_n, at_m = (
+                each.coordinates({_OWN: loop.var * side, Space.SUBGROUP: k.subgroup})[dim]
+                for each, loop, side, dim in zip((of_n, of_m), (across, down), apart, _DIMS)
+            )
+            yield k.let("at_n", at_n), k.let("at_m", at_m)
+
+    def _positions(self, dim: str) -> Digits:
+        """A dim of the workgroup's tile, split into the subgroup and the number of a position among its own."""
+        own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
+        digits = Digits((dim,), tuple(own))
+        return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
+
+    def sums(self, start: tuple[Expr, Expr]) -> Expr:
+        """Those of the piece that begins there."""
+        k, padding = self.k, self.padding
+        share = self._share()
+        first, turns = self._taps(start, share)
+        parts = self._parts
+        blocks = (0, padding.blocks) if padding.summed else tuple(end * parts for end in self.blocks)
+        with k.loop("taps", 0, turns, total=self.begin(self.unit.d, start)) as taps:
+            tap = k.let("tap", (first + taps.var) % padding.count)
+            with k.loop("blocks", *blocks, total=taps["total"]) as loop:
+                a = self._factor(self.part.of_n, padding.of_n, self.unit.a, (start[0], loop.var, tap, *share))
+                b = self._factor(self.part.of_m, padding.of_m, self.unit.b, (start[1], loop.var, tap, *share))
+                added: Expr = k.mma("added", self.unit, loop["total"], a, b)
+                for side in padding.inside:
+                    added = self._chosen(side, start[side], tap, added, loop["total"])
+                loop.yields(added)
+            taps.yields(loop.result("total"))
+        return taps.result("total")
+
+    def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
+        """A fragment of an operand: of part of a block of K at a tap, from a row on, within a share of K."""
+        (row, part, *others), depth = place, self.unit.steps * self.unit.atom.k
+        parts = self._parts
+        _, at, *batch = self.at(row, part // parts)
+        at = part * depth if self.padding.summed else at + part % parts * depth
+        return self.load(evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
+
+    def _share(self) -> tuple[Expr, ...]:
+        """The blocks of all K between which a share of it is."""
+        padding, (begin, end) = self.padding, self.blocks
+        if not padding.shared:
+            return ()
+        first, last = (lift(self.at(begin, block)[1], begin) // self.plan.config.tile[2] for block in (begin, end - 1))
+        begin, end = minimum(first, last), maximum(first, last) + 1  # it may be taken from behind
+        return tuple(
+            self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
+        )
+
+    def _taps(self, start: tuple[Expr, Expr], share: Sequence[Expr]) -> tuple[Index, Index]:
+        """The first tap of a share of K, or of the rows from a place on, and how many to go over."""
+        padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
+        if not padding.run or (padding.summed and not share):
+            return 0, padding.count
+        if share:
+            positions = [at * tile_k for at in share]
+        else:
+            positions = [start[padding.side], start[padding.side] + rows[padding.side]]
+        first = self.k.let("first_tap", positions[0] // padding.run)
+        if not padding.summed and padding.alone:
+            return first, 1
+        if not padding.summed and self.plan.facts.lockstep:
+            # Subgroups that branch together go over as many taps; rows have no part in sums of taps but their own.
+            most = (rows[padding.side] + padding.run - 2) // padding.run + 1
+            return first, min(most, padding.count)
+        # Without the name of the first tap, so that a constant distance is seen to be one: it is the same everywhere.
+        turns = (positions[1] - 1) // padding.run - positions[0] // padding.run + 1
+        return first, minimum(turns, padding.count - first if padding.summed else padding.count)
+
+    def _chosen(self, side: int, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
+        """The sums to which rows of a factor that are inside at a tap have something added."""
+        layout, dim = self.unit.d, _DIMS[side]
+        if not self.padding.inside[side]:
+            return added
+        few, order = along(layout, dim)
+        lane = few.partial(Space.LANE, Lane())[dim]
+        rows = [start + lane + few.partial(Space.REGISTER, n)[dim] for n in range(few.registers)]
+        inside = [self._inside(side, row, tap) for row in rows]
+        if len(inside) == 1:
+            return select(inside[0], added, before)
+        parts = (select(inside[n], Slice(added, r, 1), Slice(before, r, 1)) for r, n in enumerate(order))
+        return Pack(added.type, tuple(parts))
+
+    def _inside(self, side: int, row: Expr, tap: Expr) -> Expr:
+        dims, masked = self.padding.decoded(side, row, tap), self.padding.inside[side]
+        conditions: list[Expr] = [lift(t.at(dims), row).to(u32) < const(t.size, u32) for t in masked]
+        return reduce(and_, conditions)

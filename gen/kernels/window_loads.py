@@ -1,0 +1,202 @@
+"""What kernels of sums over windows have in common: each lane loads what its windows see, row by row of the source.
+
+A place of the source is loaded once and met with all taps of all neighbours that read it. Taps are straight-line code,
+those of outer axes of space a loop, or tiles of weights, where they are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import product, zip_longest
+from operator import and_
+
+from convgen.epilogue.epilogue import Epilogue, Reader
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Lane, Shuffle, Slice, Var, const, lift
+from convgen.ir.floats import fma
+from convgen.ir.layout.digits import Digit, Digits, Index, Space, stacked
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import View
+from convgen.ir.program import Kernel
+from convgen.ir.record import frozen
+from convgen.ir.types import VectorType, u32, vector
+from convgen.plan.lane_tile import LaneTile
+from convgen.plan.plan import Part, Plan
+from convgen.plan.window_views import Window, Windows
+
+PLACES = ("d", "h", "w")
+_AT_A_TIME = 16  #: registers; of sums that become results together
+ROOM = 16  #: registers; for what several of these read alike
+
+_Met = list[tuple[int, int]]  #: (position, tap) of one axis
+Row = tuple[tuple[int, _Met], ...]  #: places of the outer axes of space, and who meets there
+Sums = tuple[Expr, ...]  #: of a lane, along N each: of positions, or of taps
+
+
+@frozen
+class Taps:
+    """The taps of one axis of space of one turn: all of them, or one that is counted."""
+
+    window: Window
+    counter: Index | None = None
+
+    @property
+    def numbers(self) -> range:
+        return range(1 if self.counter is not None else self.window.taps)
+
+    @property
+    def places(self) -> int:
+        """Of the source, that they reach over."""
+        return self.window.places(len(self.numbers))
+
+    @property
+    def first(self) -> Index:
+        """The first of the places."""
+        return 0 if self.counter is None else self.counter * self.window.growth
+
+    def of_weights(self, tap: int) -> Index:
+        """Where the weights have one of the `numbers`."""
+        return self.window.of_weights(tap if self.counter is None else self.counter)
+
+
+class WindowsKernel:
+    """What kernels of images and of weights have in common: the tile, and the source row by row."""
+
+    def __init__(self, plan: Plan, part: Part, product: Windows, tile: LaneTile, name: str) -> None:
+        self.plan, self.part, self.product, self.tile = plan, part, product, tile
+        self.along_m = product.runs_along_m
+        self.k = KernelBuilder(name, part.mapping.grid, plan.subgroups, plan.facts.subgroup_size)
+
+    def build(self, result: View, epilogue: Epilogue) -> Kernel:
+        k, (_, tile_n, _) = self.k, self.plan.config.tile
+        self.result, self.epilogue = result, epilogue
+        buffers = self.product.of_m.memory, self.product.of_n.memory, *epilogue.reads, result.memory
+        k.params += dict.fromkeys(buffers)
+        with k.tile_of(self.part.mapping) as tile:
+            self.n0 = k.let("n0", tile["n"] * tile_n)
+            self.s0 = k.let("s0", tile["n"] * (tile_n // self.product.outs * self.product.ins))
+            self._compute(tile)
+        return k.done()
+
+    def _compute(self, tile: Mapping[str, Index]) -> None:
+        """Sums, and their store."""
+        raise NotImplementedError
+
+    def _store(self, total: Expr, whole: Fragment, reader: Reader) -> None:
+        """Store what the epilogue makes of the sums, few at a time if that takes more than registers."""
+        k, epilogue, start = self.k, self.epilogue, 0
+        for layout in (whole,) if epilogue.is_light else whole.parts(_AT_A_TIME):
+            piece = Slice(total, start, layout.registers)
+            stored = epilogue.apply(k, piece, epilogue.load(reader, layout))
+            k.store_view(self.result, reader.at, stored, layout, "store", self.result.memory.name)
+            start += layout.registers
+
+    @property
+    def _held(self) -> VectorType:
+        """What a lane has along N."""
+        return vector(self.plan.acc_type, self.tile.own.channels)
+
+    def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
+        """The product of `a` and `b` added to a sum."""
+        return self.k.let("sum", fma(a, b, total) if self.plan.acc_type.is_float else total + a * b)
+
+    # ------------------------------------------------------------ the source
+
+    @staticmethod
+    def _rows(taps: Sequence[Taps]) -> list[Row]:
+        """The rows of the source that a block of positions sees."""
+        return list(product(*(t.window.reads(t.numbers).items() for t in taps[:-1])))
+
+    def _loaded(self, taps: Sequence[Taps], t0: Index) -> Iterator[tuple[Row, Expr]]:
+        """The rows for blocks of positions from `t0` on; the next one is on its way meanwhile."""
+        rows = self._rows(taps)
+        coming = self._row(taps, rows[0], t0)
+        for row, after in zip_longest(rows, rows[1:]):
+            held = coming
+            if after is not None:
+                coming = self._row(taps, after, t0)
+            yield row, held
+
+    def _row(self, taps: Sequence[Taps], met: Row, t0: Index) -> Expr:
+        """A row of the source, at places of the outer axes of space: channels and places along the last axis."""
+        *outer, inner = taps
+        dims = ("s", "t", *PLACES[-len(taps) :])
+        registers = ("s", self._sources), (dims[-1], inner.places)
+        order = tuple(reversed(registers)) if self.product.run > 1 else registers
+        layout = self.tile.fragment(dims, order, self.along_m)
+        rows = (t.first + place for t, (place, _) in zip(outer, met))
+        at = (self.s0, t0, *rows, inner.first)
+        return self.k.load_view("row", self.product.of_m, at, layout, "load", self.product.of_m.memory.name)
+
+    @property
+    def _depth(self) -> int:
+        """How many products along the source's channels of a group a tap takes."""
+        return self.product.ins
+
+    @property
+    def _sources(self) -> int:
+        """Channels of the source that a lane reads."""
+        return self.tile.own.channels // self.product.outs * self.product.ins
+
+    def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
+        """For each of a lane's channels of the image, what stands at a place of a row in the source's channel c."""
+        product, count = self.product, self._sources
+        channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
+        order = (s * places + place if product.run > 1 else place * count + s for s in channels)
+        return self.k.let("seen", Shuffle(row, tuple(order)).to(self._held))
+
+    def _met(self, row: Row, held: Expr, inner: Taps) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
+        """What is seen in a row, and for each who meet there: along axes of space the position, and tap; of a channel.
+
+        The last of the tap's numbers is that of the source's channel.
+        """
+        for place, reads in inner.window.reads(inner.numbers).items():
+            for c in range(self._depth):
+                seen = self._seen(held, inner.places, place, c)
+                for pairs in product(*(pairs for _, pairs in row), reads):
+                    positions, taps = zip(*pairs)
+                    yield seen, positions, (*taps, c)
+
+    def _position(self, at: Sequence[int]) -> int:
+        """The number of a lane's position by those along the axes of space."""
+        return as_number(at, [w.count for w in self.product.axes])
+
+    # ------------------------------------------------------------ one position of a lane, one tap of each axis
+
+    def _places(self, taps: Sequence[Taps], position: Index) -> list[Index]:
+        """Where a position of a block looks at such a tap, along axes of space."""
+        numbers = as_digits(position, [w.count for w in self.product.axes])
+        return [t.first + (t.window.lead + n * t.window.step) for t, n in zip(taps, numbers)]
+
+    def _alone(self, s: Index, t0: Index, places: Sequence[Index], layout: Fragment) -> Var:
+        """What is there in the source, from the channel `s` on."""
+        view = self.product.of_m
+        return self.k.load_view("alone", view, (s, t0, *places), layout.over(len(view.axes)), "load", view.memory.name)
+
+    def _inside(self, t0: Expr, places: Sequence[Index]) -> Expr:
+        """Whether there is no padding."""
+        view = self.product.of_m
+        block = self.tile.fragment(("s", "t"), (), self.along_m).coords(self.k.subgroup, Lane(), 0)["t"]
+        dims = view.decode(1, block + t0) | {dim.name: place for (dim,), place in zip(view.axes[2:], places)}
+        return reduce(and_, (lift(t.at(dims), t0).to(u32) < const(t.size, u32) for t in self.product.halo))
+
+
+def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
+    """Digits of some sizes as one number, the outermost first."""
+    found = 0
+    for digit, size in zip(at, sizes, strict=True):
+        found = found * size + digit
+    return found
+
+
+def as_digits(number: Index, sizes: Sequence[int]) -> list[Index]:
+    """The digits of some sizes of a number, the outermost first."""
+    dims = [(str(n), size) for n, size in enumerate(sizes)]
+    digits = Digits(tuple(name for name, _ in dims), stacked(Space.AXIS, tuple(reversed(dims))))
+    return list(digits.coordinates({Space.AXIS: number}, overrun=True).values())
+
+
+def first_of(layout: Fragment, dim: str, count: int) -> Fragment:
+    """The same of `count` times as many positions along a dim: at the first one of each so many."""
+    return Fragment(layout.dims, (Digit(dim, count, Space.FIXED, 0), *layout.digits))

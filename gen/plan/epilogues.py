@@ -1,0 +1,174 @@
+"""From sums to results: which steps a problem asks for, and which of them are not generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convgen.epilogue.epilogue import Step
+from convgen.epilogue.steps import Bias, Binary, Convert, Eltwise, Prelu, Scale, Sum, Tails
+from convgen.ir.error import Unsupported
+from convgen.ir.types import f16, scalar
+from convgen.plan import views
+from convgen.plan.contraction import Product
+from convgen.problem import post_ops
+from convgen.problem import scales as problem_scales
+from convgen.problem.conv import Conv
+from convgen.problem.matmul import Matmul, Problem
+from convgen.problem.zero_points import ZeroPoint
+
+_ADDED = ("f32", "f16", "bf16", "s32", "s8", "u8")
+_FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
+
+
+def results(problem: Problem) -> tuple[str, ...]:
+    """The types that sums may become."""
+    return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
+
+
+def check(problem: Problem) -> None:
+    """Raise Unsupported for a bias, scales, zero points or post-ops that are not generated."""
+    _check_bias(problem)
+    _check_scales(problem)
+    _check_zero_points(problem)
+    _check_post_ops(problem)
+
+
+def _check_bias(problem: Problem) -> None:
+    """Refuse a bias, or the gradient of one, of a type that sums do not take or become."""
+    known = ("f64",) if problem.acc_type == "f64" else _ADDED
+    if problem.bias_type and problem.bias_type not in known:
+        wanted = f"wanted one of {', '.join(known)}"
+        raise Unsupported(f"given a bias of {problem.bias_type}, {wanted}", rule="bias-type")
+
+
+def _check_scales(problem: Problem) -> None:
+    """Refuse them where they have no meaning, and those that differ along what is summed."""
+    _check_steps(problem, "attr-scales", "scales")
+    for scale in problem.scales:
+        if _is_on_the_way(problem, scale):
+            continue
+        given = f"given the scale {scale}"
+        if isinstance(problem, Conv) and _is_grouped(problem, scale):
+            raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
+        if scale.value is None and views.is_along_k(problem, scale.name, scale.role):
+            raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
+
+
+def _check_zero_points(problem: Problem) -> None:
+    """Refuse them where they have no meaning, or would differ along dims along which no sum is alike."""
+    text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
+    if not text:
+        return
+    given = f"given attr-zero-points {text}"
+    if isinstance(problem, Conv) and not problem.direction.is_forward:
+        raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="zero-points")
+    if isinstance(problem, Matmul) and problem.dequantises and _are_integers(problem):
+        if problem.zero_point("src") and problem.zero_point("wei"):  # behind the end of K neither factor would be zero
+            one = "wanted those of src or of wei, not of both, where scales differ along K"
+            raise Unsupported(f"{given}, {one}", rule="zero-points")
+        return
+    if problem.acc_type != "s32":
+        types = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
+        raise Unsupported(f"{given} of {types}, wanted integers of 8 bits", rule="zero-points")
+    rows = (1 << rank) - 1 & ~(1 << rank - 2)
+    allowed = {"src": 2, "wei": 3 if problem.has_groups else 1} if isinstance(problem, Conv) else {"wei": rows}
+    allowed = {"src": 1 << rank - 1, "dst": (1 << rank) - 1, **allowed}
+    for point in problem.zero_points:
+        dims = problem.point_dims(point)
+        if any(size > 1 and not allowed[point.role] >> n & 1 for n, size in enumerate(dims)):
+            wanted = {"src": "one value, or one for each position along K", "wei": "one value, or one a column"}
+            raise Unsupported(f"{given}, wanted for {point.role} {wanted[point.role]}", rule="zero-points")
+        if _is_grouped(problem, point):
+            raise Unsupported(f"{given}, wanted none that several columns share", rule="zero-points-groups")
+
+
+def _are_integers(problem: Matmul) -> bool:
+    """Whether the tensors that have zero points are of integers, or the result is of any type."""
+    types = (scalar(problem.tensor(point.role).dtype) for point in problem.zero_points if point.role != "dst")
+    return all(elem.is_int for elem in types)
+
+
+def _is_grouped(problem: Problem, attribute: problem_scales.Scale | ZeroPoint) -> bool:
+    """Whether neighbours along an axis share an element, and not all of them."""
+    return any(1 < span < size for span, size in zip(problem.spans(attribute), problem.size(attribute.role)))
+
+
+def _check_steps(problem: Problem, knob: str, rule: str) -> None:
+    """Refuse steps behind sums in other directions than forward, and in a type in which they are not computed."""
+    text = problem.knob_texts[knob]
+    if text and isinstance(problem, Conv) and not problem.direction.is_forward:
+        raise Unsupported(f"given {knob} {text} in {problem.direction.value}, wanted none", rule=f"{rule}-backward")
+    if text and problem.result_type != "f32":
+        given = f"given {knob} {text} of sums of {problem.acc_type}"
+        raise Unsupported(f"{given}, wanted those of f32 or s32", rule=f"{rule}-type")
+
+
+def _check_post_ops(problem: Problem) -> None:
+    """Refuse them where they have no meaning, or in a type in which they are not computed."""
+    _check_steps(problem, "attr-post-ops", "post-op")
+    given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
+    for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
+        if {read, problem.dst_type} != {"s8", "u8"}:
+            wanted = f"wanted {problem.dst_type}, as that is, or s8 of u8 and the other way round"
+            raise Unsupported(f"{given} that reads dst as {read}, {wanted}", rule="post-op-sum")
+
+
+def of(problem: Problem, product: Product, *, vanish: bool = True) -> tuple[Step, ...]:
+    """From sums to results, which are rounded at the end, or before what is the same of rounded numbers and costs less.
+
+    Rounding to f16 keeps the order of numbers, and two of them make a register. Sums of padding may `vanish` or not.
+    """
+    made, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
+    match made:
+        case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
+            return (*others, Convert(elem), last)
+    return (*made, Convert(elem))
+
+
+def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[Step]:
+    """Sums in their type, times the scales of the factors, a bias, post-ops, over the scale of dst.
+
+    Then comes its zero point; the padding of blocks becomes zero.
+    """
+    if problem.result_type != problem.acc_type:
+        yield Convert(scalar(problem.result_type))
+    yield from _scaled(problem, product, "src", "wei")
+    if "bia" in [t.name for t in problem.inputs]:
+        yield Bias(views.operand(problem, product, "bia"))
+    for n, op in enumerate(problem.post_ops):
+        yield _post_op(problem, product, op, n)
+    yield from _scaled(problem, product, "dst")
+    if point := problem.zero_point("dst"):
+        yield _shifted(problem, product, point)
+    if (output := problem.outputs[0]).layout.padded_dims != output.dims:
+        yield Tails(product.result, output.dims, vanish)
+
+
+def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
+    """One step for the scales of some tensors, if they have any."""
+    chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
+    if chosen:
+        tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if s.value is None]
+        numbers = tuple(s.number for s in chosen if s.number is not None)
+        yield Scale(numbers, tuple(tensors), divides="dst" in roles)
+
+
+def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
+    """Whether factors are multiplied by it before products are summed."""
+    return isinstance(problem, Matmul) and scale in problem.scales_on_the_way.values()
+
+
+def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
+    """Adds the zero point of the result."""
+    if point.value is None:
+        return Bias(views.operand(problem, product, point.name))
+    return Eltwise(post_ops.Eltwise("linear", 1, point.value))
+
+
+def _post_op(problem: Problem, product: Product, op: post_ops.PostOp, number: int) -> Step:
+    if isinstance(op, post_ops.Sum):
+        return Sum(op, product.result)
+    if isinstance(op, post_ops.Eltwise):
+        return Eltwise(op)
+    own = [views.operand(problem, product, post_ops.operand_name(number, ending)) for ending in op.operands]
+    return Prelu(*own) if isinstance(op, post_ops.Prelu) else Binary(op.name, *own)

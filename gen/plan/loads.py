@@ -1,0 +1,66 @@
+"""How an operand of a product is loaded: elements a message, along K or rows, whole rectangles or trimmed runs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import RunView, View
+from convgen.ir.record import evolve, frozen
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.planes import is_plane, rectangle_of
+from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message_elems, rows_evenly
+
+
+@frozen
+class OperandLoad:
+    """The messages that bring an operand of a matrix instruction."""
+
+    widest: int  #: elements of one message of a lane, at most
+    along_k: bool  #: a message's elements are neighbours along K, else along rows
+    as_rectangles: bool = False  #: one message brings a rectangle of memory for all lanes
+    by_reads: bool = False  #: messages run along rows, and reads from shared memory transpose them
+    trimmed: bool = False  #: messages bring runs, of which registers keep a part
+
+    def upto(self, chunk: int) -> OperandLoad:
+        """The load with messages of at most `chunk` elements along K."""
+        along_k = self.along_k and not self.by_reads
+        return evolve(self, widest=min(self.widest, chunk)) if along_k else self
+
+    def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
+        """Messages of each lane for a tile of `rows` x `k` elements."""
+        share = rows * k / lanes
+        if self.along_k and not (self.by_reads and share % self.widest):
+            return share / self.widest
+        return share / rows_evenly(self.widest, int(share), elem_bytes)
+
+
+def view_load(view: View, facts: TargetFacts) -> OperandLoad:
+    """The load of a view whose lanes take neighbours in memory, whatever the fragment."""
+    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
+    return OperandLoad(max(along_k, along_rows), along_k >= along_rows, trimmed=isinstance(view, RunView))
+
+
+@lru_cache(maxsize=2**10)
+def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
+    """The load of an instruction's operand: whole chunks if rectangles bring them, or if reads transpose them."""
+    linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
+    if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
+        return OperandLoad(chunk, True, as_rectangles=True)
+    if is_turned(view, view.memory.elem, fragment, facts):
+        return OperandLoad(chunk, True, by_reads=True)
+    return view_load(view, facts)
+
+
+def are_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
+    """Whether rectangles of one plane bring the fragment as the instruction reads it.
+
+    Of several planes each subgroup would have to find out where its plane begins.
+    """
+    return is_plane(linearize(view), facts.planes) and _is_rectangles(view, fragment, facts)
+
+
+@lru_cache(maxsize=2**10)
+def _is_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
+    return rectangle_of(linearize(view), fragment, facts) is not None

@@ -1,0 +1,72 @@
+"""Words of a config that do not go together, or not with problem or target: known before anything is laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.types import scalar
+from convgen.plan.config import Config, Own
+from convgen.plan.directions import product_count
+from convgen.plan.variants.variant import variant_of
+from convgen.problem.matmul import Problem
+
+
+def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
+    """Raise DoesNotFit by the first rule that the config breaks."""
+    refusals = chain(
+        _of_target(config, facts),
+        _on_the_way(config),
+        variant_of(config).refusals(problem, config, facts),
+        _of_slices(problem, config),
+        _moved(problem, config),
+    )
+    if refusal := next(refusals, ""):
+        raise DoesNotFit(refusal)
+
+
+def _of_target(config: Config, facts: TargetFacts) -> Iterator[str]:
+    if config.subgroups > facts.max_subgroups:
+        yield f"{config.subgroups} subgroups, at most {facts.max_subgroups} make a workgroup"
+    if config.separate_accumulators and not facts.accumulators:
+        yield f"{facts.name} has no accumulator registers"
+    if config.prefetch and not facts.prefetch:
+        yield f"{facts.name} has no prefetch"
+
+
+def _on_the_way(config: Config) -> Iterator[str]:
+    """How blocks come into shared memory."""
+    if config.stages > 1 and not config.slots:
+        yield f"stages={config.stages}: with slots=0 nothing is on its way to shared memory"
+    if config.stages > 1 and all(config.direct):
+        yield f"stages={config.stages}: with copy=direct nothing is on its way in registers"
+
+
+def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
+    """Who has which part of K."""
+    if config.map.shares and config.slices > 1:
+        yield f"slices={config.slices}: map={config.map} shares K out itself"
+    if config.sum and config.slices == 1 and not config.map.shares:
+        yield f"sum={config.sum}: there is one slice"
+    if problem.runtime and (config.slices > 1 or config.reorder or config.map != IN_ROWS):
+        yield f"sizes are known at launch: wanted one slice, no reorder and map={IN_ROWS}"
+    if not isinstance(config.mma, Own) and product_count(problem) > 1 and (config.slices > 1 or config.map.shares):
+        what = f"slices={config.slices}" if config.slices > 1 else f"map={config.map}"
+        yield f"{what}: there are several products"
+
+
+def _moved(problem: Problem, config: Config) -> Iterator[str]:
+    """Inputs that are moved before, or brought in runs of memory."""
+    types = {t.name: scalar(t.dtype) for t in problem.factors}
+    for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
+        for name in moved:
+            if name not in types:
+                yield f"{word}={name}: the problem has no such input"
+            elif types[name].bits < 8:
+                yield f"{word}={name}: wanted elements of whole bytes"
+    for name in config.packed:
+        if name in config.reorder:
+            yield f"packed={name}: it is reordered"

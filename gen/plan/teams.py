@@ -1,0 +1,86 @@
+"""Teams along K meet: each has parts of all sums of a tile, and then all of a share of them.
+
+Piece by piece of the shares, through shared memory that blocks of K have taken before: all leave what they have of a
+piece, and each adds up what all have of its share of it, in the order of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convgen.ir.build import KernelBuilder
+from convgen.ir.expr import Expr, Pack, Shuffle, Slice
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.memory import Overlay, Shared
+from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import evolve, frozen
+from convgen.ir.types import vector
+from convgen.passes.messages.scratch_tiles import in_two_dims, scratch_tile, whole
+
+_K = "k"  #: the dim before others: rows of the tile that lanes have at once follow one another, in different banks
+_NAME = "met_tile"
+
+
+@frozen
+class TeamsMeet:
+    """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time.
+
+    Each such piece is stored and loaded alike.
+    """
+
+    tile: Shared
+    most: int
+    stored: Fragment
+    loaded: Fragment
+
+    @classmethod
+    def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
+        """In the largest of some tiles if there are any, in as large pieces as it has room for; None if it has none."""
+        over = max(tiles, key=lambda tile: tile.bytes, default=None)
+        for most in mma.met.lengths:
+            ways = _ways(mma, mma.met.parts(most)[0])
+            tile = scratch_tile(_NAME, mma.atom.acc, *ways, facts)
+            if tile.bytes <= (over.bytes if over else facts.shared_bytes):
+                fields: dict[str, Any] = {name: getattr(tile, name) for name in Shared.fields}
+                return cls(Overlay(**fields, over=over.name) if over else tile, most, *ways)
+        return None
+
+    def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
+        """All sums of each team's share, distributed as `mma.met`."""
+        found = []
+        for share in mma.met.parts(self.most):
+            order = mma.d.registers_of(_apart(mma, share))
+            k.barrier("meet")
+            k.store_shared(self.tile, Shuffle(total, order), self.stored, 0, "meet")
+            k.barrier("meet")
+            left = k.load_shared("left", self.tile, self.loaded, 0, "meet")
+            parts = [Slice(left, n * share.registers, share.registers) for n in range(mma.teams_k)]
+            added: Expr = parts[0]
+            for part in parts[1:]:
+                added = k.let("met", added + part)
+            found.append(Slice(added, 0, share.registers))
+        return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(found)))
+
+
+def _ways(mma: MmaTile, share: Fragment) -> tuple[Fragment, Fragment]:
+    """How a piece is stored and loaded."""
+    return in_two_dims(whole(_apart(mma, share)), whole(_gathered(mma, share)))
+
+
+def _apart(mma: MmaTile, share: Fragment) -> Fragment:
+    """Parts of the sums of all shares, in each team."""
+
+    def held(d: Digit) -> Digit:
+        if d.space is not Space.SUBGROUP or d.stride < mma.teams:
+            return d
+        return evolve(d, space=Space.REGISTER, stride=share.registers * (d.stride // mma.teams))
+
+    return Fragment((_K, *share.dims), (*map(held, share.digits), mma.along_k(_K)))
+
+
+def _gathered(mma: MmaTile, share: Fragment) -> Fragment:
+    """All parts of the sums of each share."""
+    return Fragment((_K, *share.dims), (*share.digits, Digit(_K, mma.teams_k, Space.REGISTER, share.registers)))

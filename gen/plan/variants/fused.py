@@ -1,0 +1,23 @@
+"""`taps=fused`: K is one run of taps and channels without padding, and blocks end anywhere."""
+
+from __future__ import annotations
+
+from convgen.ir.facts import TargetFacts
+from convgen.plan.loads import OperandLoad
+from convgen.plan.variants.plain import Loads, Plain
+from convgen.plan.variants.variant import CHUNK_ISSUE, ELEMENT_ISSUE, Offer
+
+
+class Fused(Plain):
+    word = "fused"
+    summary = "blocks of one run of taps and channels, which end anywhere"
+
+    def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
+        return offer.inner % deepest != 0
+
+    def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
+        """Each chunk finds its tap, or each element where a chunk may hold several taps."""
+        return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
+
+
+VARIANT = Fused()

@@ -1,0 +1,256 @@
+"""`taps=resident`: the source of a tile is brought once for all taps, which read it at distances.
+
+A block of K is some channels with all their taps. Rows of M are counted over positions with a gap behind each line, so
+that a step of a tap is the same number of rows everywhere: P = (n * H + h) * W + w, where W is so much longer than a
+line of the result that what lies beyond either end of a line of the source is in a gap. A gap serves the end of one
+line and the beginning of the next one. Then row P + kh * growth * W + kw * growth of the source is what row P of the
+result sees at tap (kh, kw), zero where that is padding. Rows in gaps between lines are summed in vain, and not stored;
+M ends with the last position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import product as combinations
+from math import prod
+from typing import Any
+
+import attrs
+
+from convgen.backends.tuning import tuning
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import Planes, TargetFacts
+from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.node import replace
+from convgen.ir.record import evolve, frozen
+from convgen.passes.messages.linear import linearize
+from convgen.passes.messages.planes import plane_of
+from convgen.plan import views
+from convgen.plan.config import Config, Staging
+from convgen.plan.contraction import Product
+from convgen.plan.inputs import kept_apart, operand_in_rows
+from convgen.plan.padding import windows
+from convgen.plan.variants.variant import (
+    TILE_M,
+    TILE_N,
+    Choices,
+    Form,
+    Inputs,
+    Offer,
+    Packings,
+    Variant,
+    matrix_unit,
+    seen,
+    tiles_k,
+)
+from convgen.problem.matmul import Problem
+
+_GIVEN = "taps=resident"
+_RECTANGLE = 8  #: rows; of the smallest rectangle that is a block of a matrix operand
+_LEAST_TAPS = 4  #: of windows worth a try: windows of fewer taps read little again
+_MORE_ROWS = (384, 512)  #: rows of further tiles, since each tile reads as many rows around its own
+#: Pipelines worth a try, for slots are large and blocks take long; the first wins ties.
+_STAGINGS = (Staging(1), Staging(2))
+
+
+@frozen
+class Resident(Product):
+    """A product whose blocks of K are channels with all taps, and the source of its windows as rows of one tile."""
+
+    source: View = attrs.field(kw_only=True)  #: the axes positions and channels, and that of a batch
+    #: rows; of the source at each tap, counted from that of the result; in the order of K
+    taps: tuple[int, ...] = attrs.field(kw_only=True)
+
+    @property
+    def reach(self) -> int:
+        """Rows of the source behind those of a tile that windows see."""
+        return max(self.taps)
+
+
+@frozen
+class _Line:
+    """An axis of space: positions of the result at which windows of stride 1 stand, and a line of the source."""
+
+    dim: Dim
+    tap: Dim
+    at: int  #: dimension of the tensor
+    size: int  #: of the source
+    growth: int  #: positions of the source between taps
+    start: int  #: position of the source at the first tap of the first window
+    grain: int = 1  #: positions; of whose multiples lines are apart
+
+    @property
+    def padded(self) -> int:
+        """The least distance of lines at which a tap beyond either end finds a gap."""
+        apart = self.dim.size + (self.tap.size - 1) * self.growth
+        least = max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
+        return -(-least // self.grain) * self.grain
+
+
+def resident(product: Product, depth: int, planes: Planes | None = None) -> Resident:
+    """The same product with `depth` elements in a block of K: channels with all taps; DoesNotFit if it cannot be.
+
+    Where messages bring rectangles of `planes`, lines are so far apart that none goes on in the next one.
+    """
+    m, k = product.of_m.axes[:2]
+    lines = _lines(product)
+    if plane_of(linearize(product.of_m), planes):
+        lines[-1] = evolve(lines[-1], grain=_RECTANGLE)
+    taps = tuple(line.tap for line in lines)
+    *outer, channels = k
+    if tuple(outer) != taps or isinstance(product.of_m, SizedView) or channels.exact is not None:
+        raise DoesNotFit(f"{_GIVEN}: wanted taps around the channels, and sizes that are known")
+    each, rest = divmod(depth, prod(tap.size for tap in taps))
+    if rest or not each or channels.size % each:
+        count = " x ".join(str(tap.size) for tap in taps)
+        raise DoesNotFit(
+            f"{_GIVEN}: tile K of {depth}, wanted {count} taps times a divisor of {channels.size} channels"
+        )
+    if m[-len(lines) :] != tuple(line.dim for line in lines):
+        raise DoesNotFit(f"{_GIVEN}: wanted positions of windows innermost in memory")
+    blocks = Dim(f"{channels.name}_blocks", channels.size // each, channels.size // each)
+    few = Dim(channels.name, each, each)
+    rows = (*m[: -len(lines)], *(evolve(line.dim, padded=line.padded) for line in lines))
+    cut = (blocks, *taps, few)
+    of_n, of_m = (_cut(view, channels.name, blocks.name, each) for view in (product.of_n, product.of_m))
+    return Resident(
+        replace(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
+        replace(of_m, axes=(rows, cut, *of_m.axes[2:])),
+        replace(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
+        product.role,
+        product.cuts,
+        joined=product.joined,
+        gap=_gap(rows),
+        source=_source(of_m, lines, (blocks, few)),
+        taps=_taps(lines),
+    )
+
+
+def _gap(rows: tuple[Dim, ...]) -> int:
+    """Rows behind the last line of the last image that are no positions: no workgroup sums these in vain."""
+    last = 0
+    for d in rows:
+        last = last * d.padded + d.size - 1
+    return prod(d.padded for d in rows) - (last + 1)
+
+
+def _lines(product: Product) -> list[_Line]:
+    """The axes of space, outermost first."""
+    names = {d.name: d for axis in product.of_m.axes[:2] for d in axis}
+    rows = [d.name for d in product.of_m.axes[0]]
+    found = []
+    for at, t in windows(product.of_m).items():
+        terms = {name: coef for name, coef in t.terms if name in names}
+        position, *more = [name for name in terms if name in rows]
+        tap, *others = [name for name in terms if name not in rows]
+        if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
+            raise DoesNotFit(f"{_GIVEN}: wanted windows in steps of 1")
+        found.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
+    if not found:
+        raise DoesNotFit(f"{_GIVEN}: wanted M's input to have windows")
+    return sorted(found, key=lambda line: rows.index(line.dim.name))
+
+
+def _cut(view: View, channels: str, blocks: str, each: int) -> View:
+    """The view by blocks of channels and the channels of one."""
+
+    def of(t: TensorDim) -> TensorDim:
+        terms = [
+            (((name, coef), (blocks, coef * each)) if name == channels else ((name, coef),)) for name, coef in t.terms
+        ]
+        return evolve(t, terms=tuple(term for found in terms for term in found))
+
+    return replace(view, index=tuple(of(t) for t in view.index))
+
+
+def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
+    """What rows of the shared tile hold: positions of the source in lines as far apart as those of the result."""
+    index = list(of_m.index)
+    for line in lines:
+        masked = line.start < 0 or line.start + line.padded > line.size
+        index[line.at] = TensorDim(line.size, ((line.dim.name, 1),), line.start, masked)
+    outer = of_m.axes[0][: -len(lines)]
+    rows = (*outer, *(Dim(line.dim.name, line.padded, line.padded) for line in lines))
+    return replace(of_m, axes=(rows, k, *of_m.axes[2:]), index=tuple(index))
+
+
+def _taps(lines: list[_Line]) -> tuple[int, ...]:
+    steps = [line.growth * prod(inner.padded for inner in lines[n + 1 :]) for n, line in enumerate(lines)]
+    places = (range(line.tap.size) for line in lines)
+    return tuple(sum(at * step for at, step in zip(chosen, steps)) for chosen in combinations(*places))
+
+
+class ResidentWindows(Variant):
+    word = "resident"
+    summary = "blocks of some channels with all taps, whose source is in shared memory once for all taps"
+    by_taps = True
+    rows_are_free = False
+
+    def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
+        if not config.slots or any(config.direct):
+            yield f"{_GIVEN}: wanted rows of shared memory, that registers bring"
+        if config.slices > 1 or config.map.shares:
+            yield f"{_GIVEN}: wanted one slice"
+        if config.types or problem.runtime:
+            yield f"{_GIVEN}: wanted inputs that are not converted, of sizes that are known"
+
+    def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
+        """The instructions of one tap, and the products, all of as many taps."""
+        matrix_unit(problem, config, facts)
+        plain = views.products(problem, 1, config.reorder, config.phases)
+        products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
+        if len({len(each.taps) for each in products}) > 1:
+            raise DoesNotFit(f"{_GIVEN}: products have different counts of taps")
+        depth = config.tile[2] // len(products[0].taps) if products else config.tile[2]
+        return matrix_unit(problem, evolve(config, tile=(*config.tile[:2], depth)), facts), products
+
+    def inputs(
+        self,
+        problem: Problem,
+        product: Product,
+        packings: Packings,
+        unit: Any,
+        config: Config,
+        facts: TargetFacts,
+    ) -> Inputs:
+        """N's input, of which a block has a run for each tap, and M's, whose windows are resident."""
+        assert isinstance(product, Resident)
+        if packings[1]:
+            raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
+        (tile_m, tile_n, tile_k), count = config.tile, len(product.taps)
+        depth = tile_k // count
+        of_n = operand_in_rows(
+            seen(product, packings)[0],
+            unit.atom.a_elem,
+            (tile_n, tile_k),
+            unit.a,
+            config,
+            facts,
+            run=depth,
+            often=config.waves[0],
+        )
+        rows = tile_m + product.reach, depth
+        source = operand_in_rows(product.source, unit.atom.b_elem, rows, unit.b, config, facts, often=count)
+        of_n, of_m = kept_apart((of_n, evolve(source, taps=product.taps)), facts)
+        return of_n, of_m
+
+    def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
+        """Windows with taps enough that a source which is read again is worth its place in shared memory."""
+        product = form.product
+        taps = prod(d.size for d in product.of_m.axes[1][:-1])
+        if form.launches > 1 or form.merged or form.is_sized or taps < _LEAST_TAPS:
+            return
+        with suppress(DoesNotFit):
+            windows_of = resident(product, product.k, facts.planes)
+            yield evolve(Offer.of(form, self), m=windows_of.m, taps=windows_of.taps)
+
+    def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
+        depths = (k for k in tiles_k(atom, facts) if k % atom.k == 0 and offer.inner % k == 0)
+        blocks = tuple(k * len(offer.taps) for k in depths)
+        stagings = () if offer.types(atom) else _STAGINGS
+        return Choices(TILE_M + _MORE_ROWS, TILE_N, blocks, tuning(facts).grids, (self,), stagings)
+
+
+VARIANT = ResidentWindows()

@@ -1,0 +1,222 @@
+"""`taps=runs`: taps along a row of pixels and their channels as one dim, where memory has them side by side.
+
+Under a window, the pixels of a row with all their channels are one run of memory, which begins `stride * channels`
+further on from one position to the next. So a tap and a channel are one number, `tap * channels + channel`, and as such
+one dim of the product, padded to whole messages. Windows begin where they like: so that messages begin with a word of
+memory, a run may have a `lead`, elements before its first one that do not exist. What reaches outside the image, or is
+padding of a run, is trimmed behind the load (`passes/messages/partial_runs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+
+from convgen.backends.tuning import tuning
+from convgen.ir.error import DoesNotFit
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import Dim, RunView, SizedView, TensorDim, View
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve
+from convgen.ir.types import scalar
+from convgen.passes.messages.linear import WORD, linearize
+from convgen.plan.config import Config
+from convgen.plan.contraction import Joined, Product
+from convgen.plan.loads import view_load
+from convgen.plan.padding import windows
+from convgen.plan.registers import Pipeline
+from convgen.plan.variants.images import by_images, fill_rectangles
+from convgen.plan.variants.variant import TILE_K, TILE_M, TILE_N, Choices, Form, Offer, Variant, stagings
+from convgen.problem.matmul import Problem
+
+_ROWS, _K = 0, 1  #: axes of a factor
+_RUN = "run"
+_GRIDS = ((3, 1, 1), (2, 4, 1))  #: subgroups; grids tried first, since they win ties by the modelled clocks
+
+
+def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
+    """The product with its taps along rows and channels as runs; DoesNotFit where memory has none.
+
+    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks. Messages of runs that
+    begin within a word bring one word more, which may be past the end of a buffer: with flat addresses windows have no
+    such runs, and of other views all that exists is loaded as it is.
+    """
+    side, axis, dims = _found(product)
+    views = product.of_n, product.of_m
+    elem = views[side].memory.elem
+    if elem.bytes > WORD:
+        raise DoesNotFit(f"taps=runs: wanted elements of {WORD} bytes at most, {views[side].memory.name} has {elem}")
+    chunk = max(1, facts.chunk_bytes // elem.bytes)
+    best, widest = product, (1, True)
+    for lead in range(max(1, WORD // elem.bytes)):
+        size = lead + prod(d.size for d in dims)
+        padded = _padded(size, tile_k, chunk) if axis == _K else -(-size // chunk) * chunk
+        run = Dim(_RUN, size, padded)
+        of_n, of_m, result = (
+            _merged(view, dims, run, lead, windowed=view is views[side]) for view in (*views, product.result)
+        )
+        found = (of_n, of_m)[side]
+        linear = linearize(found)
+        message = max(n for n in _runs(chunk) if linear.makes_messages(n))
+        score = message, not linear.is_skewed
+        if score > widest and (facts.checks_bounds or not linear.is_skewed):
+            if not facts.checks_bounds:
+                of_n, of_m, result = map(_unskewed, (of_n, of_m, result))
+            joined = Joined(_RUN, dims, lead, product.result.index)
+            best, widest = evolve(product, of_n=of_n, of_m=of_m, result=result, joined=joined), score
+    if widest[0] == 1:
+        raise DoesNotFit(f"taps=runs: windows of {views[side].memory.name} have no messages of {WORD} bytes and more")
+    return best
+
+
+def _unskewed(view: View) -> View:
+    """The view, without messages of runs where these may begin within a word."""
+    skewed = isinstance(view, RunView) and linearize(view).is_skewed
+    return View(view.memory, view.layout, view.axes, view.index) if skewed else view
+
+
+def _runs(most: int) -> Iterator[int]:
+    while most:
+        yield most
+        most //= 2
+
+
+def _padded(size: int, tile_k: int, chunk: int) -> int:
+    """To how many elements a run is padded: a whole part of a block if one holds it, else whole blocks."""
+    for runs in range(tile_k // size, 0, -1):
+        if tile_k % (runs * chunk) == 0:
+            return tile_k // runs
+    return -(-size // tile_k) * tile_k
+
+
+def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
+    """Dims of an axis of a view that memory has side by side: taps along a row, or such taps and a pixel's channels.
+
+    None in blocks, or of sizes that are known at launch.
+    """
+    if isinstance(view, SizedView) or not view.layout.is_plain:
+        return
+    steps = view.layout.strides()
+    alone = {t.terms: step for t, step in zip(view.index, steps)}
+    in_one = ((d, alone[terms]) for d in axis if (terms := ((d.name, 1),)) in alone)
+    channels = [d for d, step in in_one if step == 1 or d.size == 1]
+    for n, t in windows(view).items():
+        for taps in (d for d in axis if (d.name, 1) in t.terms):
+            yield from ((taps, d) for d in channels if d.size == steps[n])
+            if steps[n] == 1:
+                yield (taps,)
+
+
+def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
+    """The factor with windows, the axis with taps, and the dims that make a run there, innermost.
+
+    What goes with taps are pixels, which are more.
+    """
+    found = [
+        (side, axis, dims)
+        for side, view in enumerate((product.of_n, product.of_m))
+        for axis in (_K, _ROWS)
+        for dims in along_memory(view, view.axes[axis])
+        if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
+    ]
+    if not found:
+        raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
+    return min(found, key=lambda each: prod(d.size for d in each[2]))
+
+
+def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed: bool) -> View:
+    """A view with one dim in place of some neighbouring ones; DoesNotFit where its memory has them apart."""
+    names = [d.name for d in dims]
+    if not any(d.name in names for axis in view.axes for d in axis):
+        return view
+    at = {name: n for n, t in enumerate(view.index) for name, _ in t.terms if name in names}
+    if not view.layout.is_plain or isinstance(view, SizedView) or len(set(at.values())) < len(dims):
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has taps in blocks, or sizes known at launch")
+    tap, each = view.index[at[names[0]]], prod(d.size for d in dims[1:])
+    strides, inner = view.layout.strides(), [view.index[at[name]] for name in names[1:]]
+    steps = [strides[at[name]] for name in names]
+    alone = all(t == TensorDim(d.size, ((d.name, 1),)) for t, d in zip(inner, dims[1:]))
+    if dict(tap.terms)[names[0]] != 1 or not alone or any(steps[0] != each * step for step in steps[1:]):
+        raise DoesNotFit(f"taps=runs: {view.memory.name} has channels and taps apart")
+    terms = tuple((run.name, 1) if name == names[0] else (name, coef * each) for name, coef in tap.terms)
+    whole = TensorDim(tap.size * each, terms, tap.const * each - lead, tap.masked or (lead > 0 and not windowed))
+    kept = [n for n in range(len(view.index)) if n not in at.values()]
+    index = [whole, *(view.index[n] for n in kept)]
+    apart = [steps[-1], *(strides[n] for n in kept)]
+    if lead and windowed:
+        index.append(TensorDim(run.size - lead, ((run.name, 1),), -lead, True))
+        apart.append(0)
+    axes = tuple(_replaced(axis, names, run) for axis in view.axes)
+    return RunView(view.memory, Layout.strided((t.size for t in index), apart), axes, tuple(index))
+
+
+def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, ...]:
+    """An axis with one dim in place of neighbours; where it has them in another order, DoesNotFit."""
+    if not any(d.name in names for d in axis):
+        return axis
+    if [d.name for d in axis[-len(names) :]] != names:
+        raise DoesNotFit("taps=runs: wanted taps and channels innermost")
+    return (*axis[: -len(names)], run)
+
+
+class Runs(Variant):
+    word = "runs"
+    summary = "blocks of whole runs: taps along a row of pixels with their channels, as memory has them"
+    packs_images = True
+    trims = True
+
+    def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
+        if not config.slots or any(config.direct):
+            yield f"taps={self.word}: wanted copies through registers"
+        if any(scalar(tensor.dtype).bits < 8 for tensor in problem.factors):
+            yield f"taps={self.word}: wanted elements of whole bytes"
+
+    def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
+        """The product in runs; by images where rectangles bring packed runs so."""
+        tile_k = config.tile[2]
+        joined = in_runs(plain, tile_k, facts)
+        if not config.packed or not facts.planes or not fill_rectangles(plain.of_n, plain.of_m):
+            return joined
+        rows = [(d, view.memory.elem) for view in (joined.of_n, joined.of_m) for d in view.axes[0]]
+        of_runs = [d.padded * elem.bytes for d, elem in rows if joined.joined and d.name == joined.joined.name]
+        return in_runs(by_images(plain), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else joined
+
+    def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
+        """Blocks of whole runs, where messages get wider so; padded to chunks or, as blocks are, to a power of two."""
+        if form.launches > 1 or form.merged or form.words or form.is_sized:
+            return
+        product = form.product
+        views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes
+        if any(view.memory.elem.bits < 8 for view in views):
+            return
+        widest = [view_load(view, facts).widest for view in views]
+        longest = TILE_K[-1] * max(1, chunk // 8)
+        for tile_k in range(chunk, longest + 1, chunk) if min(widest) < chunk else ():
+            try:
+                joined = in_runs(product, tile_k, facts)
+            except DoesNotFit:
+                return
+            inner = joined.k_inner
+            along_k = joined.of_m.extent(1) != product.of_m.extent(1)
+            tight = inner.padded - inner.size < chunk and tile_k % inner.padded == 0
+            wider = any(view_load(v, facts).widest > w for v, w in zip((joined.of_m, joined.of_n), widest))
+            if wider and (tile_k & (tile_k - 1) == 0 or (along_k and tight)):
+                sizes = joined.m, joined.n, joined.k // inner.padded, inner.padded
+                yield Offer(form, *sizes, joined.of_m, joined.of_n, (self,), tile_k=tile_k)
+
+    def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
+        """Copies come out even over other workgroups, too.
+
+        Of few blocks, as forward first layers have, those pipelines win ties that make a loop of them: it is less code.
+        In loops that go round in whole runs, what is trimmed of a message is known beforehand.
+        """
+        blocks = max(1, offer.inner // offer.tile_k)
+        tried = sorted(stagings(facts), key=lambda s: not Pipeline.of(partial(getattr, s)).loops(offer.outer * blocks))
+        tried = [staging for staging in tried if staging.round % blocks == 0] or tried
+        grids = (*_GRIDS, *tuning(facts).grids)
+        return Choices(TILE_M, TILE_N, (offer.tile_k,), grids, (self,), tuple(tried))
+
+
+VARIANT = Runs()

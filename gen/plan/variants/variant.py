@@ -1,0 +1,229 @@
+"""Joint of the variants of an implicit GEMM: what a variant offers, the products it makes, how their inputs are read.
+
+The plan, the chooser, the tuner and `explain` ask these questions and never which variant it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import attrs
+
+from convgen.backends.tuning import tuning
+from convgen.ir.error import imported
+from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.memory import View
+from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.record import evolve, frozen
+from convgen.ir.types import Type, scalar
+from convgen.plan import dequantise, views
+from convgen.plan.atoms import chosen_atom, converted, mma_tile
+from convgen.plan.config import Config, Own, Staging
+from convgen.plan.contraction import Product
+from convgen.plan.inputs import Operand, kept_apart, operand
+from convgen.plan.lane_tile import LaneTile
+from convgen.plan.loads import OperandLoad, fragment_load
+from convgen.plan.packing import Packing
+from convgen.problem.matmul import Problem
+
+TILE_M = (32, 64, 96, 128, 192, 256)
+TILE_N = (16, 32, 64, 96, 128, 192, 256)
+TILE_K = (16, 32, 64)  #: elements of 16 bits and more
+CHUNK_ISSUE, ELEMENT_ISSUE = 1.5, 4.0  #: issue slots of a load whose chunks, or whose elements, find their own tap
+
+Inputs = tuple[Operand, Operand]  #: of N's side and of M's
+Packings = tuple[Packing | None, Packing | None]  #: of N's side and of M's
+
+
+@frozen
+class Form:
+    """A problem as the products of its launches, before a variant lays out their K."""
+
+    product: Product  #: that of most work
+    launches: int  #: of such products, one after the other
+    words: tuple[tuple[str, Any], ...] = ()  #: fields of the configs that ask for this form, with their values
+    #: M, N and K of each product in one launch, those of most work first, where one launch has several.
+    merged: tuple[tuple[int, int, int], ...] = ()
+    is_sized: bool = False  #: some sizes are known at launch only
+
+
+@frozen
+class Offer:
+    """A form as the chooser sees it: an M x N result; K is `outer` runs of `inner` elements."""
+
+    form: Form
+    m: int
+    n: int
+    outer: int
+    inner: int
+    of_m: View
+    of_n: View
+    variants: tuple[Variant, ...]  #: by which K may be cut, all of one product
+    tile_k: int = 0  #: elements; the one block of K that suits, 0 where any may
+    taps: tuple[int, ...] = ()  #: rows; of the source at each tap, from that of the result, where windows are resident
+    packed: tuple[str, ...] = ()  #: inputs that a launch before lays out as the product reads them
+    before: float = 0.0  #: clocks; of those launches
+
+    @classmethod
+    def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
+        """That of a form with the product's own views."""
+        product, inner = form.product, form.product.k_inner.size
+        sizes = product.m, product.n, product.k // inner, inner
+        return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
+
+    @property
+    def batch(self) -> int:
+        """Products in one launch, one a position of the third axis."""
+        return self.form.product.batch
+
+    @property
+    def result(self) -> Type:
+        """Of an element of the result."""
+        return self.form.product.result.memory.elem
+
+    def types(self, atom: MmaAtom) -> tuple[str, ...]:
+        """The word `in=` of a config with this instruction."""
+        return converted((self.of_n.memory.elem, self.of_m.memory.elem), atom)
+
+    def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
+        """How M's and N's operands are loaded."""
+        return fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
+
+    def has(self, config: Config) -> bool:
+        """Whether the offer's configs differ from a given one in sizes and pipeline only."""
+        words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
+        plain = {field.name: field.default for field in attrs.fields(Config) if field.name in ("grids", "phases")}
+        wanted = {**plain, **dict(words)}
+        given = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
+        return given == wanted and variant_of(config) in self.variants
+
+
+@frozen
+class Choices:
+    """What the configs of an offer may combine."""
+
+    tiles_m: tuple[int, ...]
+    tiles_n: tuple[int, ...]
+    tiles_k: tuple[int, ...]
+    grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of a tile
+    variants: tuple[Variant, ...]
+    stagings: tuple[Staging, ...]
+
+
+class Variant:
+    """K as one run, with blocks that end anywhere; other variants differ from it by what they define."""
+
+    word: str  #: in a config, `taps=word`
+    summary: str  #: for people, what a block of K is
+    is_plain: bool = False  #: the product of the tensors as they are: see `plain`
+    packs_images: bool = False  #: packed inputs are images, whose channels are padded to whole chunks
+    trims: bool = False  #: messages bring runs, of which registers keep a part
+    by_taps: bool = False  #: a block of K is multiplied tap by tap, from one tile of the source
+    rows_are_free: bool = True  #: an instruction may multiply any rows of the tile, in any order
+
+    # ------------------------------------------------------------ the plan
+
+    def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
+        """Why the config's other words, or the problem, exclude the variant; none where nothing does."""
+        del problem, config, facts
+        yield from ()
+
+    def block(self, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
+        """Elements; to a multiple of which the innermost run of K is padded."""
+        del tile_k, elem_bytes, chunk_bytes
+        return 1
+
+    def lay_out(
+        self, problem: Problem, config: Config, facts: TargetFacts
+    ) -> tuple[MmaTile | LaneTile, Sequence[Product]]:
+        """What multiplies, and the products. Raises DoesNotFit where the config's numbers do not come out even."""
+        unit = matrix_unit(problem, config, facts)
+        block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
+        plain = views.products(problem, block, config.reorder, config.phases)
+        return unit, tuple(self.product(each, config, facts) for each in plain)
+
+    def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
+        """A product with K as the variant has it; DoesNotFit where it cannot be so."""
+        del config, facts
+        return plain
+
+    def inputs(
+        self,
+        problem: Problem,
+        product: Product,
+        packings: Packings,
+        unit: Any,
+        config: Config,
+        facts: TargetFacts,
+    ) -> Inputs:
+        """How the inputs of N and M come from memory to what multiplies."""
+        tile_m, tile_n, tile_k = config.tile
+        from_n, from_m = seen(product, packings)
+        direct_n, direct_m = config.direct
+        of_n = operand(from_n, unit.atom.a_elem, tile_n, unit.a, config, facts, direct=direct_n)
+        of_m = operand(from_m, unit.atom.b_elem, tile_m, unit.b, config, facts, direct=direct_m)
+        of_n, of_m = kept_apart((of_n, of_m), facts)
+        of_n = evolve(of_n, made=dequantise.of(problem, product.of_n, product.cuts, (tile_n, tile_k)))
+        of_m = evolve(of_m, made=dequantise.of(problem, product.of_m, product.cuts, (tile_m, tile_k)))
+        return of_n, of_m
+
+    # ------------------------------------------------------------ the chooser
+
+    def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
+        """The form with K as the variant has it, where that is worth a try."""
+        del form, facts
+        yield from ()
+
+    def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
+        """The configs worth a try, with one matrix instruction."""
+        return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
+
+    def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
+        """Issue slots of one load, in those of a load whose place along K is known for a whole block.
+
+        K has runs of `inner` elements, a chunk has `chunk` elements.
+        """
+        del load, inner, chunk
+        return 1.0
+
+
+def seen(product: Product, packings: Packings) -> tuple[View, View]:
+    """N's and M's view: of the packed input where there is one, else of the tensor."""
+    of_n, of_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
+    return of_n, of_m
+
+
+def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile:
+    """The matrix instructions of a workgroup's tile; DoesNotFit where the config's numbers do not come out even."""
+    stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
+    return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
+
+
+def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
+    """Blocks of K worth a try; twice as many bytes as 16-bit elements, so that rows have one length."""
+    return tuple(2 * k for k in TILE_K) + tuning(facts).byte_rows if atom.elem_bytes == 1 else TILE_K
+
+
+def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]:
+    """Pipelines through shared memory worth a try, with copies that need no registers if operands may come so."""
+    pipelines = (p for p in tuning(facts).pipelines if p[1] or direct)
+    return tuple(Staging(slots, stages) if stages else Staging(slots, copy=("direct",)) for slots, stages in pipelines)
+
+
+@cache
+def variant(word: str) -> Variant:
+    """The variant of a word in `config.VARIANTS`."""
+    found: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
+    return found
+
+
+def variant_of(config: Config) -> Variant:
+    """The variant of a config: sums by lanes where each lane multiplies for itself, else by the word `taps`."""
+    return variant("lanes" if isinstance(config.mma, Own) else config.taps)
+
+
+def of_words(words: Iterable[str]) -> tuple[Variant, ...]:
+    """The variants of some words, in their order."""
+    return tuple(variant(word) for word in words)

@@ -1,0 +1,96 @@
+"""Batch files as text: what is read, and its lines without comments."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from convgen.ir import untrusted
+from convgen.ir.error import UserError
+from convgen.problem import driver_lines, request_lines
+
+STDIN = Path("-")
+_STREAMS = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")  #: what a shell connects: not every pipe has an end
+_BYTES = 64 * 2**20  #: of a file
+
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_STEP = re.compile(r"^#[0-9]+ +(?=[0-9]+\.[0-9]+ )")  #: BuildKit's prefix, which is no comment
+_JOINED = re.compile(r"\s*\\\s+")
+
+
+def text_of(path: Path) -> str:
+    """The text of a file that somebody names, or of the standard input, `-`. Raises UserError."""
+    content = _content(path)
+    is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and len(content) > 2
+    try:
+        return content.decode("utf-16" if is_wide else "utf-8-sig")
+    except ValueError:
+        raise UserError(f"given {_name(path)} that is not text, wanted a batch file") from None
+
+
+def _content(path: Path) -> bytes:
+    """At most `_BYTES` of a regular file or of a stream that a shell connects."""
+    if not (path == STDIN or _STREAMS.fullmatch(str(path))):
+        return untrusted.read(path, "a batch file", _BYTES)
+    try:
+        if path in (STDIN, Path("/dev/stdin")):
+            content = sys.stdin.buffer.read(_BYTES + 1)
+        else:
+            with path.open("rb") as stream:
+                content = stream.read(_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if len(content) > _BYTES:
+        raise UserError(f"given {_name(path)} of more than {_BYTES >> 20} MiB, wanted a batch file")
+    return content
+
+
+def _name(path: Path) -> str:
+    return "the standard input" if path == STDIN else repr(str(path))
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, without comments, continued ones joined, each with its number in the file.
+
+    In a driver line a word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words
+    around it; a command is continued as in a shell. In another text a `\\` at the end means nothing.
+    """
+    glued, first, joins, is_spaced = "", 0, False, False
+    for number, line in enumerate(text.split("\n"), 1):
+        for part in line.rstrip("\r").split("\r"):  # what a progress bar wrote over
+            said = _COMMENT.sub("", _STEP.sub("", request_lines.plain(part))).strip()
+            if joins and not said:
+                continue
+            between = _joint(glued, said, is_spaced) if joins else None
+            if joins and between is None:  # a sentence, whose backslash means nothing
+                yield first, f"{glued}\\"
+            first = number if between is None else first
+            glued = said if between is None else f"{glued}{between}{said}"
+            joins = glued.endswith("\\")
+            is_spaced = glued.endswith(" \\")
+            if joins:
+                glued = glued[:-1].rstrip()
+            elif glued:
+                yield first, _unglued(glued)
+    if joins and glued:
+        yield first, _unglued(glued)
+
+
+def _joint(text: str, more: str, is_spaced: bool) -> str | None:
+    """Stands where a backslash joins two lines; None where the first is another text, which it does not end.
+
+    `is_spaced` says whether a space is before the backslash, as in the commands of other programs.
+    """
+    is_command = request_lines.is_command(text) or request_lines.is_command(f"{text} {more}")
+    if is_command:
+        return " "
+    joint = driver_lines.joint(_JOINED.sub("", text), more)
+    return " " if joint is None and is_spaced and more.startswith("-") else joint
+
+
+def _unglued(text: str) -> str:
+    """A line without the backslashes within; those of other texts stay."""
+    return text if request_lines.driver_of(text) else _JOINED.sub("", text)

@@ -1,0 +1,200 @@
+"""The time of launches that were executed: rounds of workgroups, what caches lack, and the clock of the chip.
+
+The model of a unit tells the clocks of a round of workgroups; `loops` makes a time of them, with the constants that
+were fitted to machine code where there are some for a chip and type, else with the nearest ones. No launch is quicker
+than its L2s can be filled and memory can be read at the rates of the data sheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from convgen.backends import target as targets
+from convgen.backends.timing import L2_LATENCY, LaunchProfile, Machine
+from convgen.ir.error import UserError, named
+from convgen.ir.facts import Caches, TargetFacts
+from convgen.ir.record import evolve, frozen
+from convgen.profile import constants
+from convgen.profile.chips import CHIPS, Chip, chip_of
+from convgen.profile.closed import Estimate, Terms
+from convgen.profile.constants import Entry
+from convgen.profile.loop_times import Borrowed, Loops
+from convgen.run.prepared import Prepared
+
+ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
+_MAKERS = ("miopen code", "aiter code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
+_CODE = " code/"  #: in the names of kinds that were fitted to machine code
+_IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
+#: Chip -> the kinds that tell what a launch takes, and each further one, where that is in clocks: of calls, which have
+#: no further launches and start later than kernels do. MIOpen's table times kernels; the shortest, a gradient of
+#: weights, takes 5.1 us from start to end, and gradients of data have further launches.
+_LAUNCHES = {
+    "mi250x": ("miopen nhwc/mi250/mlir W", "miopen nhwc/mi250/mlir B"),
+    "mi300x": ("miopen code/mi300x/f16", "miopen code/mi300x/f16"),
+}
+#: How matrix instructions write types -> as chips have them.
+_TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
+_MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
+
+
+def chip_named(name: str | None, facts: TargetFacts) -> Chip:
+    """The chip of that name, or the one that the target's facts are of. Raises UserError."""
+    if name is None:
+        return chip_of(facts.name, facts.compute_units)
+    fitting = [chip.name for chip in CHIPS.values() if chip.target == facts.name]
+    if name not in fitting:
+        raise UserError(f"given the chip {named(name, fitting)}, wanted one of {', '.join(fitting)} for {facts.name}")
+    return CHIPS[name]
+
+
+def machine_of(chip: Chip, caches: Caches) -> Machine:
+    """What the model of a unit wants to know of a chip."""
+    sizes = caches.l2_bytes, caches.memory_side_bytes, caches.line_bytes
+    return Machine(chip.target, chip.units, chip.partitions, *sizes)
+
+
+def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
+    """The constants that suit code for a chip that multiplies a type best; as terms of us.
+
+    First come those of the chip, of types that are as fast; last those of other chips that run the same code.
+    What launches take is always of tables that time kernels.
+    """
+    known = constants.known()
+    wanted = _kinds(chip, _TYPES.get(element, element))
+    found = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
+    entry = known[found]
+    if not entry.source.startswith(_IN_CLOCKS):
+        return entry, entry.terms
+    scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
+    first, further = (known[kind].terms for kind in _LAUNCHES[entry.kind.split("/")[1]])
+    told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
+    return entry, evolve(entry.terms, **(scaled | told))
+
+
+def _per_us(unit: str, chip: Chip) -> float:
+    """What makes a number of a unit in which ticks are clocks one in which they are us."""
+    if unit == "ticks":
+        return 1 / chip.clock
+    return float(chip.clock) if unit.endswith("/tick") else 1.0
+
+
+def _kinds(chip: Chip, element: str) -> Iterator[str]:
+    others = [c for c in CHIPS.values() if c.target == chip.target and c is not chip]
+    rate = chip.rates.get(element)
+    types = [element, *(t for t, other in chip.rates.items() if other == rate and t != element)]
+    for each in (chip, *others):
+        for maker in _MAKERS:
+            yield from (f"{maker}/{each.name}/{t}" for t in types)
+        yield from (f"{maker}/{each.name}" for maker in _MAKERS)
+
+
+@frozen(eq=False)
+class LaunchTime:
+    """What a launch takes, in us."""
+
+    profile: LaunchProfile
+    entry: Entry  #: of the constants
+    start: float
+    kernel: float  #: all workgroups, and what they leave to be written back
+    meeting: float  #: sums that meet in memory
+    clock: float  #: MHz
+    used: float  #: share of the chip's matrix units at work while it runs
+    causes: Mapping[str, float]  #: what each takes alone; of the busiest unit, where it is a unit's
+
+    @property
+    def total(self) -> float:
+        return self.start + self.kernel + self.meeting
+
+    @property
+    def bound(self) -> str:
+        """The cause that holds: the greatest, or `latency` where none takes half of the time."""
+        cause = max(self.causes, key=lambda name: self.causes[name])
+        return cause if self.causes[cause] >= _MOST * self.total else "latency"
+
+
+@frozen(eq=False)
+class Times:
+    """What launches take one after the other."""
+
+    chip: Chip
+    launches: tuple[LaunchTime, ...]
+    macs: int = 0  #: multiply-accumulates of the problem; 0 where it is not known
+
+    @property
+    def total(self) -> float:
+        """us."""
+        return sum(time.total for time in self.launches)
+
+    @property
+    def longest(self) -> LaunchTime:
+        """The launch that takes most of that."""
+        return max(self.launches, key=lambda time: time.total)
+
+
+def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENCY, rounds: int = ROUNDS) -> Times:
+    """The times of launches on a chip by name, by default the one that the target's facts are of.
+
+    `latency` is that of vector memory in clocks; of equal rounds of a loop, `rounds` are modelled one by one.
+    Raises UserError, Unsupported.
+    """
+    timer = targets.timer(given.content, given.name)
+    facts = targets.get(timer.architecture(given.content)).facts
+    found = chip_named(chip, facts)
+    machine = machine_of(found, facts.caches)
+    profiles = [
+        timer.profile_launch(given.content, request, given.buffers, machine, latency, rounds)
+        for request in given.requests
+    ]
+    times = tuple(time_of(each, found, facts.caches, further=n > 0) for n, each in enumerate(profiles))
+    return Times(found, times, given.macs)
+
+
+def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool = False) -> LaunchTime:
+    """Of one launch, or of a `further` one behind others."""
+    entry, terms = constants_for(chip, launch.element)
+    found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
+    told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
+    clock, moved = told["clock"], launch.moved
+    start = terms.other if further else terms.start
+    fill = moved.fill / (caches.fill_rate * chip.partitions / caches.xcds) / chip.clock
+    memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
+    kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
+    busiest = launch.work.busiest / launch.work.mean  # in average workgroups
+    operands = busiest * moved.brought / launch.workgroups / terms.operands / clock
+    causes = {name: clocks / clock for name, clocks in _busy(launch).items()}
+    causes |= {"l2": max(operands, fill), "memory": memory, "write back": told["written_back"], "launch": start}
+    used = told["matrix"] / told["kernel"] * launch.workgroups / (busiest * chip.units)
+    return LaunchTime(launch, entry, start, kernel, told["meeting"], clock, used, causes)
+
+
+def _busy(launch: LaunchProfile) -> dict[str, float]:
+    """Clocks in which pipes of the busiest unit work."""
+    full, last = launch.units[launch.full].busy, launch.units.get(launch.last)
+    whole = {pipe: launch.rounds * each + (last.busy[pipe] if last else 0.0) for pipe, each in full.items()}
+    return {pipe: launch.share * clocks for pipe, clocks in whole.items()}
+
+
+def _loops(launch: LaunchProfile, chip: Chip, kind: type[Loops]) -> Loops:
+    """The launch as the time model takes it; without a loop all of it is one round."""
+    one, full = launch.units[1], launch.units[launch.full]
+    last = launch.units[launch.last or launch.full]
+    iterations, mean = one.iterations, launch.work.mean
+    moved, groups = launch.moved, launch.workgroups
+    numbers = {
+        "groups": groups,
+        "iterations": iterations * mean,
+        "uneven": launch.share / mean,
+        "resident": launch.full,
+        **{f"{what}_full": clocks for what, clocks in full.pace(iterations)._asdict().items()},
+        **{f"{what}_last": clocks for what, clocks in last.pace(iterations)._asdict().items()},
+        "matrix": one.busy["matrix"] / iterations,
+        "operands": max(1.0, moved.brought / groups / (iterations * mean)),
+        "bytes_in": moved.memory,
+        "bytes_out": moved.stored,
+        "added": launch.added,
+        **dict.fromkeys(("others", "other_groups", "other_read", "other_written"), 0),
+    }
+    return kind(**{name: np.array([float(value)]) for name, value in numbers.items()})

@@ -1,0 +1,202 @@
+"""The registry: which config was found best for a problem, a line each, in a text file that a team shares.
+
+    gfx942 | --dir=FWD_D --dt=f16 mb1_ic64oc64_ih14oh14kh3ph1 | tile=32x32x64 ... | 5.205 us | convgen 0.1.0, mi300x
+
+Lines are sorted by target and problem, and each says all of its own, so files merge line by line, as sources do. Who
+reads one checks all of it: a line that is wrong, or that contradicts another, is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import attrs
+
+from convgen.backends import target as targets
+from convgen.ir import untrusted
+from convgen.ir.error import UserError
+from convgen.ir.record import evolve, frozen
+from convgen.plan.config import Config
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run.files import write_all
+from convgen.version import __version__
+
+VARIABLE, KNOB = "CONVGEN_REGISTRY", "--registry"
+_BETWEEN = " | "
+_HEADER = "# convgen registry: target | problem | config | time by the model | of which convgen and chip"
+_TIME = re.compile(r"([0-9]{1,9}\.[0-9]{3}) us")
+_MODEL = re.compile(r"convgen [\w.+-]+, [\w.+-]+")
+_MOST_BYTES = 1 << 23  #: of a file
+
+Key = tuple[str, str]
+
+
+def key_of(problem: Problem, target: str) -> Key:
+    """Under which a problem stands, whatever it is called."""
+    return target, str(evolve(problem, name=""))
+
+
+@frozen
+class Entry:
+    """A line: what was found for a problem. `where` it stands is no part of it."""
+
+    target: str
+    problem: str  #: as `str` writes it, without a name
+    config: str  #: likewise
+    us: float  #: of all launches, by the model
+    model: str  #: which convgen, and the chip
+    where: str = attrs.field(default="", eq=False)
+
+    @property
+    def key(self) -> Key:
+        return self.target, self.problem
+
+    def __str__(self) -> str:
+        return _BETWEEN.join((self.target, self.problem, self.config, f"{self.us:.3f} us", self.model))
+
+    @classmethod
+    def found(cls, target: str, problem: str, config: str, us: float, chip: str) -> Entry:
+        """What this convgen has found."""
+        return cls(target, problem, config, round(us, 3), f"convgen {__version__}, {chip}")
+
+    @classmethod
+    def parse(cls, line: str, where: str) -> Entry:
+        """The entry of a line. Raises UserError: given, wanted, where."""
+        fields = line.split(_BETWEEN)
+        if len(fields) != len(_HEADER.split(_BETWEEN)):
+            raise UserError(f"given {len(fields)} fields, wanted {_HEADER.partition(': ')[2]}, in {where}")
+        target, problem, config, time, model = fields
+        try:
+            targets.get(target)
+            known = key_of(parse_problem(problem), target)[1], str(Config.parse(config))
+        except UserError as error:
+            raise UserError(f"{error}, in {where}") from None
+        for given, wanted in zip((problem, config), known):
+            if given != wanted:
+                raise UserError(f"given {given!r}, wanted it as convgen writes it, {wanted!r}, in {where}")
+        taken = _TIME.fullmatch(time)
+        if taken is None or not _MODEL.fullmatch(model):
+            given, wanted = (time, "TIME us, such as 12.345 us") if taken is None else (model, "convgen VERSION, CHIP")
+            raise UserError(f"given {given!r}, wanted {wanted}, in {where}")
+        return cls(target, problem, config, float(taken[1]), model, where)
+
+
+@frozen
+class Registry:
+    """The entries of a file by target and problem, and its comments."""
+
+    entries: Mapping[Key, Entry] = attrs.Factory(dict)
+    comments: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Registry:
+        """Raises UserError for a line that is wrong, or two that have different configs for one problem."""
+        entries: dict[Key, Entry] = {}
+        comments: dict[str, None] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith("#"):
+                comments[line] = None
+            elif line.strip():
+                entry = Entry.parse(line, f"{name}:{number}")
+                other = entries.get(entry.key, entry)
+                if other.config != entry.config:
+                    both = f"{other.where} and {entry.where}"
+                    raise UserError(f"given two configs for {entry.problem} on {entry.target}, wanted one, in {both}")
+                entries[entry.key] = min(other, entry, key=_time)
+        return cls(entries, tuple(line for line in comments if line != _HEADER))
+
+    def __str__(self) -> str:
+        return "\n".join([_HEADER, *self.comments, *(str(self.entries[key]) for key in sorted(self.entries))]) + "\n"
+
+    def merged(self, other: Registry) -> Registry:
+        """With the entries of another registry, of two for one problem the quicker."""
+        entries = dict(self.entries)
+        for key, entry in other.entries.items():
+            entries[key] = min(entries.get(key, entry), entry, key=_time)
+        return Registry(entries, tuple(dict.fromkeys(self.comments + other.comments)))
+
+    def replaced(self, entries: Iterable[Entry]) -> Registry:
+        """With these instead of what it has for their problems."""
+        return evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
+
+
+def _time(entry: Entry) -> float:
+    return entry.us
+
+
+def read(path: Path) -> Registry:
+    """The registry in a file. Raises UserError."""
+    try:
+        return _parsed(untrusted.read(path, "a registry", _MOST_BYTES, KNOB), str(path))
+    except UnicodeDecodeError:
+        raise UserError(f"given {str(path)!r} that is not text, wanted a registry, at {KNOB}") from None
+
+
+@lru_cache(maxsize=8)
+def _parsed(content: bytes, name: str) -> Registry:
+    return Registry.parse(content.decode(), name)
+
+
+def read_or_begin(path: Path) -> Registry:
+    """The registry in a file that need not be there yet."""
+    return read(path) if os.path.exists(path) else Registry()
+
+
+def add(path: Path, entries: Iterable[Entry]) -> None:
+    """Write entries in the place of what the file has for their problems. It is whole at any time, and several
+    processes may write it by turns. Raises UserError, also for an entry that nobody could read back.
+    """
+    checked = [Entry.parse(str(entry), "an entry to be kept") for entry in entries]
+    with _alone(path) as held:
+        _write(held, read_or_begin(path).replaced(checked))
+
+
+def merge(path: Path, others: Iterable[Path]) -> None:
+    """Write what is in other files, too: of two configs for one problem, the quicker. Raises UserError, also where the
+    file cannot be written.
+    """
+    with _alone(path) as held:
+        found = read_or_begin(path)
+        for other in others:
+            found = found.merged(read(other))
+        _write(held, found)
+
+
+def _write(path: Path, registry: Registry) -> None:
+    write_all({path: str(registry).encode()}, KNOB)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """The file behind any links, while no other process writes a registry into its folder."""
+    try:
+        held = Path(os.path.realpath(path))
+        folder = os.open(held.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot write {str(path)!r}: {why}, at {KNOB}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield held
+    finally:
+        os.close(folder)
+
+
+def named(given: str | os.PathLike[str] | None) -> Path | None:
+    """The file that is given, or else named by CONVGEN_REGISTRY. Raises UserError for an empty name that is given."""
+    if given is not None and not os.fspath(given):
+        raise UserError(f"given an empty name, wanted a file, at {KNOB}")
+    name = given or os.environ.get(VARIABLE)
+    return Path(name) if name else None
+
+
+def find(problem: Problem, target: str, given: str | os.PathLike[str] | None = None) -> Entry | None:
+    """What the registry that is given, or else named by CONVGEN_REGISTRY, has for a problem. Raises UserError."""
+    path = named(given)
+    return None if path is None else read(path).entries.get(key_of(problem, target))

@@ -1,0 +1,274 @@
+"""Launches without a record: anybody's code object, its arguments by the names or places that it gives them.
+
+An argument is `NAME=VALUE`: a number, an array from FILE.npy, or TYPE:DIMS (`f32:64x64`), memory of which nothing is
+defined, or that holds zeros (`zeros:f32:64x64`). NAME is the argument's, or its number among those that a caller
+gives, which hidden ones are not. A pointer that is not given is null: compilers add some for memory of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import STRICT, KernelArg, LaunchRequest, Pages, Parameter, Scrutiny, Signature
+from convgen.ir import types
+from convgen.ir.error import UserError, named
+from convgen.ir.record import frozen
+from convgen.run import defaults, npy, reference
+from convgen.run.defaults import Defaults
+from convgen.run.execution import Executor
+from convgen.run.files import write_all
+from convgen.run.verdict import Outcome
+
+Array: TypeAlias = npt.NDArray[Any]
+Extents: TypeAlias = tuple[int, int, int]
+Progress: TypeAlias = Callable[[int, int], None]
+
+_SHAPED = re.compile(r"(?P<zeros>zeros:)?(?P<type>[a-z]+[0-9][a-z0-9_]*):(?P<dims>[0-9]+(?:x[0-9]+)*)$")
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|[0-9]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf|nan)$")
+_FLOATS: Mapping[int, types.Type] = {2: types.f16, 4: types.f32, 8: types.f64}  #: by bytes, where nobody says which
+_MOST_BYTES = 1 << 34  #: of an array that a shape asks for
+
+
+@frozen
+class Direct:
+    """A launch, its buffers as arrays by name, and which of these hold nothing defined yet.
+
+    `made` holds the buffers that defaults made for pointers which nobody gave; `settings` tells each argument's value,
+    by name or number, as an option would give it.
+    """
+
+    request: LaunchRequest
+    arrays: Mapping[str, Array]
+    undefined: tuple[str, ...]
+    made: Mapping[str, Pages] = {}
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def array_bytes(self) -> dict[str, npt.NDArray[np.uint8]]:
+        """The arrays' bytes, which a run changes in place."""
+        return {name: array.reshape(-1).view(np.uint8) for name, array in self.arrays.items()}
+
+    @property
+    def buffers(self) -> dict[str, Any]:
+        """All buffers, which a run changes in place."""
+        return {**self.array_bytes, **self.made}
+
+
+def run(
+    path: Path,
+    *,
+    kernel: str | None,
+    grid: Extents | None,
+    block: Extents | None,
+    dynamic_lds: int = 0,
+    arguments: Sequence[tuple[str, str]] = (),
+    outputs: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
+    advice: bool = False,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> Outcome:
+    """Execute a code object, on the device `on` if one is given, and write `outputs`, arrays by argument as FILE.npy.
+
+    Raises UserError, Unsupported.
+    """
+    content, launch = read(path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+    unknown = [name for name, _ in outputs if name not in launch.arrays]
+    if unknown:
+        wanted = ", ".join(launch.arrays) or "none, for no --arg is an array"
+        raise UserError(f"given --out {unknown[0]}, wanted one of {wanted}")
+    outcome = execute(content, path.name, launch, progress=progress, advice=advice, scrutiny=scrutiny, on=on)
+    _save(outputs, launch.arrays)
+    return outcome
+
+
+def execute(
+    content: bytes,
+    name: str,
+    launch: Direct,
+    *,
+    progress: Progress | None = None,
+    advice: bool = False,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> Outcome:
+    """Execute a launch of a code object, which `name` names in errors; its buffers change in place.
+
+    Raises UserError, Unsupported.
+    """
+    if on is not None:
+        given = on.execute(content, [launch.request], launch.buffers)
+    else:
+        given = targets.executor(content, name).simulate(
+            content,
+            [launch.request],
+            launch.buffers,
+            progress=progress,
+            uninitialised=launch.undefined,
+            scrutiny=scrutiny,
+        )
+    where, counted = "" if on is None else str(on), given.instructions
+    return Outcome(
+        *(0, 0, (), given.findings, given.seconds, counted),
+        compared=False,
+        advice=advice,
+        on=where,
+        coverage=given.coverage,
+    )
+
+
+def read(
+    path: Path,
+    *,
+    kernel: str | None,
+    grid: Extents | None,
+    block: Extents | None,
+    dynamic_lds: int,
+    arguments: Sequence[tuple[str, str]],
+) -> tuple[bytes, Direct]:
+    """A code object and a launch of it. Raises UserError."""
+    content = targets.read(path)
+    machine = targets.executor(content, path.name)
+    if grid is None or block is None:
+        raise UserError(f"given no {'--grid' if grid is None else '--block'}, wanted one to launch {path.name}")
+    known = machine.signatures(content)
+    return content, prepare(known, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments)
+
+
+def _save(outputs: Sequence[tuple[str, str]], arrays: Mapping[str, Array]) -> None:
+    contents = {}
+    for name, file in outputs:
+        array = arrays[name]
+        stored = array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        np.save(buffer := BytesIO(), stored)
+        contents[Path(file)] = buffer.getvalue()
+    write_all(contents, "--out")
+
+
+def prepare(
+    signatures: Mapping[str, Signature],
+    *,
+    kernel: str | None,
+    grid: Extents,
+    block: Extents,
+    dynamic_lds: int,
+    arguments: Sequence[tuple[str, str]],
+    filling: Defaults | None = None,
+) -> Direct:
+    """A launch of `grid` workgroups of `block` work-items; `filling` makes the arguments that are not given.
+
+    Without it, pointers that are not given are null, and values are an error. Raises UserError.
+    """
+    chosen = _kernel(signatures, kernel)
+    left = dict(enumerate(chosen.parameters))
+    args: list[KernelArg] = []
+    arrays: dict[str, Array] = {}
+    undefined = []
+    for name, text in arguments:
+        parameter = left.pop(_place(name, chosen), None)
+        if parameter is None:
+            raise UserError(f"given the argument {name} twice, wanted it once")
+        if parameter.is_pointer:
+            arrays[name] = _array(text, name)
+            undefined += [name] if _SHAPED.match(text) and not text.startswith("zeros:") else []
+        value = name if parameter.is_pointer else _encoded(text, name, parameter)
+        args.append(KernelArg(parameter.offset, parameter.size, value))
+    made: dict[str, Pages] = {}
+    settings = list(arguments)
+    for number, parameter in left.items():
+        name = _unused(parameter.name or str(number), arrays)
+        if filling is None and not parameter.is_pointer:
+            raise UserError(f"given no argument {name} of {chosen.kernel}, wanted its value")
+        if filling is not None and parameter.is_pointer:
+            made[name] = filling.buffer(parameter, number)
+        text = "" if filling is None or parameter.is_pointer else filling.scalar(parameter, number)
+        assumed = name if name in made else _encoded(text, name, parameter) if text else bytes(parameter.size)
+        args.append(KernelArg(parameter.offset, parameter.size, assumed))
+        settings.append((name, f"{len(made[name].data)} bytes" if name in made else text or "zeros"))
+    request = LaunchRequest(chosen.kernel, grid, block, tuple(args), chosen.shared_bytes + dynamic_lds)
+    return Direct(request, arrays, tuple(undefined), made, tuple(settings))
+
+
+def _unused(name: str, taken: Mapping[str, object]) -> str:
+    """A buffer's name that no other buffer has."""
+    while name in taken:
+        name += "'"
+    return name
+
+
+def _kernel(signatures: Mapping[str, Signature], name: str | None) -> Signature:
+    if name is not None and name not in signatures:
+        raise UserError(f"given the kernel {named(name, signatures)}, wanted one of {', '.join(signatures)}")
+    if name is None and len(signatures) != 1:
+        raise UserError(f"given no --kernel, wanted one of {', '.join(signatures) or 'none, for there is none'}")
+    return signatures[name or next(iter(signatures))]
+
+
+def _place(name: str, signature: Signature) -> int:
+    """The number of an argument that is given by name or number."""
+    names = [parameter.name for parameter in signature.parameters]
+    if name in names:
+        return names.index(name)
+    if name.isascii() and name.isdigit() and int(name) < len(names):
+        return int(name)
+    wanted = ", ".join(label or str(number) for number, label in enumerate(names)) or "none"
+    raise UserError(f"given the argument {name} of {signature.kernel}, wanted one of {wanted}")
+
+
+def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
+    """The bytes of an argument passed by value."""
+    size = parameter.size
+    if not _NUMBER.match(text):
+        array = _array(text, name) if text.endswith(".npy") else None
+        if array is None or array.nbytes != size:
+            raise UserError(f"given {name}={text}, wanted a number, or an array of {size} bytes")
+        return array.tobytes()
+    whole = re.fullmatch(r"[-+]?(0x[0-9a-fA-F]+|[0-9]+)", text) is not None
+    elem = defaults.element(parameter.type_name)
+    is_float = elem is not None and elem.kind is types.Kind.FLOAT and elem.bytes == size
+    if whole and not is_float:
+        number = int(text, 0)
+        if not -(1 << 8 * size - 1) <= number < 1 << 8 * size:
+            raise UserError(f"given {name}={text}, wanted a number of {size} bytes")
+        return (number & (1 << 8 * size) - 1).to_bytes(size, "little")
+    if not is_float and size not in _FLOATS:
+        raise UserError(f"given {name}={text}, wanted a whole number of {size} bytes")
+    numbers = elem if elem is not None and is_float else _FLOATS[size]
+    return bytes(np.array(float(text)).astype(numbers.numpy).tobytes())
+
+
+def _array(text: str, name: str) -> Array:
+    """Return the array that an argument gives for a pointer. Raises UserError."""
+    shaped = _SHAPED.match(text)
+    if shaped is None:
+        return _loaded(Path(text), name)
+    dims = tuple(int(size) for size in shaped["dims"].split("x"))
+    try:
+        dtype = reference.numpy_type(types.scalar(shaped["type"]).name)
+    except (KeyError, ValueError, UserError):
+        raise UserError(f"given the type {shaped['type']} of {name}, wanted one such as f32, bf16 or s8") from None
+    if dtype in types.half_bytes():
+        raise UserError(f"given the type {shaped['type']} of {name}, wanted one of whole bytes: u8 for two of these")
+    if np.prod([float(size) for size in dims]) * dtype.itemsize > _MOST_BYTES:
+        raise UserError(f"given {name}={text}, wanted at most {_MOST_BYTES} bytes")
+    return np.zeros(dims, dtype)
+
+
+def _loaded(path: Path, name: str) -> Array:
+    if path.suffix != ".npy":
+        raise UserError(f"given {name}={path}, wanted FILE.npy, TYPE:DIMS (such as f32:64x64) or zeros:TYPE:DIMS")
+
+    def check(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+        if math.prod(shape) * dtype.itemsize > _MOST_BYTES:
+            raise UserError(f"given {name}={path}, wanted at most {_MOST_BYTES} bytes")
+
+    return np.ascontiguousarray(npy.load(path, check))

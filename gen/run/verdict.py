@@ -1,0 +1,329 @@
+"""Running compiled code on the target's simulator and comparing it, bit for bit, with the reference."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from convgen.backends import target as targets
+from convgen.backends.simulation import STRICT, Coverage, Finding, Scrutiny, SimReport, joined
+from convgen.ir.error import Unsupported, UserError, VerifyError
+from convgen.ir.record import evolve, frozen
+from convgen.problem.matmul import Problem, parse_problem
+from convgen.run import npy, reference, specials
+from convgen.run import reference_request as request
+from convgen.run.code import Code, OutputRegion
+from convgen.run.comparison import Comparison, Mismatch, compare, everything, with_padding
+from convgen.run.execution import (
+    IDLE,
+    Executor,
+    Memory,
+    Progress,
+    Taking,
+    execute,
+    predicted,
+    predicted_sample,
+    unpacked,
+)
+from convgen.run.fills import Fill
+from convgen.run.launch_record import Buffer, LaunchRecord, Scalar, StoredTensor
+from convgen.run.reference import Array, Tensor
+from convgen.run.reference_request import Asked
+
+#: Tiles sampled for the run with infinities and NaNs, if kernels compute no more parts of outputs. They are simulated
+#: together; recomputing the sums of some takes up to seven times as long as a tile.
+_FEW_TILES = 2
+
+
+@frozen
+class Few:
+    """The run with infinities and NaNs: how many elements of inputs had one, how many outputs were compared."""
+
+    values: int
+    checked: int
+    seconds: float
+
+
+@frozen
+class Outcome:
+    """The result of a run. `checked` counts elements of outputs; `first` holds the first few of the wrong ones.
+
+    `checked`, `seconds` and `instructions` are those of the run on ordinary data; where a second one had infinities and
+    NaNs (`specials`), `mismatches` and `findings` are those of both. `coverage` is that of the kernels over all runs,
+    where a simulator executed them.
+    `compared` says whether anybody knew what is right.
+    `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
+    `on` names the device that ran it; empty for a simulator.
+    """
+
+    checked: int
+    mismatches: int
+    first: tuple[Mismatch, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+    instructions: Mapping[str, int]
+    compared: bool = True
+    advice: bool = True
+    on: str = ""
+    coverage: tuple[Coverage, ...] = ()
+    specials: Few | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches and not any(self.advice or finding.source.required for finding in self.findings)
+
+    @property
+    def compared_outputs(self) -> int:
+        """Elements of outputs that were compared in all runs."""
+        return self.checked + (0 if self.specials is None else self.specials.checked)
+
+    @property
+    def status(self) -> str:
+        return "failed" if not self.passed else "passed" if self.compared else "executed"
+
+
+def run(
+    code: Code,
+    *,
+    groups: int | None = None,
+    seed: int = 0,
+    arrays: Mapping[str, Array] | None = None,
+    progress: Progress | None = None,
+    taking: Taking | None = None,
+    on: Executor | None = None,
+) -> Outcome:
+    """Simulate `code` and compare every output, or those of `groups` sampled tiles, exactly with the reference.
+
+    `arrays` are logical inputs by buffer name; without them inputs are filled by `seed`, and where windows meet padding
+    a few tiles run again with infinities and NaNs. The device `on`, if given, runs all workgroups. Raises Unsupported
+    if there is no object to run, UserError if there is not memory enough.
+    """
+    problem = code.problem
+    if problem is None:
+        raise Unsupported("verification of code that carries no problem")
+    if problem.is_empty:
+        return _outcome(IDLE, Comparison())
+    code = evolve(code, record=as_asked(code.record, problem))
+    if arrays is not None:
+        return _run(code, problem, arrays, groups, seed, progress, taking, on)
+    inputs = reference.fills(problem, seed)
+    outcome = _run(code, problem, inputs, groups, seed, progress, taking, on)
+    if not outcome.passed or code.tiles is None or not code.keeps_padding_out or not specials.pads(problem):
+        return outcome
+    return _with_specials(code, problem, inputs, outcome, seed, progress, on)
+
+
+def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
+    """The record with its tensors as the text of the problem has them, which the reference reads by itself.
+
+    So elements that kernels read or write at other places than those of the request are wrong. Raises VerifyError where
+    the record gives a host another size, type or layout.
+    """
+    asked = request.tensors(problem)
+
+    def renewed(arg: Buffer | Scalar) -> Buffer | Scalar:
+        if not isinstance(arg, Buffer) or arg.name not in asked:
+            return arg
+        wanted = asked[arg.name]
+        if (arg.tensor.dims, arg.tensor.dtype) != (wanted.dims, wanted.dtype):
+            given, asks = (f"{each.dtype}{list(each.dims)}" for each in (arg.tensor, wanted))
+            raise VerifyError(f"kernels take {arg.name} of {given}, and {problem} asks for {asks}")
+        if not _lie_alike(arg.tensor, wanted):
+            raise VerifyError(f"the record has {arg.name} as {arg.tensor.tag}, and {problem} asks for {wanted.tag}")
+        return evolve(arg, tensor=evolve(arg.tensor, tag=wanted.tag))
+
+    launches = (evolve(launch, args=tuple(map(renewed, launch.args))) for launch in record.launches)
+    return evolve(record, launches=tuple(launches))
+
+
+def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
+    """Whether two texts give each element the same place."""
+    return reference.storage(tensor).steps == reference.storage(wanted).steps
+
+
+def _run(
+    code: Code,
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    groups: int | None,
+    seed: int,
+    progress: Progress | None,
+    taking: Taking | None,
+    on: Executor | None,
+) -> Outcome:
+    """Execute all of `code` or sampled tiles once, on one set of inputs."""
+    if groups is None:
+        return _verified(problem, code.record, code.object, inputs, progress, taking, on=on)
+    regions, workgroups = _sampled(code, groups, seed)
+    all_of_it = predicted(code.record)
+    _tell(taking, all_of_it if on else min(all_of_it, predicted_sample(problem, regions)))
+    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
+    return _outcome(report, compare(problem, inputs, code.record, memory, regions), on)
+
+
+def _with_specials(
+    code: Code,
+    problem: Problem,
+    fills: Mapping[str, Fill],
+    before: Outcome,
+    seed: int,
+    progress: Progress | None,
+    on: Executor | None,
+) -> Outcome:
+    """Run a few tiles again with infinities and NaNs among the inputs; return the outcome of both runs."""
+    regions, workgroups = _sampled(code, _FEW_TILES, seed)
+    inputs = specials.placed(problem, fills, regions)
+    memory, report = execute(code.record, code.object, inputs, workgroups, progress, on=on)
+    comparison = compare(problem, inputs, code.record, memory, regions)
+    return evolve(
+        before,
+        mismatches=comparison.mismatches,
+        first=comparison.first,
+        findings=report.findings,
+        coverage=joined((*before.coverage, *report.coverage)),
+        specials=Few(specials.count(inputs), comparison.checked, report.seconds),
+    )
+
+
+def _verified(
+    problem: Problem,
+    record: LaunchRecord,
+    code_object: bytes | None,
+    inputs: Mapping[str, Tensor],
+    progress: Progress | None,
+    taking: Taking | None,
+    save: Callable[[Memory], None] = lambda memory: None,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> Outcome:
+    """Run all workgroups and compare all outputs."""
+    _tell(taking, predicted(record))
+    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
+    save(memory)
+    arrays = {name: np.asarray(tensor) for name, tensor in inputs.items()}  # looked at often, so computed once
+    found = compare(problem, arrays, record, memory, everything(problem))
+    return _outcome(report, with_padding(found, record, memory, request.outputs(problem)), on)
+
+
+def _tell(taking: Taking | None, size: int) -> None:
+    if taking is not None:
+        taking(size)
+
+
+def sample_tiles(grids: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[tuple[int, int], ...]:
+    """`count` distinct tiles (part, number), or all if there are fewer: of each part in turn the corners, one of each
+    edge, then the rest by seed. At least one of every part, even if `count` is less than that.
+    """
+    parts = [_sample_part(grid, count, (seed, 2, part)) for part, grid in enumerate(grids)]
+    turns = itertools.zip_longest(*([(part, tile) for tile in tiles] for part, tiles in enumerate(parts)))
+    sample = [chosen for turn in turns for chosen in turn if chosen is not None]
+    return tuple(sample[: max(count, sum(map(bool, parts)))])
+
+
+def _sample_part(grid: tuple[int, int], count: int, seed: tuple[int, ...]) -> list[int]:
+    """`count` distinct tiles of one part, or all if there are fewer."""
+    rows, columns = grid
+    if not rows * columns:
+        return []
+    random = np.random.default_rng(seed)
+    row, column = int(random.integers(rows)), int(random.integers(columns))
+    corners = [(m, n) for m in (0, rows - 1) for n in (0, columns - 1)]
+    edges = [(row, 0), (row, columns - 1), (0, column), (rows - 1, column)]
+    first = [m * columns + n for m, n in corners + edges]
+    rest = random.choice(rows * columns, min(rows * columns, count + len(first)), replace=False)
+    return list(dict.fromkeys([*first, *map(int, rest)]))[:count]
+
+
+def run_record(
+    path: Path,
+    *,
+    data: Path | None = None,
+    out: Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    taking: Taking | None = None,
+    advice: bool = False,
+    scalars: Mapping[str, int] | None = None,
+    scrutiny: Scrutiny = STRICT,
+    on: Executor | None = None,
+) -> Outcome:
+    """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
+    which no manual asks do not fail it.
+
+    `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
+    `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. `scalars` are other
+    values of arguments that a host may choose. The device `on`, if given, executes in place of the simulator. Raises
+    UserError.
+    """
+    record = LaunchRecord.read(path)
+    record = record.with_scalars(scalars) if scalars else record
+    code_object = None if record.object is None else targets.read(path.parent / record.object)
+    if not record.launches:
+        return _outcome(IDLE, Comparison())
+
+    def save(memory: Memory) -> None:
+        if out is not None:
+            arrays = {n: unpacked(b.tensor, memory[n]) for n, b in record.buffers.items() if b.is_written}
+            npy.save(out, arrays)
+
+    if data is None and record.problem is not None:
+        problem = parse_problem(record.problem)
+        check_buffers(record, problem, path.name)
+        outcome = _verified(
+            problem, record, code_object, reference.fills(problem, seed), progress, taking, save, scrutiny, on
+        )
+        return evolve(outcome, advice=advice)
+    if data is None:
+        raise UserError(f"given no --data, wanted a directory of arrays: {path.name} carries no problem to fill")
+    _tell(taking, predicted(record))
+    inputs = npy.inputs(data, record)
+    memory, report = execute(record, code_object, inputs, progress=progress, scrutiny=scrutiny, on=on)
+    save(memory)
+    return evolve(_outcome(report, Comparison(), on), compared=False, advice=advice)
+
+
+def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
+    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business.
+
+    Raises UserError that names the file, `where`.
+    """
+    buffers = record.buffers
+    for spec in request.outputs(problem):
+        if spec.name not in buffers:
+            raise UserError(f"given no buffer {spec.name}, wanted the outputs of {problem}, in {where}")
+    for spec in request.tensors(problem).values():
+        tensor = buffers[spec.name].tensor if spec.name in buffers else spec
+        if (tensor.dims, tensor.dtype) != (spec.dims, spec.dtype):
+            given, wanted = (f"{each.dtype}{list(each.dims)}" for each in (tensor, spec))
+            raise UserError(f"given {spec.name} of {given}, wanted {wanted} of {problem}, in {where}")
+        if spec.name in buffers and not buffers[spec.name].tensor.layout.is_apart:
+            given = f"{spec.name} of tag {buffers[spec.name].tensor.tag}, in which elements meet"
+            raise UserError(f"given {given}, wanted elements apart, in {where}")
+
+
+def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:
+    """The output regions of sampled tiles, and for each launch the workgroups they need, ascending, each once."""
+    tiles = code.tiles
+    if tiles is None:
+        raise Unsupported("sampling workgroups of code that does not say which output tile needs which")
+    sample = sample_tiles(tiles.grids, count, seed)
+    by_launch = zip(*(tiles.groups(*tile) for tile in sample), strict=True)
+    workgroups = [tuple(sorted({group for ids in launch for group in ids})) for launch in by_launch]
+    return [region for tile in sample for region in tiles.regions(*tile)], workgroups
+
+
+def _outcome(report: SimReport, comparison: Comparison, on: Executor | None = None) -> Outcome:
+    where = "" if on is None else str(on)
+    return Outcome(
+        comparison.checked,
+        comparison.mismatches,
+        comparison.first,
+        report.findings,
+        report.seconds,
+        report.instructions,
+        on=where,
+        coverage=report.coverage,
+    )

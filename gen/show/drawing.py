@@ -1,0 +1,356 @@
+"""Pictures: of a workgroup mapping, which XCD computes each tile, and when; of a layout, who owns each element.
+
+Tiles come as in `choose/traffic.py`: M and N tile by workgroup number, -1 where a workgroup has none. M runs downwards,
+N to the right. Colours say the XCD, lighter ones later rounds; large tiles also bear the XCD's number. A drawing is a
+list of boxes and lines of text, which become SVG or PNG; both say the same, and equal mappings give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from convgen.choose.panels import Ints
+from convgen.choose.traffic import Schedule, Tiles
+from convgen.ir.error import UserError
+from convgen.ir.record import frozen
+from convgen.run.files import write_all
+
+#: Okabe and Ito's colours, which people with any colour vision tell apart; grey stands for their black.
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
+_PAPER, _INK, _EMPTY = "#ffffff", "#222222", "#eeeeee"
+_LIGHTEST = 0.6  #: share of white in the last round's colours
+
+_SIDE = 960  #: pixels that the longer side of the grid takes at most
+_MOST = 40  #: pixels; greatest tile
+_LABELLED = 20  #: pixels; least tile that bears a number
+_LABELLED_TWICE = 36  #: pixels; least tile that bears two
+_MARGIN, _TEXT = 48, 14  #: pixels
+_SECONDS, _MOST_SECONDS = 0.8, 30.0  #: of a round in the animation, and of all
+
+
+@frozen
+class Box:
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    round: int | None = None  #: when it appears; None: from the beginning
+
+
+@frozen
+class Line:
+    """Text centred on a height; `anchor` is start, middle or end."""
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    size: int = _TEXT
+    colour: str = _INK
+    round: int | None = None
+
+
+@frozen
+class Drawing:
+    title: str
+    description: str
+    width: int
+    height: int
+    rounds: int
+    boxes: list[Box]
+    lines: list[Line]
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+@frozen
+class _Grid:
+    """Where tiles stand, in pixels."""
+
+    rows: int
+    columns: int
+    width: float  #: of a tile
+    height: float
+
+    @classmethod
+    def of(cls, rows: int, columns: int) -> _Grid:
+        """Square tiles, unless one side would be too long or tiles too small to see."""
+        side = _whole(min(_MOST, _SIDE / max(rows, columns, 1)))
+        if side >= 4:
+            return cls(rows, columns, side, side)
+        width, height = (_whole(min(_MOST, _SIDE / n)) for n in (columns, rows))
+        return cls(rows, columns, width, height)
+
+    def corner(self, row: int, column: int) -> tuple[float, float]:
+        return _MARGIN + column * self.width, 2 * _MARGIN + row * self.height
+
+    @property
+    def end(self) -> tuple[float, float]:
+        return self.corner(self.rows, self.columns)
+
+
+def _whole(pixels: float) -> float:
+    """Whole pixels, unless there is less than a few."""
+    return float(int(pixels)) if pixels >= 4 else round(pixels, 3)
+
+
+def draw(
+    tiles: Tiles, shape: tuple[int, int], xcds: int, in_flight: int, title: str, takers: Ints | None = None
+) -> Drawing:
+    """A grid of M x N tiles; an XCD has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn.
+
+    `takers` are the workgroups that take the tiles, where they persist.
+    """
+    at = Schedule.of(tiles, xcds, in_flight, takers=takers)
+    grid = _Grid.of(*shape)
+    right, bottom = grid.end
+    boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, _EMPTY)]
+    names = [[str(n) for n in range(count)] for count in shape]
+    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
+    _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
+    for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.xcd[n], at.number[n])):
+        xcd, turn = int(at.xcd[n]), int(at.round[n])
+        colour = _shade(xcd, turn, at.rounds)
+        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(xcd),), turn))
+        boxes += [part for part in parts if isinstance(part, Box)]
+        lines += [part for part in parts if isinstance(part, Line)]
+    legend = list(_legend(("XCD", "round"), sorted(set(at.xcd.tolist())), at.rounds, bottom + _MARGIN / 2))
+    boxes += [part for part in legend if isinstance(part, Box)]
+    lines += [part for part in legend if isinstance(part, Line)]
+    told = f"{shape[0]} x {shape[1]} tiles (M x N) on {xcds} XCDs in {at.rounds} rounds of {in_flight} workgroups each"
+    return _drawing(title, told, grid, at.rounds, boxes, lines)
+
+
+def _drawing(
+    title: str, told: str, grid: _Grid, rounds: int, boxes: list[Box], lines: list[Line], below: float = 0
+) -> Drawing:
+    """All of it, with room for what is written beside the grid and below."""
+    right, bottom = grid.end
+    reach = max(right, *(line.x + 0.6 * line.size * len(line.text) for line in lines if line.anchor == "start"))
+    return Drawing(title, told, int(reach + _MARGIN), int(bottom + 2 * _MARGIN + below), rounds, boxes, lines)
+
+
+@frozen
+class Cell:
+    """A rectangle of elements with the same owners: colour and shade by number, and what is written there."""
+
+    colour: int | None  #: None where there is nothing
+    shade: int
+    lines: tuple[str, ...]
+
+
+@frozen
+class Axis:
+    """A side of a grid: its name, and those of its rows or columns."""
+
+    name: str
+    labels: tuple[str, ...]
+
+
+def draw_cells(
+    cells: Sequence[Sequence[Cell]], down: Axis, across: Axis, kinds: tuple[str, str], title: str, remark: str
+) -> Drawing:
+    """Rows of cells, each in colour; `kinds` say what colours and shades count."""
+    grid = _Grid.of(len(down.labels), len(across.labels))
+    boxes: list[Box] = []
+    lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4)]
+    lines += _ruler(grid, (down.name, across.name), list(down.labels), list(across.labels))
+    shades = 1 + max(cell.shade for row in cells for cell in row)
+    for row, found in enumerate(cells):
+        for column, cell in enumerate(found):
+            colour = _EMPTY if cell.colour is None else _shade(cell.colour, cell.shade, shades)
+            parts = list(_tile(grid, row, column, colour, cell.lines, None))
+            boxes += [part for part in parts if isinstance(part, Box)]
+            lines += [part for part in parts if isinstance(part, Line)]
+    colours = sorted({cell.colour for row in cells for cell in row if cell.colour is not None})
+    bottom = grid.end[1]
+    room = _MARGIN if len(colours) <= len(PALETTE) else 0  # of the legend
+    if room:
+        legend = list(_legend(kinds, colours, shades, bottom + _MARGIN / 2))
+        boxes += [part for part in legend if isinstance(part, Box)]
+        lines += [part for part in legend if isinstance(part, Line)]
+    lines.append(Line(_MARGIN, bottom + _MARGIN + room, remark))
+    return _drawing(title, remark, grid, 0, boxes, lines, below=_TEXT + room - _MARGIN)
+
+
+def _tile(
+    grid: _Grid, row: int, column: int, colour: str, texts: tuple[str, ...], turn: int | None
+) -> Iterator[Box | Line]:
+    """A tile of the grid with lines of text, as many as there is room for."""
+    x, y = grid.corner(row, column)
+    least = min(grid.width, grid.height)
+    gap = 1.0 if least >= 6 else 0.0
+    yield Box(x, y, grid.width - gap, grid.height - gap, colour, turn)
+    shown = texts[: 0 if least < _LABELLED else 1 if least < _LABELLED_TWICE else 2]
+    for n, text in enumerate(shown):
+        height = y + (grid.height - gap) * (2 * n + 1) / (2 * len(shown))
+        yield Line(x + (grid.width - gap) / 2, height, text, "middle", _TEXT - 2, _readable(colour), turn)
+
+
+def _ruler(grid: _Grid, names: tuple[str, str], rows: list[str], columns: list[str]) -> Iterator[Line]:
+    """Names of sides, rows and columns, of these as many as there is room for."""
+    down, across = names
+    yield Line(_MARGIN, 1.25 * _MARGIN, across)
+    yield Line(_MARGIN / 4, 2 * _MARGIN - _TEXT, down)
+    for in_row, labels, pixels in ((True, columns, grid.width), (False, rows, grid.height)):
+        step = next((n for n in (1, 2, 5, 10, 20, 50) if n * pixels >= 2 * _TEXT), 100)
+        for n in range(0, len(labels), step):
+            x, y = grid.corner(0 if in_row else n, n if in_row else 0)
+            place = (x + grid.width / 2, y - _TEXT) if in_row else (x - 6, y + grid.height / 2)
+            yield Line(*place, labels[n], "middle" if in_row else "end", _TEXT - 3)
+
+
+def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -> Iterator[Box | Line]:
+    """What colours stand for, then how they fade."""
+    colour, shade = kinds
+    x: float = _MARGIN
+    for n in colours:
+        yield Box(x, y, _TEXT, _TEXT, _shade(n, 0, rounds))
+        yield Line(x + _TEXT + 4, y + _TEXT / 2, f"{colour} {n}")
+        x += (2 + len(colour)) * _TEXT
+    y += 2 * _TEXT
+    shown = sorted({round(n * (rounds - 1) / 7) for n in range(8)}) if rounds > 1 else []
+    for n, turn in enumerate(shown):
+        yield Box(_MARGIN + n * _TEXT, y, _TEXT, _TEXT, _shade(colours[0], turn, rounds))
+    if shown:
+        yield Line(_MARGIN + (len(shown) + 0.5) * _TEXT, y + _TEXT / 2, f"{shade} 0 to {rounds - 1}")
+
+
+def _shade(xcd: int, turn: int, rounds: int) -> str:
+    """An XCD's colour, the lighter the later."""
+    white = _LIGHTEST * turn / max(1, rounds - 1)
+    parts = _channels(PALETTE[xcd % len(PALETTE)])
+    return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    red, green, blue = (int(colour[n : n + 2], 16) for n in (1, 3, 5))
+    return red, green, blue
+
+
+def _readable(colour: str) -> str:
+    """Dark or light text, whichever stands out more (luma of ITU-R BT.601)."""
+    red, green, blue = _channels(colour)
+    return _INK if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else _PAPER
+
+
+# ---------------------------------------------------------------- as SVG and PNG
+
+
+def svg(drawing: Drawing, animated: bool = False, prefix: str = "") -> str:
+    """SVG text; animated: rounds appear one after the other, over and over, but for who asks for reduced motion.
+
+    `prefix` begins names of elements, which within a page of several pictures must differ.
+    """
+    size = f'width="{drawing.width}" height="{drawing.height}" viewBox="0 0 {drawing.width} {drawing.height}"'
+    title, desc = f"{prefix}title", f"{prefix}desc"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="{title} {desc}">',
+        f'<title id="{title}">{escape(drawing.title)}</title>',
+        f'<desc id="{desc}">{escape(drawing.description)}</desc>',
+        f"<style>text{{font-family:sans-serif;dominant-baseline:central}}{_frames(drawing.rounds) if animated else ''}"
+        "</style>",
+        f'<rect width="100%" height="100%" fill="{_PAPER}"/>',
+    ]
+    for turn in (None, *range(drawing.rounds)):
+        parts.append("<g>" if turn is None else f'<g class="r{turn}">')
+        boxes = (box for box in drawing.boxes if box.round == turn)
+        parts += [_path(colour, list(same)) for colour, same in groupby(boxes, lambda box: box.colour)]
+        parts += [_text(line) for line in drawing.lines if line.round == turn]
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _frames(rounds: int) -> str:
+    """Style in which each round is hidden before its time, then shown."""
+    seconds = min(_MOST_SECONDS, _SECONDS * (rounds + 1))
+    rules = []
+    for turn in range(1, rounds):
+        begin = f"{100 * turn / (rounds + 1):.4g}%"
+        rules.append(f"@keyframes k{turn}{{0%{{opacity:0}}{begin}{{opacity:1}}100%{{opacity:1}}}}")
+        rules.append(f".r{turn}{{animation:k{turn} {seconds:.4g}s step-end infinite}}")
+    return f"@media (prefers-reduced-motion:no-preference){{{''.join(rules)}}}"
+
+
+def _path(colour: str, boxes: list[Box]) -> str:
+    moves = (f"M{b.x:.8g} {b.y:.8g}h{b.width:.8g}v{b.height:.8g}h{-b.width:.8g}z" for b in boxes)
+    return f'<path fill="{colour}" d="{"".join(moves)}"/>'
+
+
+def _text(line: Line) -> str:
+    place = f'x="{line.x:.8g}" y="{line.y:.8g}" text-anchor="{line.anchor}"'
+    return f'<text {place} font-size="{line.size}" fill="{line.colour}">{escape(line.text)}</text>'
+
+
+def png(drawing: Drawing) -> bytes:
+    """The same as an image."""
+    image = Image.new("RGB", (drawing.width, drawing.height), _PAPER)
+    canvas = ImageDraw.Draw(image)
+    for box in drawing.boxes:
+        left, top, right, bottom = (round(n) for n in (box.x, box.y, box.x + box.width, box.y + box.height))
+        canvas.rectangle((left, top, max(left, right - 1), max(top, bottom - 1)), box.colour)
+    anchors = {"start": "lm", "middle": "mm", "end": "rm"}
+    for line in drawing.lines:
+        font = ImageFont.load_default(line.size)
+        canvas.text((line.x, line.y), line.text, line.colour, font, anchors[line.anchor])
+    into = io.BytesIO()
+    image.save(into, "PNG")
+    return into.getvalue()
+
+
+def check_output(output: str, animated: bool = False) -> None:
+    """UserError unless a picture can have this name."""
+    if Path(output).suffix not in (".svg", ".png"):
+        raise UserError(f"given {output}, wanted FILE.svg or FILE.png, at -o")
+    if animated and Path(output).suffix != ".svg":
+        raise UserError(f"given --animate and {output}, wanted FILE.svg")
+
+
+def write(drawing: Drawing, output: str, animated: bool = False, knob: str = "-o") -> None:
+    """The picture as a file of the kind that its name tells. Raises UserError, naming the knob, if it cannot be."""
+    data = svg(drawing, animated).encode() if Path(output).suffix == ".svg" else png(drawing)
+    write_all({Path(output): data}, knob)
+
+
+# ---------------------------------------------------------------- as text
+
+
+def table(tiles: Tiles, shape: tuple[int, int], takers: Ints | None = None) -> str:
+    """Workgroup numbers by row M and column N; a dot where there is none, the first of slices of K.
+
+    `takers` are the workgroups that take the tiles, where they persist.
+    """
+    numbers = np.full(shape, -1)
+    there = np.flatnonzero(tiles[:, 0] >= 0)[::-1]
+    numbers[tiles[there, 0], tiles[there, 1]] = there if takers is None else takers[there]
+    sides = [Axis(name, tuple(map(str, range(count)))) for name, count in zip("MN", shape)]
+    return ruled([["." if n < 0 else str(n) for n in row] for row in numbers.tolist()], *sides)
+
+
+def ruled(cells: Sequence[Sequence[str]], down: Axis, across: Axis) -> str:
+    """Rows of cells with a ruler, all columns of one width."""
+    wide = max(2, *(len(text) for row in (across.labels, *cells) for text in row))
+    high = max(map(len, down.labels))
+    side = len(down.name) + 1 + high
+
+    def line(head: str, cells: Sequence[str]) -> str:
+        return f"{head:>{side}} | " + "  ".join(f"{cell:>{wide}}" for cell in cells)
+
+    head = line("", across.labels)
+    parts = [
+        f"{'':{side}} | {across.name:>{wide}}".rstrip(),
+        head,
+        "-" * (side + 1) + "+" + "-" * (len(head) - side - 2),
+    ]
+    for n, (label, row) in enumerate(zip(down.labels, cells)):
+        parts.append(line(f"{down.name if n == 0 else '':{len(down.name)}} {label:>{high}}", row))
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,101 @@
+"""Owners of a layout's elements as tables and pictures: neighbours with the same owners are one cell of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from convgen.ir.error import UserError
+from convgen.ir.layout.digits import Space
+from convgen.ir.layout.distribution import Distribution
+from convgen.show.drawing import Axis, Cell, Drawing, draw_cells, ruled
+
+_RUNS = 3  #: runs of owners that a cell tells
+
+Grid = npt.NDArray[np.int64]
+
+
+def tables(on: Distribution) -> Iterator[tuple[str, str]]:
+    """A table of owners for each matrix of the last two dimensions, with a title where there are several."""
+    dims, sets = on.digits.dims, on.sets()
+    grid = on.grid()
+    matrices = grid.reshape(-1, *_matrix(grid.shape))
+    for n, matrix in enumerate(matrices):
+        outer = np.unravel_index(n, grid.shape[:-2])
+        title = ", ".join(f"{dim} {int(at)}" for dim, at in zip(dims, outer))
+        down, across = _sides(dims, matrix)
+        cells = [[_told(sets.get(int(matrix[r, c]), ())) for c in across[1]] for r in down[1]]
+        yield f"{title}\n" if title else "", ruled(cells, down[0], across[0])
+
+
+def _matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns: a vector is one row, a scalar one element."""
+    rows, cols = (1, 1, *shape)[-2:]
+    return rows, cols
+
+
+def _sides(dims: Sequence[str], matrix: Grid) -> tuple[tuple[Axis, list[int]], tuple[Axis, list[int]]]:
+    """The two axes of a matrix, and where a row or column of cells begins."""
+    names = ("", "", *dims)[-2:]
+    return _axis(names[0], matrix), _axis(names[1], matrix.T)
+
+
+def _axis(name: str, lines: Grid) -> tuple[Axis, list[int]]:
+    """Equal lines that follow one another as one."""
+    starts = [0, *(n + 1 for n, (a, b) in enumerate(pairwise(lines)) if not np.array_equal(a, b))]
+    spans = zip(starts, [*starts[1:], len(lines)])
+    return Axis(name, tuple(str(n) if end == n + 1 else f"{n}-{end - 1}" for n, end in spans)), starts
+
+
+def _told(owners: Sequence[int]) -> str:
+    """Owners as runs; of many runs the first, and how many owners there are."""
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(owners), lambda item: item[1] - item[0])]
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs[:_RUNS]]
+    rest = f",... ({len(owners)})" if len(runs) > _RUNS else ""
+    return ",".join(texts) + rest if owners else "."
+
+
+def picture(on: Distribution, unit: str, group: int) -> Drawing:
+    """Threads element by element, with registers; subgroups by cells of a table.
+
+    Colours are subgroups, or threads where there is one subgroup, of `group` owners each.
+    """
+    rank = len(on.digits.dims)
+    if rank > 2:
+        raise UserError(f"given a layout of {rank} dimensions, wanted at most 2 in a picture")
+    title = f"{'x'.join(map(str, on.digits.shape))} on {on.owners} {unit}s"
+    return _of_subgroups(on, title) if unit == "subgroup" else _of_threads(on, group, title)
+
+
+def _of_subgroups(on: Distribution, title: str) -> Drawing:
+    matrix, sets = on.grid().reshape(_matrix(on.digits.shape)), on.sets()
+    (down, rows), (across, cols) = _sides(on.digits.dims, matrix)
+    found = [[sets[int(matrix[r, c])] for c in cols] for r in rows]
+    cells = [[Cell(owners[0], 0, (_told(owners),)) for owners in row] for row in found]
+    return draw_cells(cells, down, across, ("subgroup", ""), title, "in each cell: the subgroups that own it")
+
+
+def _of_threads(on: Distribution, group: int, title: str) -> Drawing:
+    matrix, sets = on.grid().reshape(_matrix(on.digits.shape)), on.sets()
+    register = _registers(on).reshape(matrix.shape)
+    kind, each = ("subgroup", group) if on.owners > group else ("thread", 1)
+
+    def cell(r: int, c: int) -> Cell:
+        first, held = sets[int(matrix[r, c])][0], int(register[r, c])
+        return Cell(first // each, held, (str(first), f"r{held}"))
+
+    cells = [[cell(r, c) for c in range(matrix.shape[1])] for r in range(matrix.shape[0])]
+    sides = zip(_sides(on.digits.dims, matrix), matrix.shape)
+    down, across = (Axis(side.name, tuple(map(str, range(count)))) for (side, _), count in sides)
+    remark = "in each element, where there is room: its first thread, and the register there"
+    return draw_cells(cells, down, across, (kind, "register"), title, remark)
+
+
+def _registers(on: Distribution) -> Grid:
+    """The register of each element."""
+    at = dict(zip(on.digits.dims, np.indices(on.digits.shape)))
+    found = on.digits.place(at).get(Space.REGISTER, 0)
+    return np.broadcast_to(np.asarray(found, np.int64), on.digits.shape)

@@ -1,0 +1,144 @@
+"""When waves and pipes of a unit did what: Chrome's trace format, which Perfetto opens, and a picture.
+
+In the trace a clock is a nanosecond, whatever clock the chip runs at, so that every time is a whole number. Each SIMD
+is a process with a track for each of its waves and one for its matrix unit; LDS and address pipe are the unit's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convgen.backends.timing import LaunchProfile, Slice, UnitProfile
+from convgen.ir.error import UserError
+from convgen.run.files import write_all
+from convgen.show import drawing
+from convgen.show.drawing import PALETTE, Box, Drawing, Line
+
+_KNOB = "--timeline"
+_PER_US = 1000  #: clocks of a microsecond of the trace
+_LEFT, _TOP, _WIDTH, _ROW, _TEXT = 220, 72, 960, 18, 12  #: pixels
+_KINDS: Mapping[str, tuple[str, ...]] = {  # in the picture -> kinds of instructions
+    "matrix": ("mfma",),
+    "wait": ("wait", "waitcnt", "barrier"),
+    "lds": ("ds_read", "ds_write", "ds_other"),
+    "memory": ("vmem_load", "vmem_store", "vmem_atomic", "smem"),
+    "vector": ("valu",),
+    "scalar": ("salu", "branch", "nop", "other"),
+}
+_COLOURS = dict(zip(_KINDS, (PALETTE[0], "#d9d9d9", PALETTE[1], PALETTE[3], PALETTE[2], PALETTE[4]), strict=True))
+_SHOWN_AS = {kind: name for name, kinds in _KINDS.items() for kind in kinds}
+
+
+def check_output(output: str) -> None:
+    """UserError unless a timeline can have this name."""
+    if Path(output).suffix not in (".json", ".svg", ".png"):
+        raise UserError(f"given {output}, wanted FILE.json, FILE.svg or FILE.png, at {_KNOB}")
+
+
+def write(launches: Sequence[LaunchProfile], output: str) -> None:
+    """All launches, one after the other, as a trace; or a picture of the longest."""
+    if Path(output).suffix != ".json":
+        longest = max(launches, key=lambda launch: launch.units[launch.full].clocks)
+        drawing.write(picture(longest), output, knob=_KNOB)
+    else:
+        write_all({Path(output): json.dumps(trace(launches)).encode() + b"\n"}, _KNOB)
+
+
+# ---------------------------------------------------------------- a trace
+
+
+def trace(launches: Sequence[LaunchProfile]) -> dict[str, Any]:
+    """Chrome's JSON object: complete events by time, behind the names of processes and threads."""
+    named: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    begin, process = 0.0, 0
+    for launch in launches:
+        slices = launch.units[launch.full].slices()
+        for lane, tracks in _lanes(slices):
+            process += 1
+            named.append(_metadata("process_name", process, 0, f"{launch.kernel}: {lane}"))
+            for thread, (track, some) in enumerate(tracks):
+                named.append(_metadata("thread_name", process, thread, track))
+                events += [_event(s, begin, process, thread) for s in some]
+        begin += max((s.start + s.clocks for s in slices), default=0.0)
+    events.sort(key=lambda event: (event["ts"], event["pid"], event["tid"]))
+    told = {"clocks": "1 ns is 1 clock", "kernels": [launch.kernel for launch in launches]}
+    return {"traceEvents": [*named, *events], "displayTimeUnit": "ns", "otherData": told}
+
+
+def _lanes(slices: Iterable[Slice]) -> Iterator[tuple[str, list[tuple[str, list[Slice]]]]]:
+    """Slices by lane and track; they come in that order."""
+    for lane, mine in groupby(slices, lambda s: s.lane):
+        yield lane, [(track, list(some)) for track, some in groupby(mine, lambda s: s.track)]
+
+
+def _metadata(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
+    return {
+        "name": f"+{s.offset:#06x} {s.name}",
+        "cat": s.kind,
+        "ph": "X",
+        "ts": round(begin + s.start) / _PER_US,
+        "dur": (round(begin + s.start + s.clocks) - round(begin + s.start)) / _PER_US,
+        "pid": process,
+        "tid": thread,
+    }
+
+
+# ---------------------------------------------------------------- a picture
+
+
+def picture(launch: LaunchProfile) -> Drawing:
+    """A row for each track; each pixel shows what takes most of its clocks."""
+    unit = launch.units[launch.full]
+    slices = unit.slices()
+    end = max((s.start + s.clocks for s in slices), default=1.0)
+    groups = f"{unit.groups} workgroup{'s' * (unit.groups > 1)}"
+    title = f"{launch.kernel} on {launch.target}: {groups} on a unit, {unit.clocks:.0f} clocks"
+    lines = [Line(_LEFT / 10, _TOP / 3, title, size=_TEXT + 4)]
+    boxes: list[Box] = []
+    y = float(_TOP)
+    for lane, tracks in _lanes(slices):
+        for track, some in tracks:
+            lines.append(Line(_LEFT - 8, y + _ROW / 2, f"{lane}, {track}", "end", _TEXT))
+            boxes += _row(some, end, y)
+            y += _ROW
+    for n, (name, colour) in enumerate(_COLOURS.items()):
+        boxes.append(Box(_LEFT + n * 110, y + _ROW, _TEXT, _TEXT, colour))
+        lines.append(Line(_LEFT + n * 110 + 18, y + _ROW + _TEXT / 2, name, size=_TEXT))
+    remark = _remark(unit, end)
+    lines.append(Line(_LEFT, y + 3 * _ROW, remark, size=_TEXT))
+    return Drawing(title, remark or title, _LEFT + _WIDTH + 24, int(y + 4 * _ROW), 0, boxes, lines)
+
+
+def _remark(unit: UnitProfile, end: float) -> str:
+    """Why a picture ends at another clock than the unit does."""
+    if unit.left_out:
+        return f"{unit.left_out} of {unit.rounds:.0f} rounds of the loop are left out; the picture has {end:.0f} clocks"
+    behind = end - unit.clocks
+    return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
+
+
+def _row(slices: Sequence[Slice], end: float, y: float) -> Iterator[Box]:
+    names = list(_KINDS)
+    spent = np.zeros((len(names), _WIDTH))
+    for s in slices:
+        a, b = s.start / end * _WIDTH, (s.start + s.clocks) / end * _WIDTH
+        for column in range(int(a), min(_WIDTH, int(b) + 1)):
+            spent[names.index(_SHOWN_AS[s.kind]), column] += max(0.0, min(b, column + 1) - max(a, column))
+    shown = np.where(spent.sum(axis=0) > 0.5, spent.argmax(axis=0), -1).tolist()  # half a pixel of work at least
+    x = 0
+    for kind, same in groupby(shown):
+        width = len(list(same))
+        if kind >= 0:
+            yield Box(_LEFT + x, y + 2, width, _ROW - 4, _COLOURS[names[kind]])
+        x += width

@@ -1,0 +1,271 @@
+"""Tile programs from their text: `parse(str(program))` prints the same, and is the same kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from convgen.ir import arithmetic
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Max, Min, lift
+from convgen.ir.layout.order import Order
+from convgen.ir.record import frozen
+from convgen.ir.simplify.extents import least
+from convgen.tile import language
+from convgen.tile.forms import KINDS, MAPS, STATEMENTS, VALUES, listed, type_of
+from convgen.tile.tile_kernel import TileProgram, options
+from convgen.tile.tiles import Index, Shape, Tensor, Tile, size
+from convgen.tile.trace import Grid, Loop, Trace, Value, tracing
+
+_KERNEL = re.compile(r"kernel (\w+)\((.*)\)((?: \w+=\w+)*)")
+_EXTENT = r"(?:\d+|\[[^\]]*\])"
+_PARAMETER = re.compile(rf"(\w+): (?:size<(\d+) to (\d+) by (\d+)>|memref<((?:{_EXTENT}x)*)(\w+)(?:, (\w+))?>)(?:, |$)")
+_GRID = re.compile(r"(\w+(?:, \w+)*) = grid (.+) of <([\dx]+)> in (\S+)")
+_LOOP = re.compile(r"for (\w+) in \[0, (.+)\)(?: carrying (.+))?")
+_CARRIED = re.compile(r"(\w+) = (%\w+)")
+_INIT = re.compile(rf"(%\w+) = init_tile (\w+)\[(.*)\](?: along ([\d, ]+))? : tile<((?:\d+x)*)(\w+)>({MAPS})")
+_MOVE = re.compile(r"(%\w+) = update_tile_offset (%\w+), \[(.*)\]")
+_VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
+
+
+def _of_two(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Index, Index], Expr]:
+    """An operation of which one operand at least is an expression; ValueError if none is."""
+
+    def apply(a: Index, b: Index) -> Expr:
+        like = next((e for e in (a, b) if isinstance(e, Expr)), None)
+        if like is None:
+            raise ValueError(f"{a}, {b}")
+        return operation(lift(a, like), lift(b, like))
+
+    return apply
+
+
+_FUNCTIONS = {"min": _of_two(Min), "max": _of_two(Max)}
+
+
+def parse(text: str) -> TileProgram:
+    """The program that prints as this text. Raises UserError, which names the line, for what is none."""
+    return _Reader(text).program()
+
+
+@frozen
+class _Line:
+    number: int
+    depth: int
+    text: str
+
+
+class _Reader:
+    """Goes through the lines; `names` are the values and tiles that can be seen, `scalars` the scalars."""
+
+    def __init__(self, text: str) -> None:
+        found = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
+        self.lines = [_Line(n, (len(t) - len(t.lstrip())) // 2, t.lstrip()) for n, t in found if t]
+        self.at = 0
+        self.names: dict[str, Value | Tile] = {}
+        self.scalars: dict[str, Expr] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.trace = Trace()
+
+    # ------------------------------------------------------------ lines
+
+    @contextmanager
+    def line(self) -> Iterator[str]:
+        """The next line; what is wrong with it is said with its number."""
+        number, text = (self.lines[self.at].number, self.lines[self.at].text) if self.at < len(self.lines) else (1, "")
+        self.at += 1
+        try:
+            yield text
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+
+    def program(self) -> TileProgram:
+        with self.line() as text:
+            name, parameters, knobs = self.matched(_KERNEL, text, "kernel NAME(TENSOR: memref<...>, ...) subgroups=MxN")
+            self.read_parameters(parameters)
+            chosen = options(**_knobs(knobs))
+        with tracing() as self.trace:
+            if self.at < len(self.lines) and " = grid " in self.lines[self.at].text:
+                self.read_grid()
+            self.suite(1)
+        if self.at < len(self.lines):
+            with self.line() as text:
+                raise UserError(f"given {text!r}, wanted a line two spaces further in than what it belongs to")
+        return TileProgram(name, tuple(self.tensors.values()), self.trace, chosen)
+
+    def matched(self, pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:
+        found = pattern.fullmatch(text)
+        if found is None:
+            raise UserError(f"given {text!r}, wanted {wanted}")
+        return found.groups(default="")
+
+    def read_parameters(self, text: str) -> None:
+        end = 0
+        for found in _PARAMETER.finditer(text):
+            name, least, most, by, sizes, dtype, tag = found.groups(default="")
+            if found.start() != end or name in self.tensors or name in self.scalars:
+                break
+            if most:
+                self.scalars[name] = size(name, int(most), least=int(least), multiple=int(by))
+            else:
+                self.tensors[name] = Tensor(self.extents(sizes), dtype, tag, name)
+            end = found.end()
+        if end != len(text) or not self.tensors:
+            raise UserError(f"given the tensors {text!r}, wanted such as a: memref<64x32xf16>, each with its own name")
+
+    def extents(self, text: str) -> tuple[Index, ...]:
+        """Numbers, and in brackets what is made of sizes."""
+        return tuple(self.scalar(part.strip("[]")) for part in re.findall(_EXTENT, text))
+
+    def read_grid(self) -> None:
+        with self.line() as text:
+            offsets, counts, block, order = self.matched(_GRID, text, "M, N = grid 4x3 of <64x64> in ORDER")
+            names, sizes, shape = offsets.split(", "), self.extents(counts), _shape(block)
+            if not len(names) == len(sizes) == len(shape) or min(*map(least, sizes), *shape) < 1:
+                raise UserError(f"given {text!r}, wanted as many offsets, counts and sizes from 1")
+            Order.parse(order)
+            self.trace.grid = Grid(sizes, shape, tuple(self.trace.var(n) for n in names), order)
+            self.scalars |= dict(zip(names, self.trace.grid.offsets))
+
+    # ------------------------------------------------------------ suites
+
+    def suite(self, depth: int) -> None:
+        """The lines of that depth, up to the `yield` of a loop."""
+        while self.at < len(self.lines) and self.lines[self.at].depth == depth:
+            text = self.lines[self.at].text
+            if text.startswith("yield "):
+                return
+            if text.startswith("for "):
+                self.loop(depth)
+                continue
+            with self.line() as text:
+                self.operation(text)
+
+    def loop(self, depth: int) -> None:
+        with self.line() as text:
+            name, trips, carrying = self.matched(_LOOP, text, "for I in [0, TRIPS) carrying NAME = %VALUE, ...")
+            carried = [self.matched(_CARRIED, part, "NAME = %VALUE") for part in listed(carrying) if part]
+            firsts = [self.value(of) for _, of in carried]
+            inits: dict[str, Value | Tile] = {f"%{to}": first for (to, _), first in zip(carried, firsts)}
+            if len(set(inits.values())) < len(carried):
+                raise UserError(f"given {carrying!r}, wanted values of their own for each name")
+            loop = Loop(self.trace.var(name), self.scalar(trips))
+        outside, scalars = dict(self.names), dict(self.scalars)
+        self.scalars[name] = loop.var
+        self.names = {n: v for n, v in outside.items() if v not in inits.values()} | inits
+        self.trace.suites[-1].append(loop)
+        self.trace.suites.append(loop.body)
+        self.suite(depth + 1)
+        lasts = self.yields(depth + 1, len(carried)) if carried else []
+        self.trace.suites.pop()
+        loop.carried += [(to, first, last) for (to, _), first, last in zip(carried, firsts, lasts)]
+        tiles = {n: t for n, t in self.names.items() if isinstance(t, Tile)}
+        changed = [(n, t, tiles[n]) for n, t in outside.items() if isinstance(t, Tile) and tiles[n] is not t]
+        loop.moved += changed
+        self.scalars = scalars
+        self.names = outside | {f"%{to}": last for (to, _), last in zip(carried, lasts)}
+        self.names |= {n: last for n, _, last in changed}
+
+    def yields(self, depth: int, count: int) -> list[Value]:
+        """What a loop's carried values become."""
+        if self.at >= len(self.lines) or self.lines[self.at].depth != depth:
+            self.at -= 1  # the last line of the loop is the one to look at
+        with self.line() as text:
+            given = listed(text.removeprefix("yield ")) if text.startswith("yield ") else []
+            if len(given) != count:
+                raise UserError(f"given {text!r}, wanted a yield of {count} values at the end of the loop")
+            return [self.value(part) for part in given]
+
+    # ------------------------------------------------------------ operations
+
+    def operation(self, text: str) -> None:
+        if found := _INIT.fullmatch(text):
+            self.init(*found.groups(default=""))
+        elif found := _MOVE.fullmatch(text):
+            name, of, by = found.groups()
+            self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
+        elif found := _VALUE.fullmatch(text):
+            name, what, sizes, dtype = found.groups()
+            value = self.made(what, _shape(sizes), dtype)
+            if (value.shape, value.elem.name) != (_shape(sizes), dtype):
+                found_type = type_of("vector", value.shape, value.elem.name)
+                raise UserError(f"given the type vector<{sizes}{dtype}>, wanted {found_type}, at {what}")
+            self.bind(name, value)
+        else:
+            for form in STATEMENTS:
+                if (fields := form.read(text, self)) is not None:
+                    form.make(**fields)
+                    return
+            raise UserError(f"given {text!r}, wanted an operation of the tile language")
+
+    def made(self, text: str, shape: Shape, dtype: str) -> Value:
+        for form in VALUES:
+            if (fields := form.read(text, self)) is not None:
+                value: Value = form.make(shape, dtype, **fields)
+                return value
+        raise UserError(f"given {text!r}, wanted an operation that makes a value")
+
+    def init(self, name: str, tensor: str, at: str, along: str, sizes: str, dtype: str, maps: str) -> None:
+        offsets, shape, of = self.indices(at), _shape(sizes), self.tensor(tensor)
+        kept = [int(n) for n in listed(along)] if along else list(range(len(offsets)))
+        if len(kept) != len(shape) or dtype != of.dtype:
+            raise UserError(f"given a tile of {sizes}{dtype}, wanted {len(kept)} sizes of {of.dtype}, at init_tile")
+        known, given = dict(zip(kept, shape)), KINDS["maps"].read(maps, self)
+        self.bind(name, language.init_tile(of, offsets, [known.get(n) for n in range(len(offsets))], **given))
+
+    # ------------------------------------------------------------ names and scalars
+
+    def bind(self, name: str, what: Value | Tile, *, again: bool = False) -> None:
+        if name in self.names and not again:
+            raise UserError(f"given {name} twice, wanted a name of its own")
+        self.names[name] = what
+
+    def value(self, name: str) -> Value:
+        found = self.names.get(name)
+        if not isinstance(found, Value):
+            raise UserError(f"given {name}, wanted a value that was made before")
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise UserError(f"given the tensor {name}, wanted one of {', '.join(self.tensors)}")
+        return self.tensors[name]
+
+    def tile(self, name: str) -> Tile:
+        found = self.names.get(name)
+        if not isinstance(found, Tile):
+            raise UserError(f"given {name}, wanted a tile that was made before")
+        return found
+
+    def indices(self, text: str) -> list[Index]:
+        return [self.scalar(part) for part in listed(text)]
+
+    def scalar(self, text: str) -> Index:
+        """An expression of scalars as Python writes it."""
+        try:
+            found: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
+        except ValueError as error:
+            wanted = "numbers and scalars, + - * // % min and max of them"
+            raise UserError(f"given {str(error)!r}, wanted {wanted}") from None
+        return found
+
+
+def _shape(sizes: str) -> Shape:
+    return tuple(int(n) for n in sizes.split("x") if n)
+
+
+def _knobs(text: str) -> dict[str, Any]:
+    """The arguments of `tile.kernel`."""
+    found = dict(part.split("=") for part in text.split())
+    wanted = ("subgroups", "slots", "mma", "acc")
+    if not set(found) <= set(wanted):
+        raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
+    numbers: dict[str, Any] = {}
+    try:
+        numbers = {"subgroups": _shape(found.pop("subgroups", "1x1"))}
+        numbers |= {"slots": int(found.pop("slots"))} if "slots" in found else {}
+    except ValueError:
+        raise UserError(f"given {text.strip()!r}, wanted whole numbers of subgroups and slots") from None
+    return numbers | found

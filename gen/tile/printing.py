@@ -1,0 +1,113 @@
+"""A tile program as text, in XeTile's words: one operation a line, tiles and blocks with their types.
+
+`convgen.tile.parsing` reads it back. Each operation is written as its row of `forms.py` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
+
+import attrs
+
+from convgen.ir.record import define
+from convgen.ir.sizes import Size
+from convgen.tile.forms import extents, shown, type_of, written
+from convgen.tile.layouts import Options
+from convgen.tile.tiles import Index, Tensor, Tile, sized
+from convgen.tile.trace import Load, Loop, Prefetch, Said, Scatter, Store, Trace, Value
+
+
+def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
+    """The whole kernel."""
+    said = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
+    knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in said.items() if v is not None)]
+    sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
+    lines = [f"kernel {name}({', '.join([*map(_size, sizes), *map(_tensor, tensors)])}) {' '.join(knobs)}"]
+    if grid := trace.grid:
+        offsets = ", ".join(v.name for v in grid.offsets)
+        lines.append(f"  {offsets} = grid {extents(grid.counts)} of <{sized(grid.shape)}> in {grid.order}")
+    return "\n".join([*lines, *_Writer().suite(trace.said, 1)]) + "\n"
+
+
+def _size(size: Size) -> str:
+    return f"{size.name}: size<{size.least} to {size.most} by {size.multiple}>"
+
+
+def _tensor(t: Tensor) -> str:
+    return f"{t.name}: memref<{extents(t.shape)}x{t.dtype}{t.tag and f', {t.tag}'}>"
+
+
+@define
+class _Writer:
+    names: dict[Value | Tile, str] = attrs.field(factory=dict)
+    numbers: Iterator[int] = attrs.field(factory=count)
+
+    def suite(self, said: Sequence[Said], depth: int) -> Iterator[str]:
+        for each in said:
+            lines = self.loop(each) if isinstance(each, Loop) else self.operation(each)
+            yield from ("  " * depth + line for line in lines)
+
+    def loop(self, loop: Loop) -> Iterator[str]:
+        for _, first, _ in loop.moved:
+            yield from self.tile(first)
+        carried: dict[Value | Tile, str] = {first: self.fresh(name) for name, first, _ in loop.carried}
+        inits = [f"{name[1:]} = {self.name(first)}" for first, name in carried.items()]
+        behind = f" carrying {', '.join(inits)}" if carried else ""
+        yield f"for {loop.var.name} in [0, {shown(loop.trips)}){behind}"
+        outside = dict(self.names)
+        self.names |= carried
+        yield from self.suite(loop.body, 1)
+        for _, first, last in loop.moved:
+            by = self.moved(first, last)
+            if any(by):
+                yield f"  {self.name(first)} = update_tile_offset {self.name(first)}, [{_listed(by)}]"
+        if carried:
+            yield f"  yield {', '.join(self.name(last) for *_, last in loop.carried)}"
+        self.names = outside | {last: carried[first] for _, first, last in loop.carried}
+        self.names |= {last: self.name(first) for _, first, last in loop.moved}
+
+    def moved(self, first: Tile, last: Tile) -> tuple[Index, ...]:
+        """By how much an iteration moves a tile beside what loops in it do."""
+        steps: tuple[Index, ...] = (0,) * len(first.offsets)
+        while self.names.get(last) != self.names[first] and last.moved_from is not None:
+            steps = tuple(a + b for a, b in zip(steps, last.moved_by))
+            last = last.moved_from
+        return steps
+
+    def fresh(self, name: str) -> str:
+        """A name of its own for what a loop carries."""
+        bare = "%" + "".join(c for c in name.replace("[", "_") if c.isalnum() or c == "_")
+        taken = self.names.values()
+        return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
+
+    def name(self, what: Value | Tile) -> str:
+        if what not in self.names:
+            self.names[what] = f"%{next(self.numbers)}"
+        return self.names[what]
+
+    def tile(self, tile: Tile) -> Iterator[str]:
+        """The lines that make a tile, where it has none yet."""
+        if tile in self.names:
+            return
+        if tile.moved_from is not None:
+            yield from self.tile(tile.moved_from)
+            by, of = _listed(tile.moved_by), self.name(tile.moved_from)
+            yield f"{self.name(tile)} = update_tile_offset {of}, [{by}]"
+            return
+        at = f"{tile.tensor.name}[{_listed(tile.offsets)}]"
+        maps = f" {{{tile.maps}}}" if tile.maps else ""
+        along = "" if len(tile.kept) == len(tile.offsets) else f" along {', '.join(map(str, tile.kept))}"
+        yield f"{self.name(tile)} = init_tile {at}{along} : {type_of('tile', tile.shape, tile.tensor.dtype)}{maps}"
+
+    def operation(self, said: Value | Store | Scatter | Prefetch) -> Iterator[str]:
+        if isinstance(said, Load | Store | Prefetch):
+            yield from self.tile(said.tile)
+        text = written(said, self)
+        if isinstance(said, Value):
+            text = f"{self.name(said)} = {text} : {type_of('vector', said.shape, said.elem.name)}"
+        yield text
+
+
+def _listed(scalars: Sequence[Index]) -> str:
+    return ", ".join(map(shown, scalars))

@@ -1,0 +1,174 @@
+"""A tile kernel: a function that is traced for the tensors it is called with."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from convgen.ir.error import UserError, named
+from convgen.ir.facts import TargetFacts
+from convgen.ir.program import Kernel
+from convgen.ir.record import evolve, frozen
+from convgen.passes.exchange import exchange
+from convgen.tile.emit import emit
+from convgen.tile.fma import FmaTile
+from convgen.tile.layouts import Layouts, Options
+from convgen.tile.printing import text_of
+from convgen.tile.source import Line, line_of
+from convgen.tile.tiles import Tensor, sized
+from convgen.tile.trace import Product, Trace, Value, tracing
+
+_SLOTS = (2, 1, 0)  #: what is tried where nothing is said
+
+
+@frozen
+class TileProgram:
+    """A kernel for tensors of these shapes and types, for any target."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    trace: Trace
+    options: Options
+
+    def __str__(self) -> str:
+        return text_of(self.name, self.tensors, self.trace, self.options)
+
+    def kernel(self, facts: TargetFacts) -> Kernel:
+        """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
+        return next(self.kernels(facts))
+
+    def by_lanes(self, facts: TargetFacts) -> list[tuple[str, Line | None]]:
+        """The products that no matrix instruction of a target makes though none was declined, and where they stand."""
+        if self.options.mma == "fma":
+            return []
+        layouts = Layouts(self.trace, facts, self.options)
+        products = (v for v, op in layouts.tiles.items() if isinstance(op, FmaTile))
+        return [(_product(v), self.trace.lines.get(v)) for v in products]
+
+    def largest(self, facts: TargetFacts) -> str:
+        """The block that takes the most registers of a lane, in words."""
+        layouts = Layouts(self.trace, facts, self.options)
+
+        def words(v: Value) -> int:
+            return layouts.of[v].layout.registers * v.elem.bits // 32
+
+        block = max(layouts.of, key=words)
+        at = self.trace.lines.get(block)
+        where = f" at {at}" if at else ""
+        return f"the block of {sized(block.shape)} {block.elem}{where} takes {words(block)} registers of a lane"
+
+    def kernels(self, facts: TargetFacts) -> Iterator[Kernel]:
+        """The kernel, and what else to try where its registers do not suffice, best first.
+
+        That is fewer and fewer slots, where nothing is said of them, then fragments read step by step along K. Raises
+        UserError where none fits shared memory.
+        """
+        needed, found = 0, False
+        every = _SLOTS if self.options.slots is None else (self.options.slots,)
+        cuts = (False,) if facts.core.reorders else (False, True)  # where instructions stay in order, so do reads
+        for by_steps, slots in itertools.product(cuts, every):
+            options = evolve(self.options, slots=slots, by_steps=by_steps)
+            made = emit(self.name, self.trace, self.tensors, options, facts)
+            needed = exchange(made, facts).shared_bytes
+            if needed <= facts.shared_bytes:
+                found = True
+                yield made
+        if not found:
+            given = f"given {self.name} that takes {needed} bytes of shared memory"
+            raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
+
+
+def _product(value: Product) -> str:
+    """A product in words."""
+    a, b = (f"{sized(v.shape)} {v.elem}" for v in (value.a, value.b))
+    return f"tile_mma of {a} by {b} into {value.elem}"
+
+
+@frozen
+class TileKernel:
+    """A function of tensors and, by keyword, of numbers."""
+
+    function: Callable[..., None]
+    options: Options
+
+    def __call__(self, *tensors: Tensor, **numbers: Any) -> TileProgram:
+        """The program for these tensors. Raises UserError where arguments do not suit the function."""
+        name = self.function.__name__
+        names = [p.name for p in inspect.signature(self.function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        _check_tensors(name, names, tensors)
+        _check_numbers(self.function, numbers)
+        described = tuple(evolve(t, name=n) for t, n in zip(tensors, names))
+        with tracing() as trace:
+            self._traced(described, numbers)
+        if len(trace.suites) != 1:
+            raise UserError(f"given a break or return out of tile.range, wanted loops that run to their end, at {name}")
+        return TileProgram(name, described, trace, self.options)
+
+    def _traced(self, tensors: Sequence[Tensor], numbers: Mapping[str, Any]) -> None:
+        """Run the function; what is wrong in it is told with its line."""
+        try:
+            self.function(*tensors, **numbers)
+        except UserError as error:
+            at = line_of(error, self.function.__code__.co_filename)
+            raise UserError(f"{error}, in {at}" if at else str(error)) from error
+
+
+def kernel(
+    *others: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
+) -> Callable[[Callable[..., None]], TileKernel]:
+    """Make a function a tile kernel.
+
+    `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none, by
+    default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, or "fma" for
+    none; `acc`, "v" or "a", where sums live.
+    """
+    if others:
+        raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
+    chosen = options(subgroups, slots, mma, acc)
+
+    def made(function: Callable[..., None]) -> TileKernel:
+        if not callable(function) or getattr(function, "__name__", "<lambda>") == "<lambda>":
+            raise UserError("given a lambda, wanted a function with a name, def NAME(a, b, c): ..., at tile.kernel")
+        return TileKernel(function, chosen)
+
+    return made
+
+
+def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> None:
+    """UserError unless there is a description of a tensor for each name."""
+    wanted = f"{name}({', '.join(['Tensor(shape, dtype)'] * len(names))})"
+    others = [(n, each) for n, each in zip(names, given) if not isinstance(each, Tensor)]
+    if others and all(hasattr(each, "__array__") for _, each in others):
+        arrays = ", ".join(n for n, _ in others)
+        message = f"given arrays for {arrays}, wanted their descriptions, {wanted}; arrays go to cg.simulate or cg.load"
+        raise UserError(f"{message}, at {name}")
+    if others:
+        n, each = others[0]
+        raise UserError(f"given {n} of type {type(each).__name__}, wanted a Tensor, {wanted}, at {name}")
+    if len(given) != len(names):
+        listed = f"the tensors {', '.join(names)}" + ("; numbers go by keyword" if len(given) > len(names) else "")
+        raise UserError(f"given {len(given)} arguments, wanted {listed}, at {name}")
+
+
+def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -> None:
+    """UserError unless the keywords are those that a function has, without those that have a default."""
+    parameters = inspect.signature(function).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    others = [n for n in given if n not in known]
+    if missing or others:
+        wrong = f"{named(others[0], known)}" if others else f"no {missing[0]}"
+        wanted = f"wanted {', '.join(f'{n}=' for n in known)}" if known else "wanted no keywords"
+        raise UserError(f"given {wrong}, {wanted}, at {function.__name__}")
+
+
+def options(subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "") -> Options:
+    """How workgroups are made. Raises UserError for what cannot be."""
+    if not isinstance(subgroups, tuple | list) or not all(isinstance(n, int) for n in subgroups):
+        raise UserError(f"given subgroups={subgroups!r}, wanted their numbers along M and N, (2, 2), at tile.kernel")
+    if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3, 4) or acc not in ("", "v", "a"):
+        given = f"given subgroups={subgroups} slots={slots} acc={acc!r}"
+        raise UserError(f"{given}, wanted subgroups from 1, slots of 0 to 4 and acc of v or a, at tile.kernel")
+    return Options((subgroups[0], subgroups[1]), slots, mma, acc)
