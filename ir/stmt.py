@@ -443,7 +443,7 @@ class GlobalLoad(Load):
     """Bind `var` to its type's bytes at `varying + uniform + imm` of `surface`; outside its extent they are zero."""
 
     form = "{var} = global {surface}[{varying}, {uniform}, {imm}]"
-    level, needs = "message", "surfaces"
+    level, needs = "message", "checks_bounds"
     buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")
     varying: Expr = role("offset")
@@ -457,7 +457,7 @@ class GlobalStore(Store):
     """Store `value` at `varying + uniform + imm` of `surface`; outside its extent it is dropped."""
 
     form = "global {surface}[{varying}, {uniform}, {imm}] = {value}"
-    level, needs = "message", "surfaces"
+    level, needs = "message", "checks_bounds"
     buffer: Global = role(Effect.WRITES)
     surface: Expr = role("surface")
     varying: Expr = role("offset")
