@@ -10,7 +10,7 @@ import pytest
 from convgen.commands import cli
 from convgen.compile_steps import steps
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump
+from convgen.ir.text import to_text
 from convgen.passes import pipeline
 from convgen.plan.config import FIELDS
 from convgen.problem.options import KNOBS_OF
@@ -365,7 +365,7 @@ LAUNCH = (
 def scalar_kernel() -> str:
     builder = KernelBuilder("k")
     builder.scalar("n")
-    return dump(builder.done())
+    return to_text(builder.done())
 
 
 FILES: dict[str, str | bytes] = {

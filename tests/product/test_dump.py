@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convgen import driver
-from convgen.ir.dump import dump, parse
+from convgen.ir.text import parse, to_text
 from convgen.ir.node import sweep
 from convgen.ir.program import Kernel
 from convgen.passes import pipeline
@@ -23,7 +23,7 @@ def kernels(problem: Conv) -> list[Kernel]:
 
 def assert_round_trip(problem: Conv) -> None:
     for kernel in kernels(problem):
-        assert parse(dump(kernel)) is kernel
+        assert parse(to_text(kernel)) is kernel
 
 
 @pytest.mark.parametrize("problem", chosen(generated(), 3), ids=str)
