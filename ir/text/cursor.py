@@ -47,6 +47,17 @@ class Cursor:
         self.number, self.text, self.at = number, text, 0
         self.words, self.columns = tokens(text)
 
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """The line and the token, to stand there again."""
+        return self.number, self.text, self.at
+
+    def stand(self, place: tuple[int, str, int]) -> None:
+        """Stand where `place` was."""
+        number, text, at = place
+        self.begin(number, text)
+        self.at = at
+
     def error(self, message: str, at: int | None = None) -> UserError:
         """An error at a token, the next one if none is given."""
         column = self.columns[self.at if at is None else at]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from math import isfinite
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import floats, fused, products, sizes, votes
@@ -22,6 +25,9 @@ from convgen.ir.types import AnyType, Type, VectorType, bool_, f32, s32
 LOOSEST, UNARY, POSTFIX, ATOM = 0, 8, 9, 10
 STRENGTH = {"<": 1, "<=": 1, "==": 1, "!=": 1, "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6}
 STRENGTH |= {"*": 7, "//": 7, "%": 7}
+
+#: Signs that are only read: the operands of another one change places.
+_TURNED = {">": "<", ">=": "<="}
 
 _DEEPEST = 100  #: parentheses, calls and signs inside one another
 _MOST_IN_EXTENT = 100  #: operators and operands
@@ -45,8 +51,15 @@ def number(text: str, dtype: AnyType) -> Expr:
     elem = dtype.elem
     if elem.is_bool or (not elem.is_float and not text.lstrip("-").isdigit()):
         raise UserError(f"given the number {text[:40]}, wanted one of {elem}")
-    found = x.const(float(text) if elem.is_float else int(text), elem)
+    with np.errstate(over="ignore"):
+        found = x.const(float(text) if elem.is_float else int(text), elem)
+    if elem.is_float and text[-1].isdigit() and not isfinite(found.value):
+        raise UserError(f"given the number {text[:40]}, wanted one that {elem} can hold")
     return x.Splat(dtype, found) if isinstance(dtype, VectorType) else found
+
+
+def _visible(word: str) -> str:
+    return ascii(word)[1:41].strip("'")
 
 
 @cache
@@ -128,21 +141,23 @@ class Expressions(Cursor):
         compared = False
         while True:
             sign = self.words[self.at]
-            strength = STRENGTH.get(sign, LOOSEST)
+            strength = STRENGTH.get(_TURNED.get(sign, sign), LOOSEST)
             if strength <= least:
                 return left
             if compared and strength == STRENGTH["<"]:
                 raise self.error("given comparisons in a row, wanted parentheses")
             compared = strength == STRENGTH["<"]
             self.at += 1
-            left = self._pair(signs()[sign], left, self._binary(strength))
+            left = self._pair(sign, left, self._binary(strength))
 
-    def _pair(self, cls: Any, left: Expr | Number, right: Expr | Number) -> Expr:
+    def _pair(self, sign: str, left: Expr | Number, right: Expr | Number) -> Expr:
         if isinstance(left, Number):
             left = self._settled(left, None if isinstance(right, Number) else right.type)
         if isinstance(right, Number):
             right = self._settled(right, left.type)
-        return self.made(cls, left, right)  # type: ignore[no-any-return]
+        if sign in _TURNED:
+            return self.made(signs()[_TURNED[sign]], right, left)
+        return self.made(signs()[sign], left, right)
 
     def _operand(self) -> Expr | Number:
         word = self.words[self.at]
@@ -238,30 +253,29 @@ class Expressions(Cursor):
             if word.split("_")[0] in ("inf", "nan"):
                 self.at += 1
                 return self._literal(word)
-            raise self.error(f"an unknown name {ascii(word)[1:41].strip(chr(39))}")
+            raise self.error(f"an unknown name {_visible(word)}")
         self.at += 1
         return known
 
     def _called(self, word: str) -> Expr:
+        name = word.strip("`")
+        group, dot, rest = name.partition(".")
+        cls = calls().get(word)
+        op = self.products.get(rest) if group == "mma" and dot else None
+        dtype = None if cls or op else self.made(type_named, group)
+        if not (cls or op or dtype or name in fused.MEANING):
+            raise self.error(f"an unknown name {_visible(word)}")
         at = self.at
         self.at += 2
-        name = word.strip("`")
-        cls = calls().get(word)
         if cls is not None:
             return self._inner(lambda: self._call(cls))  # type: ignore[no-any-return]
         arguments = self._inner(self._arguments)
         if name in fused.MEANING:
             return self.made(fused.Fused, name, *self._alike(arguments))
-        group, dot, rest = name.partition(".")
-        if group == "mma" and dot:
-            op = self.products.get(rest)
-            if op is None:
-                raise self.error(f"an unknown product {rest[:40]}", at)
+        if op is not None:
             settled = [self._settled(a, None) for a in arguments]
             return self.made(products.BlockMma if isinstance(op, BlockAtom) else x.Mma, op, *settled)
-        dtype = self.made(type_named, group)
-        if dtype is None:
-            raise self.error(f"an unknown name {ascii(word)[1:41].strip(chr(39))}", at)
+        assert dtype is not None
         if rest == _PACK:
             return self.made(x.Pack, dtype, tuple(self._settled(a, None) for a in arguments))
         if len(arguments) != 1 or rest not in ("", _SATURATE, _CAST):

@@ -551,6 +551,7 @@ class _Reader(Expressions):
         at, self.at = self.at, binder
         v = self.bind(s32)
         self.at = at
+        head = self.place
         self._carried.append(carried)
         for var in (*results, v, *carried):
             self.variables[var.name] = var
@@ -558,6 +559,7 @@ class _Reader(Expressions):
         self._carried.pop()
         for var in results:
             self.variables[var.name] = var
+        self.stand(head)
         return self.made(
             stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name
         )
@@ -592,6 +594,7 @@ class _Reader(Expressions):
         cond = self.expr()
         self.take(":")
         self.end()
+        head = self.place
         then = self.body(depth)
         other: Stmt = stmt.empty
         if self.indent == depth and self.peeks("else"):
@@ -599,6 +602,7 @@ class _Reader(Expressions):
             self.take("else", ":")
             self.end()
             other = self.body(depth)
+        self.stand(head)
         return self.made(stmt.If, cond, then, other)
 
     def inner(self, depth: int) -> Stmt:

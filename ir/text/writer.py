@@ -20,7 +20,6 @@ from convgen.ir.expr import Const, Expr, Var
 from convgen.ir.fused import Fused
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
-from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.products import BlockMma
 from convgen.ir.program import Kernel, Program
@@ -96,7 +95,7 @@ class Writer:
     """Collects the lines of one listing."""
 
     def __init__(self, roots: Iterable[Node], *, is_whole: bool = False) -> None:
-        nodes = list(dict.fromkeys(n for root in roots for n in postorder(root)))
+        nodes = _postorder(roots)
         kernels = [n for n in nodes if isinstance(n, Kernel)]
         params = [v for k in kernels for v in k.params if isinstance(v, Var)]
         self.is_whole = is_whole
@@ -439,6 +438,20 @@ def _distinct(things: Iterable[Any], name: Callable[[Any], str], taken: set[str]
         ranks[plain] += 1
         out[thing] = plain if counts[plain] == 1 and plain not in taken else f"{plain}.{ranks[plain]}"
     return out
+
+
+def _postorder(roots: Iterable[Node]) -> list[Node]:
+    """Every node once, operands before their users, however deep they are."""
+    seen: dict[Node, None] = {}
+    stack: list[tuple[Node, bool]] = [(root, False) for root in roots]
+    while stack:
+        node, is_ready = stack.pop()
+        if is_ready:
+            seen[node] = None
+        elif node not in seen:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children()))
+    return list(seen)
 
 
 def _repeated(nodes: list[Node]) -> set[Expr]:
