@@ -10,7 +10,6 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.program import Kernel
 from convgen.ir.types import f32
 from convgen.passes.rotate_fragments import rotate_fragments
-from tests.passes.texts import statements
 
 ALL = Fragment(("row", "col"), (Digit("col", 16, Space.LANE, 1), Digit("row", 2, Space.REGISTER, 1)))
 TURNED = Fragment(("row", "col"), (Digit("row", 2, Space.LANE, 1), Digit("col", 16, Space.REGISTER, 1)))
@@ -43,25 +42,6 @@ def kernel(head: str, follower: str, leaves: bool = False) -> Kernel:
         k.let("last", v + v)  # type: ignore[operator]
     k.let("end", loop.result("total"))
     return k.done()
-
-
-def test_a_barrier_and_two_reads() -> None:
-    assert statements(rotate_fragments(kernel("bac", "bac"))) == [
-        "barrier",
-        "a.1: f32x2 = load tile[0] as col16l1 row2r1",
-        "c.1: f32x2 = load tile[1] as col16l1 row2r1",
-        "for i in [0, n) i carrying (total.1: s32 = n, a.2: f32x2 = a.1, c.2: f32x2 = c.1) -> total.2, a.3, c.3:",
-        "  used: s32 = total.1 + 1",
-        "  more.1: f32x2 = a.2 + a.2",
-        "  more.2: f32x2 = c.2 + c.2",
-        "  barrier",
-        "  a.4: f32x2 = load tile[0] as col16l1 row2r1",
-        "  c.4: f32x2 = load tile[1] as col16l1 row2r1",
-        "  yield total.1 + i, a.4, c.4",
-        "last.1: f32x2 = a.3 + a.3",
-        "last.2: f32x2 = c.3 + c.3",
-        "end: s32 = total.2",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from convgen import driver
-from convgen.ir.text import parse, to_text
 from convgen.ir.node import sweep
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.passes import pipeline
 from convgen.problem.conv import Conv
 from tests.product.problems import chosen, generated

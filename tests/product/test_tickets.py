@@ -9,11 +9,11 @@ import pytest
 import convgen as cg
 from convgen.backends import target
 from convgen.ir.build import KernelBuilder
-from convgen.ir.text import parse, to_text
 from convgen.ir.error import DoesNotFit, UserError, VerifyError
 from convgen.ir.expr import Lane, const
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
 from convgen.kernels.meeting import Meeting

@@ -12,11 +12,11 @@ import pytest
 import convgen as cg
 from convgen import tile
 from convgen.backends.target import get
-from convgen.ir.text import parse, to_text
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.interp import interpret
 from convgen.ir.layout.argument import magic, shift
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.ir.verify import verify
 from convgen.passes import pipeline
 from convgen.tile import Tensor
