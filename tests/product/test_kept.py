@@ -49,7 +49,7 @@ def _file(target: str) -> Path:
     return FOLDER / "kept" / f"{target}.txt"
 
 
-def _cases(target: str) -> list[tuple[str, str, str]]:
+def kept_cases(target: str) -> list[tuple[str, str, str]]:
     """(digest, problem, config) of a target's lines."""
     rows = (line.split(" | ") for line in _file(target).read_text().splitlines())
     return [(was, problem, config) for was, problem, config in rows]
@@ -58,18 +58,18 @@ def _cases(target: str) -> list[tuple[str, str, str]]:
 def _compare(target: str, cases: list[tuple[str, str, str]]) -> None:
     now = [(digest(target, problem, config), problem, config) for _, problem, config in cases]
     if blessing():
-        kept = {case[1:]: case for case in _cases(target)} | {case[1:]: case for case in now}
+        kept = {case[1:]: case for case in kept_cases(target)} | {case[1:]: case for case in now}
         _file(target).write_text("".join(" | ".join(case) + "\n" for case in kept.values()))
     assert now == cases or blessing()
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_few_keep_their_instructions(target: str) -> None:
-    cases = _cases(target)
+    cases = kept_cases(target)
     _compare(target, cases[:: len(cases) // IN_EVERY_RUN])
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_keep_their_instructions(target: str) -> None:
-    _compare(target, _cases(target))
+    _compare(target, kept_cases(target))
