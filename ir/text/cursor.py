@@ -21,7 +21,7 @@ _SPACES = {space.value: space for space in AddressSpace}
 
 @lru_cache(maxsize=1 << 10)
 def type_named(name: str) -> AnyType | None:
-    """The type of that name, None if there is none. Raises UserError for a vector that is too long."""
+    """Return the type of that name, or None. Raises UserError for a vector that is too long."""
     parts = _VECTOR.fullmatch(name)
     if parts is not None:
         elem = type_named(parts[1])
@@ -59,12 +59,12 @@ class Cursor:
         self.at = at
 
     def error(self, message: str, at: int | None = None) -> UserError:
-        """An error at a token, the next one if none is given."""
+        """Return an error that points at a token, by default at the next one."""
         column = self.columns[self.at if at is None else at]
         return PointedError(f"{message}, in line {self.number}", self.text, column)
 
     def made(self, maker: Callable[..., T], *args: Any, **named: Any) -> T:
-        """What the maker returns. What it refuses is an error in this line."""
+        """Return what the maker makes. Its refusal becomes an error that points into this line."""
         at = max(0, self.at - 1)
         try:
             return maker(*args, **named)
@@ -74,11 +74,11 @@ class Cursor:
             raise self.error(f"{getattr(maker, '__name__', 'value')}: {e}", at) from None
 
     def known(self, text: str, make: Callable[[], T]) -> T:
-        """A record by its text, made once."""
+        """Return the record of a text, made once."""
         found = self._known.get(text)
         if found is None:
             found = self._known[text] = make()
-        return found  # type: ignore[no-any-return]
+        return found
 
     # ------------------------------------------------------------ tokens
 
@@ -88,7 +88,7 @@ class Cursor:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing follows but a remark."""
+        """Whether only a remark follows."""
         return not self.words[self.at] or self.words[self.at].startswith("#")
 
     def go(self, column: int) -> None:
@@ -104,7 +104,7 @@ class Cursor:
         return self.words[min(self.at + 1, len(self.words) - 1)]
 
     def skip(self, *words: str) -> bool:
-        """Whether these tokens are the next ones, which are taken then."""
+        """Take these tokens if they are the next ones; return whether they are."""
         end = self.at + len(words)
         if tuple(self.words[self.at : end]) != words:
             return False
@@ -112,19 +112,19 @@ class Cursor:
         return True
 
     def take(self, *words: str) -> None:
-        """Take these tokens. Raises UserError where others stand."""
+        """Take these tokens. Raises UserError at any other token."""
         for word in words:
             if self.words[self.at] != word:
                 raise self.error(f"{self.given()}, wanted {word!r}")
             self.at += 1
 
     def given(self) -> str:
-        """The next token for an error."""
+        """Return the next token, in the words of an error."""
         word = self.words[self.at]
         return f"given {ascii(word)[:40]}" if word else "given nothing more"
 
     def end(self) -> None:
-        """Raises UserError unless nothing follows but a remark."""
+        """Raise UserError unless the line ends here, or a remark follows."""
         if not self.ends:
             raise self.error(f"{self.given()}, wanted the end of the line")
 
@@ -150,7 +150,7 @@ class Cursor:
         """Take a decimal integer of at most 64 bits."""
         is_negative = self.skip("-")
         word = self.words[self.at]
-        if not word.isdigit() or len(word) > _MOST_DIGITS or int(word) >= 1 << 64:
+        if not (word.isdigit() and word.isascii()) or len(word) > _MOST_DIGITS or int(word) >= 1 << 64:
             raise self.error(f"{self.given()}, wanted an integer of at most 64 bits")
         self.at += 1
         return -int(word) if is_negative else int(word)

@@ -1,4 +1,4 @@
-"""What headers declare and statements describe, in both directions: buffers, tiles, views, layouts, instructions.
+"""Buffers, tiles, views, layouts and matrix instructions as text, in both directions.
 
 `write_…` returns a text, given the record and where extents are in it the writer of extents; `read_…` takes it from a
 cursor and returns the record.
@@ -52,7 +52,7 @@ def _by(sizes: tuple[Any, ...], text: Callable[[Any], str] = str) -> str:
 
 
 def write_scalar(v: Var) -> str:
-    """The type of a scalar argument and what its host promises or computes."""
+    """Return the type of a scalar argument and what its host promises or computes."""
     match v:
         case Size():
             multiple = f" by {v.multiple}" if v.multiple != 1 else ""
@@ -79,7 +79,7 @@ def read_scalar(c: Cursor, name: str, id: int) -> Var:
 
 
 def write_buffer(g: Global, extent: Extents) -> str:
-    """The type and the length of a buffer: elements if they are whole, else bytes."""
+    """Return the type and the length of a buffer, in elements if that gives the bytes, else in bytes."""
     if isinstance(g, SizedGlobal):
         return f"{g.elem}[{_by(g.shape, extent)}, at most {g.bytes} bytes]"
     elements = 8 * g.bytes // g.elem.spacing
@@ -202,7 +202,7 @@ _PLACE = re.compile(r" *(row|col)(\d{1,20})@(\d{1,20})", re.ASCII)
 
 
 def read_shared(c: Cursor, name: str) -> Shared:
-    """What follows `shared NAME:`."""
+    """Read a shared tile behind `shared NAME:`."""
     slots = c.integer()
     c.take("of")
     elem = c.scalar_type()
@@ -295,7 +295,7 @@ _DIM = re.compile(rf" *{_NAME}(\d{{1,20}})(?:<(\d{{1,20}}))?(?![\w])", re.ASCII)
 
 
 def read_view(c: Cursor, buffer: Callable[[], Global]) -> View:
-    """What follows `view NAME =`; `buffer` reads the name of its buffer."""
+    """Read a view behind `view NAME =`; `buffer` reads the name of its buffer."""
     c.take("[")
     axes = [_axis(c)]
     while c.skip(","):
@@ -318,7 +318,7 @@ def read_view(c: Cursor, buffer: Callable[[], Global]) -> View:
 
 
 def _axis(c: Cursor) -> tuple[Dim, ...]:
-    """Dims with a point between them."""
+    """Read the dims of an axis, with a point between them."""
     dims: list[Dim] = []
     at = c.column
     while not dims or c.text[at : at + 1] == ".":
@@ -340,7 +340,7 @@ def _axis(c: Cursor) -> tuple[Dim, ...]:
 
 
 def _index(c: Cursor) -> TensorDim:
-    """One tensor coordinate; its size is -1 where the layout says it."""
+    """Read a tensor coordinate; its size is -1 if the layout has it."""
     is_masked = c.skip("0", "<=")
     terms: list[tuple[str, int]] = []
     const = 0
@@ -425,7 +425,7 @@ def write_instruction(atom: MmaAtom | BlockAtom, name: str) -> str:
 
 
 def read_instruction(c: Cursor, name: str) -> MmaAtom | BlockAtom:
-    """What follows `instruction NAME:`."""
+    """Read a matrix instruction behind `instruction NAME:`."""
     is_blocks = c.skip("blocks", "of")
     sizes = [c.integer()]
     while c.skip("x"):
@@ -479,7 +479,7 @@ def write_product(tile: MmaTile, name: str, atom: str) -> str:
 
 
 def read_product(c: Cursor, atom: Callable[[], MmaAtom]) -> MmaTile:
-    """What follows `product NAME:`; `atom` reads the name of its instruction."""
+    """Read a product behind `product NAME:`; `atom` reads the name of its instruction."""
     counts = _numbers(c)
     c.take("of")
     instruction = atom()

@@ -1,4 +1,4 @@
-"""Reading expressions: operator precedence as in Python, numbers that take the type of what they stand beside."""
+"""Read expressions: operators bind as in Python, and a bare number takes the type of the other operand."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _NUMBER = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,5})?|inf|n
 
 
 class Number(NamedTuple):
-    """A number without a type: it takes that of what it stands beside."""
+    """A number without a type. It takes the type of the other operand."""
 
     text: str
 
     @property
     def default(self) -> Type:
-        """The type that it has alone."""
+        """The type of a number that has no other operand."""
         return s32 if self.text.lstrip("-").isdigit() else f32
 
 
 def number(text: str, dtype: AnyType) -> Expr:
-    """The constant that a number is in a type: in each element of a vector. Raises UserError if it does not fit."""
+    """Return the constant of a type, for a vector in each element. Raises UserError for a number that does not fit."""
     elem = dtype.elem
     if elem.is_bool or (not elem.is_float and not text.lstrip("-").isdigit()):
         raise UserError(f"given the number {text[:40]}, wanted one of {elem}")
@@ -64,13 +64,13 @@ def _visible(word: str) -> str:
 
 @cache
 def signs() -> dict[str, type[x.Binary]]:
-    """The classes of operators that stand between their operands."""
+    """Return the classes of infix operators by their sign."""
     return {c.symbol: c for c in CLASSES.values() if issubclass(c, x.Binary) and c.symbol in STRENGTH}
 
 
 @cache
 def calls() -> dict[str, type[Expr]]:
-    """The classes of expressions that are written as calls, by the name of the function."""
+    """Return the expression classes that are written as calls, by the name of the function."""
     found = (c for c in CLASSES.values() if issubclass(c, Expr) and c.symbol.isidentifier())
     return {c.symbol: c for c in found if c.__module__.startswith("convgen.ir.")}
 
@@ -80,7 +80,7 @@ _SATURATE, _PACK, _CAST = "saturate", "pack", "cast"
 
 
 class Expressions(Cursor):
-    """Reads expressions; what their names stand for is in its tables."""
+    """Reads expressions. Its tables hold the nodes that names stand for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Expressions(Cursor):
         return found
 
     def _inner(self, read: Callable[[], Any]) -> Any:
-        """What is read one level further inside."""
+        """Call `read` one level further inside. Raises UserError beyond the deepest level."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self.error(f"given more than {_DEEPEST} expressions inside one another")
@@ -289,7 +289,7 @@ class Expressions(Cursor):
         return self.made(x.Saturate if how == _SATURATE else x.Cast, dtype, self._settled(found, None))
 
     def _arguments(self) -> list[Expr | Number]:
-        """Arguments and the parenthesis that ends them."""
+        """Read arguments and the parenthesis that ends them."""
         if self.skip(")"):
             return []
         found = [self._binary(LOOSEST)]
@@ -299,7 +299,7 @@ class Expressions(Cursor):
         return found
 
     def _alike(self, arguments: list[Expr | Number]) -> list[Expr]:
-        """Arguments of one type, which bare numbers have from the others."""
+        """Return arguments of one type. Bare numbers take it from the first argument that has a type."""
         typed = next((a for a in arguments if not isinstance(a, Number)), None)
         if typed is None and arguments:
             typed = self._settled(arguments[0], None)
@@ -307,7 +307,7 @@ class Expressions(Cursor):
         return [self._settled(a, typed.type if typed is not None else None) for a in arguments]
 
     def _call(self, cls: Any) -> Expr:
-        """The arguments of a function in the order of its fields."""
+        """Read the arguments of a function, in the order of its fields."""
         values: dict[str, Any] = {}
         for field in cls.fields:
             if values:
@@ -321,7 +321,8 @@ class Expressions(Cursor):
             values[field] = self._settled(values[field], None)
         return self.made(cls, **values)  # type: ignore[no-any-return]
 
-    def _known_as(self, table: dict[str, Any], what: str) -> Any:
+    def known_as(self, table: dict[str, Any], what: str) -> Any:
+        """Take a name that a table has. Raises UserError for another one."""
         at, name = self.at, self.name()
         if name not in table:
             raise self.error(f"an unknown {what} {name[:40]}", at)
@@ -329,7 +330,7 @@ class Expressions(Cursor):
 
     def buffer(self) -> Global:
         """Take the name of a buffer."""
-        return self._known_as(self.buffers, "buffer")  # type: ignore[no-any-return]
+        return self.known_as(self.buffers, "buffer")  # type: ignore[no-any-return]
 
 
 _ = floats, fused, products, sizes, votes  # their classes must be declared before CLASSES is read

@@ -1,4 +1,4 @@
-"""Reading the IR: `read` makes of a text the node that `to_text` wrote, or that somebody wrote by hand.
+"""Read the IR's text, which `to_text` or a person wrote.
 
 A text may come from anywhere. It has one statement a line; sizes and nesting are bounded, nothing is evaluated, and an
 error points at a character. Forms of statements are merged to a tree: at a fork, words win over names, and a name goes
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from io import StringIO
 from typing import Any
 
 from convgen.ir import expr, stmt
@@ -24,10 +24,12 @@ from convgen.ir.stmt import Site, Stmt
 from convgen.ir.text import declared
 from convgen.ir.text.expressions import Expressions
 from convgen.ir.text.lexer import NUMBERED
-from convgen.ir.text.templates import Part, formed, parts_of, reserved
+from convgen.ir.text.templates import Fork, Part, forms, parts_of, reserved
 from convgen.ir.types import AnyType, s32
 
 _DEEPEST = 150  #: suites inside one another
+_MOST_LINES = 1 << 19  #: of statements and declarations
+_LONGEST = 1 << 20  #: characters of a line
 _MOST_NAMED = 4  #: ways on, in an error
 _REMARK = re.compile(r"# (-?[0-9]{1,19})(?: ([A-Za-z_][\w.]*))?(?: \[([^\]]*)\])?(?:: (.*))?", re.ASCII)
 _SLOT = re.compile(r"slot (-?[0-9]{1,19})", re.ASCII)
@@ -36,7 +38,7 @@ _SITES = re.compile(r"# ([0-9]{1,18})\b", re.ASCII)
 
 
 def read(text: str) -> Any:
-    """The node, or the program, that a text describes (`ir.text.parse`)."""
+    """Return the node, or the program, that a text describes (`ir.text.parse`)."""
     reader = _Reader(text)
     try:
         root = reader.root()
@@ -47,65 +49,21 @@ def read(text: str) -> Any:
     return root
 
 
-# ---------------------------------------------------------------- the tree of forms
-
-Edge = tuple[Part, "_Fork"]
-
-
-class _Fork:
-    """The ways on from a place in a form: parts that may follow, and the class that may end there."""
-
-    def __init__(self) -> None:
-        self.edges: list[Edge] = []
-        self.ends: type[Stmt] | None = None
-
-    def add(self, parts: tuple[Part, ...], cls: type[Stmt]) -> None:
-        if not parts:
-            if self.ends is not None:
-                raise TypeError(f"{cls.__name__} has the form of {self.ends.__name__}")
-            self.ends = cls
-            return
-        found = next((fork for part, fork in self.edges if _like(part) == _like(parts[0])), None)
-        if found is None:
-            found = _Fork()
-            self.edges.append((parts[0], found))
-            self.edges.sort(key=_rank)
-        found.add(parts[1:], cls)
-
-
-def _like(part: Part) -> tuple[Any, ...]:
-    return part.words, part.field, part.kind, part.absent
-
-
-_MEMORY = ("View", "Shared", "Global", "Plane")
-
-
-def _rank(edge: Edge) -> int:
-    """Literal words first, the longest first, then optional fields, names of memory, and what may be anything."""
-    part = edge[0]
-    if not part.field:
-        return -len(part.words)
-    return 1 if part.absent is not None else 2 if part.kind in (*_MEMORY, "Var") else 3
-
-
-@cache
-def _forms() -> _Fork:
-    root = _Fork()
-    for cls in formed():
-        root.add(parts_of(cls), cls)
-    return root
-
-
 class _Reader(Expressions):
-    """Reads lines; what is declared is known from there on."""
+    """Reads lines. A declaration holds for the lines behind it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.lines: list[tuple[int, int, str]] = []  #: number, indentation and text of those that say something
-        for number, line in enumerate(text.split("\n"), 1):
+        for number, ended in enumerate(StringIO(text, newline="\n"), 1):
+            line = ended.rstrip("\n")
             bare = line.lstrip(" ")
             if bare and bare[0] != "#" and not bare.isspace():
                 self.lines.append((number, len(line) - len(bare), line))
+            if len(line) > _LONGEST or len(self.lines) > _MOST_LINES:
+                raise UserError(
+                    f"given line {number} of {len(line)} characters, wanted at most {_MOST_LINES} lines of {_LONGEST}"
+                )
         self.whole = text
         self.line_at = 0
         self.greatest = 0  #: id of a variable
@@ -119,7 +77,7 @@ class _Reader(Expressions):
 
     @property
     def indent(self) -> int:
-        """Of the next line; -1 behind the last."""
+        """Spaces before the next line; -1 behind the last."""
         return self.lines[self.line_at][1] if self.line_at < len(self.lines) else -1
 
     def next_line(self) -> None:
@@ -169,7 +127,7 @@ class _Reader(Expressions):
         return Program(tuple(kernels), tuple(buffers))
 
     def node(self) -> Node:
-        """Declarations, and a kernel, statements, or an expression; if nothing follows, what was declared last."""
+        """Read declarations, then a kernel, statements or an expression; alone, the last declaration is the root."""
         last: Any = None
         while (made := self.declaration(0)) is not None:
             last = made
@@ -178,7 +136,7 @@ class _Reader(Expressions):
         if self.indent < 0:
             if last is None:
                 raise self.error("given no statement")
-            return last
+            return last  # type: ignore[no-any-return]
         statements: list[Stmt] = []
         while self.indent == 0 and not self.peeks("kernel", "program"):
             found = self.line(is_root=True)
@@ -193,7 +151,7 @@ class _Reader(Expressions):
     # ------------------------------------------------------------ declarations
 
     def declaration(self, indent: int) -> Any:
-        """A line that declares something, which is known from there on; None if the next one does not."""
+        """Read the next line if it is a declaration, else return None."""
         if self.indent != indent or not self.peeks(*_DECLARATIONS):
             return None
         number, _, text = self.lines[self.line_at]
@@ -213,7 +171,7 @@ class _Reader(Expressions):
         return self.scalar(text)
 
     def scalar(self, text: str) -> Var:
-        """A scalar of a host, behind its name."""
+        """Read a scalar argument behind its name."""
         name, id = self.identity(text)
         return self.bound(text, declared.read_scalar(self, name, id))
 
@@ -262,7 +220,7 @@ class _Reader(Expressions):
         return found
 
     def _atom(self) -> MmaAtom:
-        found = self._known_as(self.instructions, "instruction")
+        found = self.known_as(self.instructions, "instruction")
         if not isinstance(found, MmaAtom):
             raise self.error("given an instruction on blocks, wanted one on whole fragments")
         return found
@@ -270,17 +228,17 @@ class _Reader(Expressions):
     # ------------------------------------------------------------ names
 
     def identity(self, text: str) -> tuple[str, int]:
-        """The name and the id that a declaration gives; one without an id gets the next."""
+        """Return the name and the id of a declared variable. A declaration without an id gets the next one."""
         found = NUMBERED.fullmatch(text.partition(":")[0])
         if found is not None:
             return found[1], int(found[2])
         if self._next_id is None:
-            self._next_id = max((int(found) for found in _IDS.findall(self.whole)), default=0)
+            self._next_id = max((int(found[1]) for found in _IDS.finditer(self.whole)), default=0)
         self._next_id += 1
         return text, self._next_id
 
     def bound(self, text: str, v: Var) -> Var:
-        """A variable, known by its name with and without its id."""
+        """Enter a variable under its name, with and without its id."""
         self.greatest = max(self.greatest, v.id)
         for name in (text, v.name):
             self.variables[name] = v
@@ -344,7 +302,7 @@ class _Reader(Expressions):
         return self.made(Kernel, *values, tuple(launched))
 
     def params(self) -> tuple[Global | Var, ...]:
-        """Arguments of a kernel; sizes of a buffer may be arguments behind it."""
+        """Read the arguments of a kernel. Sizes of a buffer may be arguments behind it."""
         found: list[Any] = []
         later: list[tuple[int, int, str]] = []
         while not self.sees(")"):
@@ -376,7 +334,7 @@ class _Reader(Expressions):
     # ------------------------------------------------------------ statements
 
     def suite(self, outer: int) -> tuple[list[Stmt], tuple[Expr, ...]]:
-        """The statements of the lines that are further in than `outer`, and what they yield at their end."""
+        """Read the lines that are further in than `outer`: statements, and the values that they yield at their end."""
         depth = self.indent
         if depth <= outer:
             raise self.error("wanted lines further in behind this one, if only 'pass'", 0)
@@ -397,7 +355,7 @@ class _Reader(Expressions):
         return statements, yields
 
     def body(self, outer: int) -> Stmt:
-        """The statements of a suite without a yield."""
+        """Read a suite without a yield."""
         statements, yields = self.suite(outer)
         if yields:
             raise self.error("given a yield, wanted one at the end of a loop", 0)
@@ -413,12 +371,12 @@ class _Reader(Expressions):
         return tuple(found)
 
     def _wanted(self, n: int) -> AnyType | None:
-        """The type of the n-th carried variable of the innermost loop."""
+        """Return the type of the n-th carried variable of the innermost loop."""
         carried = self._carried[-1] if self._carried else ()
         return carried[n].type if n < len(carried) else None
 
     def line(self, *, is_root: bool = False) -> Stmt | Expr | None:
-        """The statement that begins with the next line; None for one that only names an expression."""
+        """Read the statement that begins with the next line; None if the line only names an expression."""
         depth = self.indent
         self.next_line()
         word, next_word = self.words[0], self.words[1] if len(self.words) > 1 else ""
@@ -429,15 +387,15 @@ class _Reader(Expressions):
             return None
         structure = _STRUCTURE.get(word)
         if structure is not None:
-            return structure(self, depth)
-        if is_root and not any(part.words[:1] == (word,) for part, _ in _forms().edges if not part.field):
+            return structure(self, depth)  # type: ignore[no-any-return]
+        if is_root and not any(part.words[:1] == (word,) for part, _ in forms().edges if not part.field):
             found = self.expr()
             self.end()
             return found
-        return self.formed(_forms())
+        return self.formed(forms())
 
     def temporary(self) -> None:
-        """`NAME = EXPRESSION`, which names an expression and is no statement."""
+        """Read `NAME = EXPRESSION`, which names an expression and is no statement."""
         name = self.name()
         self.take("=")
         value = self.expr()
@@ -445,11 +403,11 @@ class _Reader(Expressions):
         self.temporaries[name] = value
 
     def binding(self) -> Stmt:
-        """`NAME: TYPE = …`: a let, unless the words of another form follow."""
+        """Read `NAME: TYPE = …`: a let, unless the words of another form follow."""
         self.name()
         self.take(":")
         wanted = self.type()
-        fork = next(fork for part, fork in _forms().edges if part.kind == "Var")
+        fork = next(fork for part, fork in forms().edges if part.kind == "Var")
         if any(self.fits(part) for part, _ in fork.edges):
             return self.formed(fork, is_bound=True)
         self.take("=")
@@ -457,8 +415,8 @@ class _Reader(Expressions):
         self.end()
         return self.made(stmt.Let, self._bound_at([0])[0], value)
 
-    def formed(self, fork: _Fork, *, is_bound: bool = False) -> Stmt:
-        """A statement by its form; if `is_bound`, what it binds stands at the beginning of the line."""
+    def formed(self, fork: Fork, *, is_bound: bool = False) -> Stmt:
+        """Read a statement by its form. If `is_bound`, the line begins with the variable that it binds."""
         values: dict[str, Any] = {}
         while not (fork.ends and self.ends):
             edge = next((edge for edge in fork.edges if self.fits(edge[0])), None)
@@ -494,7 +452,7 @@ class _Reader(Expressions):
         return True
 
     def field(self, part: Part, values: dict[str, Any]) -> None:
-        """A field, unless it is an optional one that is left out."""
+        """Read a field, unless it is optional and left out."""
         if part.prefix and not self.skip(*part.words):
             return
         values[part.field] = _FIELDS[part.kind](self)
@@ -503,7 +461,7 @@ class _Reader(Expressions):
         found = _REMARK.fullmatch(self.words[self.at])
         if found is None:
             if self._next_site is None:
-                self._next_site = max((int(found) for found in _SITES.findall(self.whole)), default=-1)
+                self._next_site = max((int(found[1]) for found in _SITES.finditer(self.whole)), default=-1)
             self._next_site += 1
             return Site(self._next_site)
         slot, private = -1, False
@@ -531,7 +489,10 @@ class _Reader(Expressions):
         end = self.expr()
         self.take(")")
         label = "" if self.sees("carrying") or self.sees(":") else self.name()
-        inits, starts = [], []
+        inits: list[Expr] = []
+        starts: list[int] = []
+        carried: tuple[Var, ...] = ()
+        results: tuple[Var, ...] = ()
         if self.skip("carrying", "("):
             while not self.sees(")"):
                 if inits:
@@ -544,8 +505,6 @@ class _Reader(Expressions):
                 inits.append(self.expr(wanted))
             self.take(")", "->")
             carried, results = self._bound_at(starts), self.results(starts)
-        else:
-            carried, results = (), ()
         self.take(":")
         self.end()
         at, self.at = self.at, binder
@@ -565,7 +524,7 @@ class _Reader(Expressions):
         )
 
     def _bound_at(self, starts: list[int]) -> tuple[Var, ...]:
-        """The variables whose declarations begin at these tokens."""
+        """Bind the variables whose declarations begin at these tokens."""
         end, found = self.at, []
         for start in starts:
             self.at = start
@@ -574,7 +533,7 @@ class _Reader(Expressions):
         return tuple(found)
 
     def results(self, starts: list[int]) -> tuple[Var, ...]:
-        """The names of results, of the types of what is carried."""
+        """Read the names of results. They have the types of the carried variables, declared at `starts`."""
         found: list[Var] = []
         for start in starts:
             if found:
@@ -606,7 +565,7 @@ class _Reader(Expressions):
         return self.made(stmt.If, cond, then, other)
 
     def inner(self, depth: int) -> Stmt:
-        """`do:`, a block of its own."""
+        """Read `do:` and its suite, a block within a block."""
         self.take("do", ":")
         self.end()
         statements, yields = self.suite(depth)
@@ -620,12 +579,12 @@ class _Reader(Expressions):
 
 
 def _one(statements: list[Stmt]) -> Stmt:
-    """The only statement, or a block of them."""
+    """Return the only statement, or a block of all."""
     return statements[0] if len(statements) == 1 else stmt.Block(tuple(statements))
 
 
-def _wanted(fork: _Fork) -> str:
-    """What may follow, for an error."""
+def _wanted(fork: Fork) -> str:
+    """Return the parts that may follow, in the words of an error."""
     parts = [part for part, _ in fork.edges]
     if len(parts) > _MOST_NAMED:
         return "a statement"
@@ -651,8 +610,8 @@ _STRUCTURE: dict[str, Callable[[_Reader, int], Any]] = {
 _FIELDS: dict[str, Callable[[_Reader], Any]] = {
     "Expr": lambda r: r.expr(),
     "tuple[Expr, ...]": lambda r: () if r.sees("]") else r.exprs(),
-    "View": lambda r: r._known_as(r.views, "view"),
-    "Shared": lambda r: r._known_as(r.tiles, "shared tile"),
+    "View": lambda r: r.known_as(r.views, "view"),
+    "Shared": lambda r: r.known_as(r.tiles, "shared tile"),
     "Global": lambda r: r.buffer(),
     "Plane": lambda r: declared.read_plane(r, r.buffer),
     "Rectangle": declared.read_rectangle,

@@ -38,13 +38,13 @@ class Part(NamedTuple):
         return words(self.prefix)
 
     def default(self, of: Any) -> Any:
-        """The value that is left out, in a statement whose fields `of` gives by name."""
+        """Return the value that is left out, in a statement whose fields `of` gives by name."""
         return of("layout") if self.absent == "layout" else _VALUES[self.absent or "", self.kind]
 
 
 @cache
-def parts_of(cls: type[Stmt]) -> tuple[Part, ...]:
-    """The parts of a statement class in order."""
+def parts_of(cls: Any) -> tuple[Part, ...]:
+    """Return the parts of a statement class in order."""
     parts = []
     for text, field, spec, _ in Formatter().parse(cls.form):
         if text:
@@ -57,7 +57,7 @@ def parts_of(cls: type[Stmt]) -> tuple[Part, ...]:
 
 @cache
 def formed() -> tuple[type[Stmt], ...]:
-    """The statement classes that have a form."""
+    """Return the statement classes that have a form."""
     stmts = (c for c in CLASSES.values() if issubclass(c, Stmt) and c.__module__.startswith("convgen.ir."))
     return tuple(c for c in stmts if hasattr(c, "form"))
 
@@ -69,7 +69,7 @@ _ROOTS = ("program", "kernel")
 
 @cache
 def reserved() -> frozenset[str]:
-    """Words of the language: the name of a variable or of memory that is one of these is written in backquotes."""
+    """Return the words of the language. A variable or memory named like one is written in backquotes."""
     found = {*_STRUCTURE, *_ROOTS}
     for cls in formed():
         parts = parts_of(cls)
@@ -77,3 +77,50 @@ def reserved() -> frozenset[str]:
             parts = parts[1:]
         found |= {word for word in parts[0].words if word.isidentifier()}
     return frozenset(found)
+
+
+# ---------------------------------------------------------------- the tree of forms
+
+_MEMORY = ("View", "Shared", "Global", "Plane")
+
+
+class Fork:
+    """A place that forms share: the parts that may follow, and the class that may end here."""
+
+    def __init__(self) -> None:
+        self.edges: list[tuple[Part, Fork]] = []
+        self.ends: Any = None
+
+    def add(self, parts: tuple[Part, ...], cls: type[Stmt]) -> None:
+        """Add the rest of a form. Raises TypeError for the form of another class."""
+        if not parts:
+            if self.ends is not None:
+                raise TypeError(f"{cls.__name__} has the form of {self.ends.__name__}")
+            self.ends = cls
+            return
+        after = next((fork for part, fork in self.edges if _key(part) == _key(parts[0])), None)
+        if after is None:
+            after = Fork()
+            self.edges.append((parts[0], after))
+            self.edges.sort(key=lambda edge: _rank(edge[0]))
+        after.add(parts[1:], cls)
+
+
+def _key(part: Part) -> tuple[Any, ...]:
+    return part.words, part.field, part.kind, part.absent
+
+
+def _rank(part: Part) -> int:
+    """The order in which a reader tries parts: words, the longest first, optional fields, names of memory, others."""
+    if not part.field:
+        return -len(part.words)
+    return 1 if part.absent is not None else 2 if part.kind in (*_MEMORY, "Var") else 3
+
+
+@cache
+def forms() -> Fork:
+    """The root of the tree of all forms."""
+    root = Fork()
+    for cls in formed():
+        root.add(parts_of(cls), cls)
+    return root

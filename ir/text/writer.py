@@ -1,4 +1,4 @@
-"""Writing the IR: `show` for people, `to_text` for `parse`, in one form; docs/ir.md has the grammar.
+"""Write the IR as text: `show` for people, `to_text` for `parse`, in one grammar (docs/ir.md).
 
 Subtrees that occur more than once and are not small, or that are deep, are bound to a name (`t3 = ...`) before the
 statement that first uses them: a DAG never prints exponentially, and no line nests deeply. A variable is written by its
@@ -18,6 +18,7 @@ from convgen.ir import stmt as s
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Expr, Var
 from convgen.ir.fused import Fused
+from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Plane, Rectangle, Shared, View
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.node import Node
@@ -45,29 +46,29 @@ class ListingLine:
 
 
 def show(node: Node) -> str:
-    """A node as text for people."""
+    """Return a node as text for people."""
     return "\n".join(line.text for line in listing(node))
 
 
 def in_short(e: Expr) -> str:
-    """An expression on one line: the last of `show`, where what is repeated has a name."""
+    """Return an expression on one line: the last of `show`, with names for repeated subtrees."""
     return listing(e)[-1].text
 
 
 def infix(e: Expr) -> str:
-    """An expression on one line: what it repeats is written out again."""
+    """Return an expression on one line, with repeated subtrees written out."""
     return Writer([e]).inline(e, LOOSEST)
 
 
 def listing(node: Node) -> list[ListingLine]:
-    """The lines of `show(node)`, each with its statement."""
+    """Return the lines of `show(node)`, each with its statement."""
     writer = Writer([node])
     writer.root(node)
     return writer.lines
 
 
 def to_text(root: Node | Program) -> str:
-    """The text from which `parse` makes the identical node or an equal program."""
+    """Return the text from which `parse` makes the identical node, or an equal program."""
     if isinstance(root, Program):
         own = [f"  buffer {declared.write_buffer_of(g, str)}" for g in root.buffers]
         return "\n".join(["program:", *own, *map(to_text, root.kernels)])
@@ -79,7 +80,7 @@ def to_text(root: Node | Program) -> str:
 
 
 def excerpt(root: Node, stmt: Stmt, message: str, occurrence: int = 0, around: int = 3) -> str:
-    """The listing of `root` around the `occurrence`-th place of `stmt`, with `message` under a `^` marker."""
+    """Return the listing of `root` around the `occurrence`-th place of `stmt`, with `message` under a `^` marker."""
     lines = listing(root)
     places = [i for i, line in enumerate(lines) if line.stmt is stmt]
     if not places:
@@ -143,7 +144,7 @@ class Writer:
                 raise TypeError(f"show: {type(node).__name__}")
 
     def preamble(self) -> list[str]:
-        """Declarations of what the lines use and do not declare."""
+        """Return declarations of what the lines use and do not declare."""
         for memory in [m for m in self.free if isinstance(m, Global)]:
             declared.write_buffer_of(memory, self.extent)  # its sizes may be free, too
         lines = [f"given {self.binders[v]}: {declared.write_scalar(v)}" for v in self.free if isinstance(v, Var)]
@@ -161,7 +162,7 @@ class Writer:
     # ------------------------------------------------------------ expressions
 
     def expr(self, e: Expr, wanted: AnyType | None = None) -> str:
-        """The text of `e`, after lines that bind what it repeats; `wanted` is the type that a bare number has there."""
+        """Return the text of `e`, after lines that bind its repeated subtrees. A bare number has the type `wanted`."""
         self.bind(e)
         return self.inline(e, LOOSEST, wanted)
 
@@ -188,7 +189,7 @@ class Writer:
                 self.temporaries[e] = self.visible[e] = name
 
     def inline(self, e: Expr, least: int, wanted: AnyType | None = None) -> str:
-        """The text of `e`, in parentheses if its root binds more loosely than `least`."""
+        """Return the text of `e`, in parentheses if its root binds more loosely than `least`."""
         known = self.visible.get(e)
         if known is not None:
             return known
@@ -196,7 +197,7 @@ class Writer:
         return text if strength >= least else f"({text})"
 
     def unbound(self, e: Any, wanted: AnyType | None) -> tuple[int, str]:
-        """The binding strength of the root of `e`, and its text."""
+        """Return the binding strength of the root of `e`, and its text."""
         if isinstance(e, Var):
             self.use(e)
             return ATOM, self.vars[e]
@@ -538,7 +539,7 @@ _EXPRESSIONS: dict[type[Expr], Callable[[Writer, Any], str]] = {
 _FIELDS: dict[type[Any], Callable[[Writer, Any], str]] = {
     Plane: Writer.plane,
     Rectangle: lambda p, r: declared.write_rectangle(r),
-    declared.Fragment: lambda p, f: declared.write_fragment(f),
+    Fragment: lambda p, f: declared.write_fragment(f),
 }
 
 

@@ -145,6 +145,9 @@ WITHOUT_END = {
     "chunks of nothing": "shared s: 1 of f16 4 x 4, pitch 8, 0-byte chunks",
     "a shift of 2^62": f"shared s: 1 of f16 4 x 4, pitch 8, 8-byte chunks ^ (row >> {1 << 62} & 1)",
     "an extent of sums": f"given n: s32\nbuffer x: f32[{' + '.join(['n'] * 5000)}, at most 4 bytes]",
+    "a line of 2 MiB": "~" * (2 << 20),
+    "lines without end": "barrier\n" * ((1 << 19) + 1),
+    "a digit that is none": "given v: s32 in [², 3]",
     "an extent that shares": "given n: s32\nt = n + n\nprefetch plane x(t x 1 bytes, pitch 1)[0, 0] as 1 x 1 rows",
 }
 

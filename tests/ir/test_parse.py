@@ -35,11 +35,11 @@ from convgen.ir.layout.memory import (
     row_major,
 )
 from convgen.ir.layout.tags import Layout
-from convgen.ir.node import CLASSES, node
+from convgen.ir.node import CLASSES, node, role
 from convgen.ir.program import Kernel, Program
 from convgen.ir.sizes import HostValue, Size
 from convgen.ir.stmt import Let, Load, Site, Stmt
-from convgen.ir.text import parse, reader, show, templates, to_text
+from convgen.ir.text import parse, show, templates, to_text
 from convgen.ir.types import SCALARS, AddressSpace, f16, f32, pointer, s32, s64, u8, u32, u64, vector
 from convgen.ir.verify import verify
 from tests.ir.test_simplify_scopes import kernels
@@ -242,25 +242,25 @@ def test_a_new_class_needs_a_form_alone(monkeypatch: pytest.MonkeyPatch) -> None
     @node
     class Probe(Load):
         form = "{var} = probe {buffer}[{index}]{mask: unless |true}"
-        buffer: Global = stmt.role(stmt.Effect.READS)
+        buffer: Global = role(stmt.Effect.READS)
         index: Expr
         mask: Expr
         site: Site
 
     known = templates.formed()
-    monkeypatch.setattr(reader, "formed", lambda: (*known, Probe))
-    reader._forms.cache_clear()
+    monkeypatch.setattr(templates, "formed", lambda: (*known, Probe))
+    templates.forms.cache_clear()
     try:
         comes_back(Probe(Var("v", 1, f32), BUFFER, X, X < 3, Site(4)))
         comes_back(Probe(Var("v", 1, f32), BUFFER, X, const(True, SCALARS["bool"]), Site(4)))
     finally:
-        reader._forms.cache_clear()
+        templates.forms.cache_clear()
         del CLASSES["Probe"]
 
 
 def test_fields_are_told_apart_by_words_or_names() -> None:
     """At a fork of forms at most one way on takes anything, and the others begin with words or known names."""
-    forks = [reader._forms()]
+    forks = [templates.forms()]
     while forks:
         fork = forks.pop()
         kinds = [part.kind for part, _ in fork.edges if part.field and part.kind != "Var"]
@@ -272,7 +272,7 @@ def test_fields_are_told_apart_by_words_or_names() -> None:
 def test_kernels_and_programs_come_back() -> None:
     kernel = sample()
     comes_back(kernel)
-    program = Program((kernel, kernel), (kernel.params[0], Global("other", u8, 7)))
+    program = Program((kernel, kernel), (BUFFER, Global("other", u8, 7)))
     again = parse(to_text(program))
     assert again == program
     assert again.kernels[0] is kernel
