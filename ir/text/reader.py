@@ -436,7 +436,7 @@ class _Reader(Expressions):
             if part.absent is not None and part.field not in values:
                 values[part.field] = part.default(values.__getitem__)
         self.end()
-        return self.made(cls, **values)
+        return self.made(cls, **values)  # type: ignore[no-any-return]
 
     def fits(self, part: Part) -> bool:
         if not part.field:

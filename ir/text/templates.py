@@ -6,6 +6,7 @@ value `true` both are left out. Such values are `true`, `0`, nothing (an empty t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from string import Formatter
 from typing import Any, NamedTuple
@@ -42,17 +43,23 @@ class Part(NamedTuple):
         return of("layout") if self.absent == "layout" else _VALUES[self.absent or "", self.kind]
 
 
-@cache
-def parts_of(cls: Any) -> tuple[Part, ...]:
+_PARTS: dict[type[Any], tuple[Part, ...]] = {}
+
+
+def parts_of(cls: type[Stmt]) -> tuple[Part, ...]:
     """Return the parts of a statement class in order."""
-    parts = []
+    if cls not in _PARTS:
+        _PARTS[cls] = tuple(_parts(cls))
+    return _PARTS[cls]
+
+
+def _parts(cls: type[Stmt]) -> Iterator[Part]:
     for text, field, spec, _ in Formatter().parse(cls.form):
         if text:
-            parts.append(Part(text))
+            yield Part(text)
         if field:
             prefix, bar, absent = (spec or "").rpartition("|")
-            parts.append(Part(prefix, field, cls.declared[field].annotation, absent if bar else None))
-    return tuple(parts)
+            yield Part(prefix, field, cls.declared[field].annotation, absent if bar else None)
 
 
 @cache
