@@ -252,7 +252,7 @@ class _Reader(Expressions):
         if word in reserved():
             raise self.error(f"given the name {word}, which is a word of the language, wanted `{word}`", at)
         dtype = default
-        if default is None or (self.sees(":") and self.following() not in ("", "#")):
+        if default is None or self.sees(":"):
             self.take(":")
             dtype = self.type()
         name, id = self.identity(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from typing import Any
 
 from convgen.ir import expr as x
@@ -432,12 +433,13 @@ def _distinct(things: Iterable[Any], name: Callable[[Any], str], taken: set[str]
     """A name for each thing; where several share one, or something else has it, it is followed by the thing's rank."""
     unique = list(dict.fromkeys(things))
     counts = Counter(map(name, unique))
-    ranks: Counter[str] = Counter()
+    used = taken | {plain for plain, times in counts.items() if times > 1}
     out = {}
     for thing in unique:
         plain = name(thing)
-        ranks[plain] += 1
-        out[thing] = plain if counts[plain] == 1 and plain not in taken else f"{plain}.{ranks[plain]}"
+        ranked = (f"{plain}.{rank}" for rank in count(1))
+        out[thing] = next(text for text in chain([plain], ranked) if text not in used)
+        used.add(out[thing])
     return out
 
 

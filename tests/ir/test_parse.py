@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from convgen.ir import expr as x
 from convgen.ir import fused, stmt
-from convgen.ir.build import KernelBuilder
+from convgen.ir.build import KernelBuilder, matrix
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
 from convgen.ir.expr import Const, Expr, Lane, Var, const, var
@@ -291,6 +291,15 @@ def test_random_kernels_come_back(kernel: Kernel) -> None:
 @given(kernel=kernels())
 def test_many_random_kernels_come_back(kernel: Kernel) -> None:
     comes_back(kernel)
+
+
+def test_names_of_views_are_told_apart() -> None:
+    """Of two views of a buffer, and of one of a buffer that is called as the first of these would be."""
+    k = KernelBuilder("k", width=16)
+    src, other = k.buffer("src", f32, 64), k.buffer("src.1", f32, 64)
+    for view in (matrix(src, 16, 4), matrix(src, 4, 16), matrix(other, 16, 4)):
+        k.load_view("v", view, (0, 0), ROWS)
+    comes_back(k.done())
 
 
 def test_deep_and_shared_expressions_stay_short() -> None:
