@@ -29,6 +29,8 @@ _TEMPORARY = "t"  #: the name of variables that have none worth telling
 class Expr(Node):
     """A value of one lane; `type` is derived from the operands."""
 
+    symbol: ClassVar[str] = ""  #: in text: a sign, or the name of a function of all fields; empty for other forms
+    alike: ClassVar[tuple[str, ...]] = ()  #: the operands of one type, which bare numbers in text have from the others
     type: AnyType = derived(by="result")
 
     if TYPE_CHECKING:
@@ -166,7 +168,6 @@ class Lane(Expr):
 
 @family
 class Unary(Expr):
-    symbol: ClassVar[str] = "?"  #: a sign before the operand, or a name
     a: Expr
 
     def result(self) -> AnyType:
@@ -177,7 +178,7 @@ class Unary(Expr):
 class Binary(Expr):
     """Two operands of one identical type."""
 
-    symbol: ClassVar[str] = "?"
+    alike = ("a", "b")
     commutes: ClassVar[bool] = False
     a: Expr
     b: Expr
@@ -301,6 +302,7 @@ class Not(Unary):
 class Select(Expr):
     """`a` where `cond` holds, else `b`; both are evaluated."""
 
+    symbol, alike = "select", ("a", "b")
     cond: Expr
     a: Expr
     b: Expr
@@ -402,6 +404,7 @@ class Shuffle(Expr):
 class FromLane(Expr):
     """The `a` of the lane of this subgroup whose number this lane's `lane` is; every lane takes part."""
 
+    symbol = "from_lane"
     a: Expr
     lane: Expr
 
@@ -435,6 +438,7 @@ class Surface(Expr):
     An access at an offset outside [0, extent) is defined: a load gives zero, a store is dropped.
     """
 
+    symbol = "surface"
     buffer: Global
     shift: Expr
     extent: Expr
@@ -447,6 +451,7 @@ class Surface(Expr):
 class AddressOf(Expr):
     """The 64-bit address of the first byte of a global buffer."""
 
+    symbol = "address_of"
     buffer: Global
 
     def result(self) -> AnyType:

@@ -31,6 +31,7 @@ class Accuracy:
 class Fma(Expr):
     """`a * b + c`, rounded once."""
 
+    symbol, alike = "fma", ("a", "b", "c")
     a: Expr
     b: Expr
     c: Expr

@@ -54,7 +54,7 @@ class Stmt(Node):
     """One step of a program; `ir.stmt` has the classes."""
 
     __slots__ = ()
-    form: ClassVar[str]  #: as text, fields in braces; with a prefix, `{mask: if }`, a field that may say nothing
+    form: ClassVar[str]  #: as text, fields in braces; `{mask: if |true}` is left out where it is true (`ir.text`)
     level: ClassVar[str] = ""  #: "tile" or "message"; empty if both have it
     needs: ClassVar[str] = ""  #: the field of a target's facts that says whether there is such a message
     updates: ClassVar[bool] = False  #: what it writes is made of what stands there

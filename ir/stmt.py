@@ -39,7 +39,6 @@ class Block(Stmt):
 class Let(Stmt):
     """Bind `var` to `value` for the rest of the block."""
 
-    form = "{var} = {value}"
     var: Var
     value: Expr
 
@@ -102,7 +101,7 @@ class If(Stmt):
 class ExitIf(Stmt):
     """Leave the innermost loop where the uniform `cond` holds; its results become `values`."""
 
-    form = "exit_if {cond}{values: with }"
+    form = "exit_if {cond}{values: with |}"
     cond: Expr
     values: tuple[Expr, ...]
 
@@ -237,7 +236,7 @@ class LoadAt(Load):
     Offsets, mask and `var` are distributed as `layout`.
     """
 
-    form, level = "{var} = gather {buffer}[{offsets}]{mask: if } as {layout}", "tile"
+    form, level = "{var} = gather {buffer}[{offsets}]{mask: if |true} as {layout}", "tile"
     buffer: Global = role(Effect.READS)
     offsets: Expr = role("offsets")
     mask: Expr = role("exists")
@@ -249,7 +248,7 @@ class LoadAt(Load):
 class StoreAt(Store):
     """Store each element of the fragment `value` to the one of `buffer` that `offsets` says, where `mask` holds."""
 
-    form, level = "scatter {buffer}[{offsets}]{mask: if } = {value} as {layout}", "tile"
+    form, level = "scatter {buffer}[{offsets}]{mask: if |true} = {value} as {layout}", "tile"
     buffer: Global = role(Effect.WRITES)
     offsets: Expr = role("offsets")
     mask: Expr = role("exists")
@@ -262,7 +261,7 @@ class StoreAt(Store):
 class AtomicAt(StoreAt):
     """Each element becomes `op` of itself and `value`'s, atomically in the whole grid; replicas take part as well."""
 
-    form, updates = "atomic {op} {buffer}[{offsets}]{mask: if }, {value} as {layout}", True
+    form, updates = "scatter atomic {op} {buffer}[{offsets}]{mask: if |true}, {value} as {layout}", True
     op: str
 
 
@@ -279,7 +278,8 @@ class Copy(Stmt):
 
     level = "tile"
     form = (
-        "copy {tile}[{slot}] = {view}[{coords}] as {layout}{loaded:, loaded as }{flip:, flipped by }, stages {stages}"
+        "copy {tile}[{slot}] = {view}[{coords}] as {layout}"
+        "{loaded:, loaded as |layout}{flip:, flipped by |0}, stages {stages}"
     )
     tile: Shared = role(Effect.WRITES)
     slot: Expr
@@ -442,7 +442,7 @@ class Redistribute(Exchange):
 class GlobalLoad(Load):
     """Bind `var` to its type's bytes at `varying + uniform + imm` of `surface`; outside its extent they are zero."""
 
-    form = "{var} = global {surface}[{varying}, {uniform}, {imm}]"
+    form = "{var} = global {buffer}[{varying}, {uniform}, {imm}] in {surface}"
     level, needs = "message", "checks_bounds"
     buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")
@@ -456,7 +456,7 @@ class GlobalLoad(Load):
 class GlobalStore(Store):
     """Store `value` at `varying + uniform + imm` of `surface`; outside its extent it is dropped."""
 
-    form = "global {surface}[{varying}, {uniform}, {imm}] = {value}"
+    form = "global {buffer}[{varying}, {uniform}, {imm}] in {surface} = {value}"
     level, needs = "message", "checks_bounds"
     buffer: Global = role(Effect.WRITES)
     surface: Expr = role("surface")
@@ -471,7 +471,7 @@ class GlobalStore(Store):
 class GlobalAtomic(GlobalStore):
     """What stands there becomes `op` of itself and `value`, each element atomically; outside the surface nothing."""
 
-    form, updates = "atomic {op} {surface}[{varying}, {uniform}, {imm}], {value}", True
+    form, updates = "global atomic {op} {buffer}[{varying}, {uniform}, {imm}] in {surface}, {value}", True
     op: str
 
 
@@ -479,7 +479,7 @@ class GlobalAtomic(GlobalStore):
 class FlatLoad(Load):
     """Bind `var` to its type's bytes at each lane's 64-bit `address` where `mask` holds; elsewhere they are zero."""
 
-    form, level, needs = "{var} = flat {buffer}[{address}]{mask: if }", "message", "flat"
+    form, level, needs = "{var} = flat {buffer}[{address}]{mask: if |true}", "message", "flat"
     buffer: Global = role(Effect.READS)
     address: Expr = role("address")
     mask: Expr = role("exists")
@@ -490,14 +490,14 @@ class FlatLoad(Load):
 class PartialLoad(FlatLoad):
     """As a flat load, but elsewhere the bytes are undefined."""
 
-    form = "{var} = partial {buffer}[{address}]{mask: if }"
+    form = "{var} = partial {buffer}[{address}]{mask: if |true}"
 
 
 @node
 class FlatStore(Store):
     """Store `value` at each lane's 64-bit `address` where `mask` holds."""
 
-    form, level, needs = "flat {buffer}[{address}]{mask: if } = {value}", "message", "flat"
+    form, level, needs = "flat {buffer}[{address}]{mask: if |true} = {value}", "message", "flat"
     buffer: Global = role(Effect.WRITES)
     address: Expr = role("address")
     mask: Expr = role("exists")
@@ -509,7 +509,7 @@ class FlatStore(Store):
 class FlatAtomic(FlatStore):
     """What stands there becomes `op` of itself and `value`, each element atomically, where `mask` holds."""
 
-    form, updates = "atomic {op} {buffer}[{address}]{mask: if }, {value}", True
+    form, updates = "flat atomic {op} {buffer}[{address}]{mask: if |true}, {value}", True
     op: str
 
 
@@ -517,7 +517,7 @@ class FlatAtomic(FlatStore):
 class FlatPrefetch(Stmt):
     """Bring nearer the memory around `address`, where `mask` holds."""
 
-    form, level, needs = "prefetch flat {buffer}[{address}]{mask: if }", "message", "prefetch"
+    form, level, needs = "prefetch flat {buffer}[{address}]{mask: if |true}", "message", "prefetch"
     buffer: Global = role(Effect.NEARS)
     address: Expr = role("address")
     mask: Expr = role("exists")
@@ -531,7 +531,7 @@ class PlaneLoad(Load):
     The plane begins `shift` bytes further on than it says. All three are uniform. What lies outside the plane is zero.
     """
 
-    form, level, needs = "{var} = plane {plane}{shift: at } [{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "{var} = plane {plane}[{x}, {y}]{shift: at |0} as {shape}", "message", "planes"
     plane: Plane = role(Effect.READS)
     shift: Expr = role("shift")
     shape: Rectangle
@@ -544,7 +544,7 @@ class PlaneLoad(Load):
 class PlanePrefetch(Stmt):
     """Bring nearer what `PlaneLoad` would load."""
 
-    form, level, needs = "prefetch plane {plane}{shift: at } [{x}, {y}] as {shape}", "message", "planes"
+    form, level, needs = "prefetch plane {plane}[{x}, {y}]{shift: at |0} as {shape}", "message", "planes"
     plane: Plane = role(Effect.NEARS)
     shift: Expr = role("shift")
     shape: Rectangle
@@ -557,7 +557,7 @@ class PlanePrefetch(Stmt):
 class PlaneStore(Store):
     """Store `value` to the rectangle that `PlaneLoad` would load; what lies outside the plane is dropped."""
 
-    form, level, needs = "plane {plane}{shift: at } [{x}, {y}] as {shape} = {value}", "message", "planes"
+    form, level, needs = "plane {plane}[{x}, {y}]{shift: at |0} as {shape} = {value}", "message", "planes"
     plane: Plane = role(Effect.WRITES)
     shift: Expr = role("shift")
     shape: Rectangle
@@ -594,7 +594,7 @@ class SharedWrite(Store):
 class FilledWrite(SharedWrite):
     """Store `value` where `mask` holds, and zeros elsewhere."""
 
-    form, needs = "filled {tile}[{address}, {imm}] = {value}{mask: if }", "flat"
+    form, needs = "filled {tile}[{address}, {imm}] = {value}{mask: if |true}", "flat"
     mask: Expr = role("exists")
 
 
@@ -605,7 +605,7 @@ class DirectLoad(Stmt):
     Those of lane l go to `address + imm + l * width`, from the start of the tile; the address is uniform.
     """
 
-    form = "direct {tile}[{address}, {imm}] = {surface}[{varying}, {uniform}], {width} bytes a lane"
+    form = "direct {tile}[{address}, {imm}] = {buffer}[{varying}, {uniform}] in {surface}, {width} bytes a lane"
     level, needs = "message", "direct_widths"
     buffer: Global = role(Effect.READS)
     surface: Expr = role("surface")

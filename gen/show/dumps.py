@@ -7,7 +7,7 @@
     # config: tile=32x16x16 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v
     # disable: simplify,place_lets
     # scalars: {"n": 5}
-    ... the kernel as `ir.dump` writes it
+    ... the kernel as `ir.text.to_text` writes it
 
 Lines that say nothing (`after` of a kernel as built, `problem` of a hand-written one) are left out.
 """
@@ -21,12 +21,13 @@ from pathlib import Path
 from convgen.compile_steps import check_names, steps
 from convgen.driver import Build, Options, build, wrap
 from convgen.ir import untrusted
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, visible
 from convgen.ir.mutate import postorder
 from convgen.ir.node import Node
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
+from convgen.ir.text import parse
+from convgen.ir.text import to_text as text_of
 from convgen.ir.verify import sound
 from convgen.passes.pipeline import PASSES
 from convgen.problem.matmul import parse_problem
@@ -50,7 +51,7 @@ def to_text(program: Build, kernel: Kernel, after: str | None) -> str:
         "scalars": json.dumps(dict(program.scalars)) if program.scalars else None,
     }
     header = [f"# {key}: {visible(str(value))}" for key, value in values.items() if value]
-    return "\n".join([_MAGIC, *header, dump(kernel)]) + "\n"
+    return "\n".join([_MAGIC, *header, text_of(kernel)]) + "\n"
 
 
 def read(path: Path, options: Options | None = None) -> Build:

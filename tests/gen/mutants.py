@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,53 +36,63 @@ def _damage(data: bytearray, random: np.random.Generator) -> None:
             data[at : at + size] = random.bytes(len(data[at : at + size]))
 
 
-#: What may stand in a dump where an integer, a text or a name stood.
+#: Hostile tokens of dumps: numbers, texts, words and signs.
 _NUMBERS = (0, 1, -1, 2, 3, 7, 31, 64, 255, 4096, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 63, 10**30)
 _TEXTS = (
     *("at\n.section .rodata\n.incbin \"SECRET\"\n.text", "../../pwned", "\x1b[31m", "", "k", "i", "a b", "\udcff"),
     *("x" * 5000, "v_mfma_f32_32x32x8_f16\n.incbin", "a", "main", "s_endpgm"),
 )  # fmt: skip
-_WORDS = tuple("f16 f32 f64 s32 u32 u64 s8 bool REGISTER LANE SUBGROUP FIXED ROWS ROW_A_LANE Lane()".split())
-_CALLS = tuple("Add Sub Mul Div Mod Shl Shr And Or Xor Min Max Lt Le Eq MulHi Block If GlobalLoad Barrier".split())
+_WORDS = tuple(
+    "f16 f32 f64 s32 u32 u64 s8 bool f16x8 lane true inf -1 min select surface mma.x k4r1 if: do: pass".split()
+)
+_SIGNS = tuple("+ - * // % << >> & | ^ < <= == ( ) [ ] , : = -> # ` .".split())
+_TOKEN = re.compile(r"[0-9]+|[A-Za-z_][\w.]*|`[^`]*`|[^ \w]")
 
 
 def dumps(text: str, count: int, seed: int) -> Iterator[str]:
-    """`count` dump files with one to three arguments, names or calls changed, given twice or left out."""
+    """`count` dump files with one to three tokens or lines changed, given twice or left out."""
     lines = text.splitlines()
     body = next(n for n, line in enumerate(lines) if not line.startswith("#"))
+    names = _TOKEN.findall("\n".join(lines[body:]))
     for number in range(count):
         random = np.random.default_rng((seed, number))
-        tree = ast.parse("\n".join(lines[body:]))
+        changed = lines[body:]
         for _ in range(int(random.choice([1, 1, 1, 2, 3]))):
-            _change(tree, random)
+            _change(changed, names, random)
         alone = random.integers(2)  # without its problem a kernel goes on as one written by hand
         header = [h for h in lines[:body] if not (alone and h.startswith(("# problem", "# config")))]
-        yield "\n".join([*header, *map(ast.unparse, tree.body)]) + "\n"
+        yield "\n".join([*header, *changed]) + "\n"
 
 
-def _change(tree: ast.Module, random: np.random.Generator) -> None:
-    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Constant | ast.Call | ast.Tuple)]
-    names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
-    node = nodes[int(random.integers(len(nodes)))]
-    match node:
-        case ast.Constant(value=bool()):
-            node.value = not node.value
-        case ast.Constant(value=int()):
-            node.value = _NUMBERS[int(random.integers(len(_NUMBERS)))]
-        case ast.Constant(value=str()):
-            node.value = _TEXTS[int(random.integers(len(_TEXTS)))]
-        case ast.Call(func=ast.Name() as function) if random.integers(2):
-            function.id = _CALLS[int(random.integers(len(_CALLS)))]
-        case ast.Call(args=arguments) | ast.Tuple(elts=arguments) if arguments:
-            at = int(random.integers(len(arguments)))
-            match int(random.integers(4)):
-                case 0:
-                    del arguments[at]
-                case 1:
-                    arguments.insert(at, arguments[int(random.integers(len(arguments)))])
-                case 2:
-                    arguments[at] = ast.parse(_WORDS[int(random.integers(len(_WORDS)))], mode="eval").body
-                case _:
-                    arguments[at] = ast.Name(names[int(random.integers(len(names)))])
+def _change(lines: list[str], names: list[str], random: np.random.Generator) -> None:
+    at = int(random.integers(len(lines)))
+    match int(random.integers(12)):
+        case 0:
+            lines.insert(at, lines[int(random.integers(len(lines)))])
+        case 1 if len(lines) > 1:
+            del lines[at]
+        case 2:
+            lines[at] = " " * int(random.integers(9)) + lines[at].lstrip(" ")
         case _:
-            pass
+            tokens = list(_TOKEN.finditer(lines[at]))
+            if tokens:
+                found = tokens[int(random.integers(len(tokens)))]
+                lines[at] = lines[at][: found.start()] + _instead(found[0], names, random) + lines[at][found.end() :]
+
+
+def _instead(token: str, names: list[str], random: np.random.Generator) -> str:
+    """What stands in place of a token."""
+    if token.isdigit() and random.integers(2):
+        return str(_NUMBERS[int(random.integers(len(_NUMBERS)))])
+    match int(random.integers(6)):
+        case 0:
+            return ""
+        case 1:
+            return f"{token} {token}"
+        case 2:
+            return _TEXTS[int(random.integers(len(_TEXTS)))]
+        case 3:
+            return _WORDS[int(random.integers(len(_WORDS)))]
+        case 4:
+            return _SIGNS[int(random.integers(len(_SIGNS)))]
+    return names[int(random.integers(len(names)))]

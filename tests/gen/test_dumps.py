@@ -79,11 +79,19 @@ def test_a_hand_written_kernel_replays(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_dump_that_breaks_the_ir_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     program = driver.wrap(saxpy(), scalars={"n": 5})
     text = dumps.to_text(program, program.ir.kernels[0], None)
-    Path("k.dump").write_text(text.replace('Global("x"', 'Global("y"').replace("Global('x'", "Global('y'"))
+    Path("k.dump").write_text(text.replace("in surface(y, 0, 1024) = ", "in lane = "))
     assert output(capsys, "replay", "k.dump", code=2)[1] == (
-        "convgen: given a kernel that breaks a rule of the IR, saxpy: two arguments or shared tiles are called y,"
+        "convgen: given a kernel that breaks a rule of the IR, saxpy: lane is not a surface that all lanes share,"
         " in k.dump\n"
     )
+
+
+def test_two_buffers_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    program = driver.wrap(saxpy(), scalars={"n": 5})
+    text = dumps.to_text(program, program.ir.kernels[0], None)
+    Path("k.dump").write_text(text.replace(" x: s32", " y: s32"))
+    err = output(capsys, "replay", "k.dump", code=2)[1]
+    assert err.startswith("convgen: two buffers or shared tiles are called y, in line 4, at column 47: kernel saxpy(")
 
 
 def test_another_problems_kernel_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,13 +11,13 @@ import convgen as cg
 from convgen.commands import cli
 from convgen.ir import types as t
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import parse
 from convgen.ir.error import UserError, visible
 from convgen.ir.expr import Lane, var
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.stmt import Site
+from convgen.ir.text import parse
 from convgen.run import launch_record
 from convgen.run.code import Code
 from convgen.show import dumps
@@ -26,18 +26,12 @@ from tests.gen.test_damaged import bounded
 EXPLOIT = 'at\n.section .rodata\n.incbin "SECRET"\n.text'
 HEAD = "# convgen dump\n# target: {}\n"
 KERNEL = """\
-gx_1 = Var('gx', 1, s32)
-gy_2 = Var('gy', 2, s32)
-gz_3 = Var('gz', 3, s32)
-s_4 = Var('s', 4, s32)
-x = Global('x', s32, 256)
-at_5 = Var({var}, 5, s32)
-v_6 = Var('v', 6, s32)
-stmt1 = Let(at_5, Mul(Lane(), Const(s32, 4)))
-x_7 = Surface(x, Const(s32, 0), Const(s32, 256))
-stmt2 = GlobalLoad(v_6, x, x_7, at_5, Const(s32, 0), {imm}, Site(0, {stage}, {comment}))
-stmt3 = GlobalStore(x, x_7, at_5, Const(s32, 0), 0, v_6, Site(1))
-Kernel({name}, (x,), (1, 1, 1), 1, 64, (gx_1, gy_2, gz_3), s_4, (), Block((stmt1, stmt2, stmt3)), ())
+kernel {name}(x: s32[64]):
+  grid 1 x 1 x 1 as gx.1, gy.2, gz.3
+  1 subgroups of 64 lanes as s.4
+  {var}.5: s32 = lane * 4
+  v.6: s32 = global x[{var}, 0, {imm}] in surface(x, 0, 256)  # 0 {stage}: {comment}
+  global x[{var}, 0, 0] in surface(x, 0, 256) = v  # 1
 """
 PLAIN = {"var": "at", "stage": "load", "comment": "what is loaded", "name": "k", "imm": 0}
 
@@ -49,7 +43,7 @@ def replay(folder: Path, text: str, *options: str) -> int:
 
 
 def kernel(**changes: object) -> str:
-    return HEAD.format("gfx942") + KERNEL.format(**{name: repr(v) for name, v in {**PLAIN, **changes}.items()})
+    return HEAD.format("gfx942") + KERNEL.format(**{**PLAIN, **changes})
 
 
 def test_the_kernel_is_sound(tmp_path: Path) -> None:
@@ -130,23 +124,31 @@ def test_what_is_shown_is_visible() -> None:
 # Sizes
 
 
-_PLACES = "Digits(('row', 'col'), (Digit('col', {}, MEMORY, 1), Digit('row', {}, MEMORY, 4)))"
+def loaded(layout: str) -> str:
+    """A statement that loads a tile in that layout."""
+    return f"shared s: 1 of f16 4 x 4, pitch 8\nv: f16x4 = load s[0] as {layout}"
+
 
 WITHOUT_END = {
-    "a stride that is text": "Digit('k', 4, REGISTER, 'a')",
-    "a stride that is nothing": "Fragment(('k',), (Digit('k', 4, REGISTER, None),))",
-    "a stride that is a truth": "Digit('k', 4, REGISTER, True)",
-    "a digit of 10^30": f"Digit('k', {10**30}, REGISTER, 1)",
-    "a digit of 2^40": f"Fragment(('k',), (Digit('k', {1 << 40}, REGISTER, 1),))",
-    "a vector of 10^12": "vector(f16, 1000000000000)",
-    "tuples of tuples": "a0 = (1, 1)\n"
-    + "\n".join(f"a{n} = (a{n - 1}, a{n - 1})" for n in range(1, 40))
-    + "\nBlock(a39)",
+    "a stride that is text": loaded("k4ra"),
+    "a stride that is nothing": loaded("k4r"),
+    "a digit of 10^30": loaded(f"k{10**30}r1"),
+    "a digit of 2^40": loaded(f"k{1 << 40}r1"),
+    "a vector of 10^12": "given v: f16x1000000000000",
+    "a number of a million digits": "1" * 1_000_000,
     "parentheses": "(" * 5000 + ")" * 5000,
-    "an atom of 2^63 passes": f"MmaAtom('m', 4, 4, 4, f16, f16, f32, {', '.join(['Fragment((), ())'] * 3)}, {1 << 63})",
-    "a tile of 2^62": f"Shared('s', f16, {1 << 31}, {1 << 31}, {_PLACES.format(1 << 31, 1)}, 1, Swizzle(), 16)",
-    "chunks of nothing": f"Shared('s', f16, 4, 4, {_PLACES.format(4, 4)}, 1, Swizzle(), 0)",
-    "a shift of 2^62": f"Swizzle({1 << 62}, 1)",
+    "signs": "~" * 5000 + "1",
+    "calls": "abs(" * 5000 + "1.0" + ")" * 5000,
+    "branches": "".join(f"{' ' * n}if true:\n" for n in range(5000)),
+    "an atom of 2^63 clocks": f"instruction m: 4 x 4 x 4, f16 x f16 to f32, {1 << 63} clocks, a k1r1, b k1r1, d k1r1",
+    "a tile of 2^62": f"shared s: 1 of f16 {1 << 31} x {1 << 31}, order col4@1 row4@4",
+    "chunks of nothing": "shared s: 1 of f16 4 x 4, pitch 8, 0-byte chunks",
+    "a shift of 2^62": f"shared s: 1 of f16 4 x 4, pitch 8, 8-byte chunks ^ (row >> {1 << 62} & 1)",
+    "an extent of sums": f"given n: s32\nbuffer x: f32[{' + '.join(['n'] * 5000)}, at most 4 bytes]",
+    "a line of 2 MiB": "~" * (2 << 20),
+    "lines without end": "barrier\n" * ((1 << 19) + 1),
+    "a digit that is none": "given v: s32 in [², 3]",
+    "an extent that shares": "given n: s32\nt = n + n\nprefetch plane x(t x 1 bytes, pitch 1)[0, 0] as 1 x 1 rows",
 }
 
 
@@ -156,34 +158,48 @@ def test_what_has_no_end_is_refused(text: str) -> None:
         parse(text)
 
 
-#: nodes made each of the one before, how many, and whether they can be compiled
+def shared(name: str, count: int) -> list[str]:
+    """Lines that each name a sum of twice the one before."""
+    return [f"  {name}0 = lane", *(f"  {name}{n} = {name}{n - 1} {{0}} {name}{n - 1}" for n in range(1, count + 1))]
+
+
+def deep(head: str, count: int, rest: str = "") -> list[str]:
+    """A store in suites inside one another."""
+    inner = "  " * count + "  global x[0, 0, 0] in surface(x, 0, 256) = v  # 2"
+    heads = ["  " * n + f"  {head}" for n in range(count)]
+    return [*heads, inner, *("  " * n + rest for n in range(count, 0, -1) if rest)]
+
+
+def signs(count: int) -> list[str]:
+    """Lines that each name the complement of the one before."""
+    return ["  c0 = lane", *(f"  c{n} = ~c{n - 1}" for n in range(1, count)), f"  w: s32 = c{count - 1}"]
+
+
+#: lines that stand before the last of the kernel, and whether they can be compiled
 CHAINS = {
-    "statements that share": ("Block(({0}, {0}))", 40, 2),
-    "branches that share": ("If(Eq(gx_1, gy_2), {0}, {0})", 40, 2),
-    "blocks that are deep": ("Block(({0},))", 3000, 2),
-    "branches that are deep": ("If(Eq(gx_1, gy_2), {0}, Block(()))", 3000, 2),
-    "blocks": ("Block(({0},))", 100, 0),
-    "expressions that share": ("Add({0}, {0})", 60, 2),
-    "an expression that is deep": ("Not({0})", 3000, 2),
-    "an expression": ("Not({0})", 100, 0),
-    "squares": ("Mul({0}, {0})", 12, 0),
+    "blocks that are deep": (deep("do:", 3000), 2),
+    "branches that are deep": (deep("if gx == gy:", 3000), 2),
+    "blocks": (deep("do:", 100), 0),
+    "expressions that share": ([line.format("+") for line in shared("c", 60)] + ["  w: s32 = c60"], 2),
+    "an expression that is deep": (
+        ["  c0 = lane", *(f"  c{n} = ~c{n - 1}" for n in range(1, 3000)), "  w: s32 = c2999"],
+        2,
+    ),
+    "an expression": (["  c0 = lane", *(f"  c{n} = ~c{n - 1}" for n in range(1, 100)), "  w: s32 = c99"], 0),
+    "squares": ([line.format("*") for line in shared("c", 12)] + ["  w: s32 = c12"], 0),
+    "a long sum": (["  w: s32 = " + " + ".join(["lane"] * 3000)], 2),
 }
 
 
-@pytest.mark.parametrize(("made", "count", "code"), CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize(("lines", "code"), CHAINS.values(), ids=CHAINS)
 def test_what_passes_cannot_walk_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: str, count: int, code: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], code: int
 ) -> None:
-    lines = kernel().splitlines()
-    is_statement = made.startswith(("Block", "If"))
-    at = len(lines) - 1 if is_statement else next(n for n, line in enumerate(lines) if line.startswith("stmt1"))
-    first = "c0 = Block((stmt1, stmt2, stmt3))" if is_statement else "c0 = Lane()"
-    chain = [first, *(f"c{n} = {made.format(f'c{n - 1}')}" for n in range(1, count + 1))]
-    lines[at] = lines[at].replace("Block((stmt1, stmt2, stmt3))", f"c{count}").replace("Lane()", f"c{count}")
-    assert replay(tmp_path, "\n".join([*lines[:at], *chain, *lines[at:]]) + "\n") == code
+    *head, last = kernel().splitlines()
+    assert replay(tmp_path, "\n".join([*head, *lines, last]) + "\n") == code
     err = capsys.readouterr().err
     assert len(err.splitlines()) == (code == 2)
-    assert ("nodes inside one another" in err) == (code == 2)
+    assert ("inside one another" in err) == (code == 2)
 
 
 def test_the_order_of_digits_is_no_longer_searched_for() -> None:
@@ -192,8 +208,8 @@ def test_the_order_of_digits_is_no_longer_searched_for() -> None:
 
 
 def test_a_grid_has_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay(tmp_path, kernel().replace("(1, 1, 1), 1, 64", f"({1 << 40}, 1, 1), 1, 64")) == 2
-    assert replay(tmp_path, kernel().replace("(1, 1, 1), 1, 64", "(1, 1, 1), 4096, 64")) == 2
+    assert replay(tmp_path, kernel().replace("grid 1 x", f"grid {1 << 40} x")) == 2
+    assert replay(tmp_path, kernel().replace("1 subgroups", "4096 subgroups")) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 

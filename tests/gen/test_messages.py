@@ -10,7 +10,7 @@ import pytest
 from convgen.commands import cli
 from convgen.compile_steps import steps
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump
+from convgen.ir.text import to_text
 from convgen.passes import pipeline
 from convgen.plan.config import FIELDS
 from convgen.problem.options import KNOBS_OF
@@ -340,7 +340,7 @@ MESSAGES = [
     ("replay target.dump", "given no target, wanted '# target: NAME', in target.dump"),
     ("replay gfx.dump", NO_TARGET),
     ("replay pass.dump", "given pass 'fast', wanted one of <passes>"),
-    ("replay name.dump", "an unknown name Fly, in line 3 of a dump, at column 1: ^Fly(1)"),
+    ("replay name.dump", "an unknown name Fly, in line 3, at column 1: ^Fly(1)"),
     ("replay expr.dump", "given a dump of a Lane, wanted one of a kernel, in expr.dump"),
     ("replay scalars.dump", "given scalars '[1]', wanted a JSON object of numbers, in scalars.dump"),
     ("replay bytes.dump", "given bytes.dump that is not text, wanted a dump file"),
@@ -365,7 +365,7 @@ LAUNCH = (
 def scalar_kernel() -> str:
     builder = KernelBuilder("k")
     builder.scalar("n")
-    return dump(builder.done())
+    return to_text(builder.done())
 
 
 FILES: dict[str, str | bytes] = {
@@ -376,11 +376,11 @@ FILES: dict[str, str | bytes] = {
     "host.hsaco": b"\xff\xfe\x00",
     "no.dump": "kernel k():\n",
     "header.dump": "# convgen dump\n# speed: 9\n",
-    "target.dump": "# convgen dump\nLane()\n",
+    "target.dump": "# convgen dump\nlane\n",
     "gfx.dump": "# convgen dump\n# target: gfx000\n" + scalar_kernel(),
-    "pass.dump": TARGET + "# after: fast\nLane()\n",
+    "pass.dump": TARGET + "# after: fast\nlane\n",
     "name.dump": TARGET + "Fly(1)\n",
-    "expr.dump": TARGET + "Lane()\n",
+    "expr.dump": TARGET + "lane\n",
     "scalars.dump": TARGET + "# scalars: [1]\n" + scalar_kernel(),
     "scalar.dump": TARGET + scalar_kernel(),
     "bytes.dump": b"\xff\xfe",

@@ -11,12 +11,12 @@ import pytest
 from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import Add, And, FromLane, Lane, Mul, Sub, const, var
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import f32, f64, s4, s32, vector
 from convgen.ir.verify import verify
 from tests.exchange import row
@@ -115,10 +115,10 @@ def test_text_and_dump() -> None:
     kernel = k.done()
     assert "total: s32x1 = reduce add of held along m of n8l1 m4r1 m2l8 m2s1 m3r4  # 2" in str(kernel)
     assert "moved: s32x12 = redistribute s32x12(0) of n8l1" in str(kernel)
-    assert parse(dump(kernel)) is kernel
+    assert parse(to_text(kernel)) is kernel
     lane = FromLane(Lane(), Lane() ^ 1)
     assert str(lane) == "from_lane(lane, lane ^ 1)"
-    assert parse(dump(lane)) is lane
+    assert parse(to_text(lane)) is lane
 
 
 def test_what_cannot_be_exchanged() -> None:

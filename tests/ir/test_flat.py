@@ -10,12 +10,12 @@ import pytest
 
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import VerifyError
 from convgen.ir.expr import AddressOf, Expr, Lane, Slice, Var, const, eq, select, zeros
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import bool_, f16, f32, u8, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
@@ -328,14 +328,14 @@ def test_both_belong_to_the_message_level() -> None:
 TEXT = """\
   v: u32 = flat x[address_of(x) + u64(lane * 4)]  # 1
   flat y[address_of(y) + u64(lane)] if lane < 3 = v  # 2
-  atomic add sums[address_of(sums)] if lane == 0, 1.0  # 3
+  flat atomic add sums[address_of(sums)] if lane == 0, 1.0  # 3
   arrive  # 4
   wait  # 5
   block tile[subgroup * 32, 16] = v  # 6
   b: u32x2 = block tile[0, 0]  # 7"""
 
 
-def test_text_and_dump() -> None:
+def test_text_and_back() -> None:
     k = Room()
     loaded = k.load(at(k.x, LANE * 4))
     k.store(loaded, at(k.y, LANE), LANE < 3)
@@ -346,4 +346,4 @@ def test_text_and_dump() -> None:
     k.read(const(0), 0, vector(u32, 2))
     kernel = k.done()
     assert str(kernel).endswith(TEXT)
-    assert parse(dump(kernel)) is kernel
+    assert parse(to_text(kernel)) is kernel

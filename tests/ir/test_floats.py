@@ -10,13 +10,13 @@ import pytest
 
 from convgen.ir import floats as fl
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.evaluate import Evaluator, Value
 from convgen.ir.expr import Eq, Expr, Max, Min, Splat, const, var
 from convgen.ir.floats import Abs, Ceil, Cos, Exp2, Floor, Fma, Log2, Neg, Rcp, Round, Rsqrt, Sin, Sqrt, fma
 from convgen.ir.mutate import free_vars
 from convgen.ir.simplify.simplify import simplify
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import Type, bf16, f16, f32, f64, s32, u8, vector
 from convgen.ir.verify import verify
 
@@ -147,7 +147,7 @@ def test_text() -> None:
     shown[fma(x, 2.0, -x)] = "fma(x, 2.0, -x)"
     for e, text in shown.items():
         assert str(e) == text
-        assert parse(dump(e)) is e
+        assert parse(to_text(e)) is e
 
 
 def simplified(e: Expr) -> Expr:

@@ -134,7 +134,7 @@ def test_scopes_of_a_mutator_have_memos_of_their_own() -> None:
 PROGRAM = """
 from convgen.ir.build import KernelBuilder
 from convgen.ir.simplify.variable_ranges import var_ranges
-from convgen.ir.dump import dump
+from convgen.ir.text import to_text
 from convgen.ir.expr import Lane, const, eq
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.types import f32
@@ -148,7 +148,7 @@ with k.loop("i", 0, 8, a=const(0), b=const(1)) as loop:
         k.barrier()
     loop.yields(loop["b"], loop["a"] + t)
 kernel = simplify(k.done())
-print(kernel, dump(kernel), var_ranges(kernel), sep="\\n")
+print(kernel, to_text(kernel), var_ranges(kernel), sep="\\n")
 """
 
 

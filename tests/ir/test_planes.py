@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import VerifyError
 from convgen.ir.evaluate import InterpError
 from convgen.ir.expr import AddressOf, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.layout.memory import Global, Plane, Rectangle, RectangleOrder
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import Type, bool_, f16, u32, u64, vector
 from convgen.ir.uniform import varying
 from convgen.ir.verify import verify
@@ -182,7 +182,7 @@ def test_a_plane_may_end_with_its_buffer() -> None:
     assert loaded in varying(kernel)
     with pytest.raises(VerifyError, match="does not belong to the tile level"):
         verify(kernel, "tile")
-    assert parse(dump(kernel)) is kernel
+    assert parse(to_text(kernel)) is kernel
     assert "v: u32x2 = plane " in str(kernel)
 
 
@@ -206,8 +206,8 @@ def test_prefetches_change_nothing() -> None:
     memory = {"x": np.arange(BYTES, dtype=np.uint8), "out": np.zeros(BYTES, np.uint8)}
     interpret(kernel, memory)
     assert not memory["out"].any()
-    assert parse(dump(kernel)) is kernel
-    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64) [-3, 20] as 8 x 2 a row a lane" in str(kernel)
+    assert parse(to_text(kernel)) is kernel
+    assert "prefetch plane x(10 x 48 bytes, pitch 64, from 64)[-3, 20] as 8 x 2 a row a lane" in str(kernel)
     assert "prefetch flat" in str(kernel)
 
 

@@ -220,7 +220,7 @@ def test_lets_of_constants_and_variables_are_put_in() -> None:
     x = k.surface(k.buffer("x", s32, 64))
     three, same = k.let("three", const(1) + 2), k.let("same", k.group[0] + 0)
     k.global_store(x, three + same, same * 4)
-    assert body(k) == "global surface(x, 0, 256)[group_x * 4, 0, 0] = group_x + 3  # 1"
+    assert body(k) == "global x[group_x * 4, 0, 0] in surface(x, 0, 256) = group_x + 3  # 1"
 
 
 def test_loops_of_one_trip_are_inlined_and_of_none_vanish() -> None:
@@ -239,9 +239,9 @@ def test_loops_of_one_trip_are_inlined_and_of_none_vanish() -> None:
     k.global_store(x, empty.result("total"), 8)
     assert body(k).splitlines() == [
         "once: s32 = group_x + 2",
-        "global surface(x, 0, 256)[0, 0, 0] = once  # 1",
+        "global x[0, 0, 0] in surface(x, 0, 256) = once  # 1",
         "twice: s32 = group_x * 2",
-        "global surface(x, 0, 256)[8, 0, 0] = twice  # 3",
+        "global x[8, 0, 0] in surface(x, 0, 256) = twice  # 3",
     ]
 
 
@@ -288,9 +288,9 @@ def test_arms_that_bind_the_same_variable_differently() -> None:
     arms = [stmt.block(stmt.Let(v, e), stmt.GlobalStore(x.buffer, x, v * 4, zero, 0, v + 1, k.site())) for e in values]
     k.add(stmt.If(k.group[0] < 2, arms[0], stmt.If(k.group[0] < 3, arms[1], arms[2])))
     assert [line.strip() for line in body(k).splitlines() if "global" in line] == [
-        "global surface(x, 0, 256)[4, 0, 0] = 2  # 1",
-        "global surface(x, 0, 256)[8, 0, 0] = 3  # 2",
-        "global surface(x, 0, 256)[v * 4, 0, 0] = v + 1  # 3",
+        "global x[4, 0, 0] in surface(x, 0, 256) = 2  # 1",
+        "global x[8, 0, 0] in surface(x, 0, 256) = 3  # 2",
+        "global x[v * 4, 0, 0] in surface(x, 0, 256) = v + 1  # 3",
     ]
 
 
@@ -327,8 +327,8 @@ def test_what_follows_an_exit_knows_its_condition() -> None:
         k.exit_if((loop.var >= 4) | (k.group[0] > 2))
         k.global_store(x, (loop.var < 4).to(s32) + loop.var % 4 + k.group[0] // 3, 4)
     lines = [line.strip() for line in body(k).splitlines() if "global" in line]
-    assert lines[0].startswith("global surface(x, 0, 256)[0, 0, 0] = s32(i < 4) ")
-    assert lines[1].startswith("global surface(x, 0, 256)[4, 0, 0] = i + 1 ")
+    assert lines[0].startswith("global x[0, 0, 0] in surface(x, 0, 256) = s32(i < 4) ")
+    assert lines[1].startswith("global x[4, 0, 0] in surface(x, 0, 256) = i + 1 ")
 
 
 def test_rotating_slots_are_known_to_be_small() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from convgen.backends import target
 from convgen.ir import stmt as s
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.expr import Expr, Mma, Var
 from convgen.ir.interp import InterpError, interpret
@@ -23,7 +22,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.node import replace
-from convgen.ir.text import show
+from convgen.ir.text import parse, show, to_text
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
 from tests.strategies import image_of, in_memory
@@ -176,7 +175,7 @@ def test_how_a_tile_of_digits_prints() -> None:
     one, other = (Shared("t", f32, 4, 8, d, 1, Swizzle(), 16) for d in (digits, row_major(4, 8, 9)))
     assert show(one) == "shared t: 1 of f32 4 x 8, order col2@1 row4@2 col4@8"
     assert show(other) == "shared t: 1 of f32 4 x 8, pitch 36"
-    assert parse(dump(one)) is one
+    assert parse(to_text(one)) is one
 
 
 # ---------------------------------------------------------------- products

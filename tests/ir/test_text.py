@@ -7,8 +7,6 @@ from hypothesis import given, settings
 
 from convgen.ir import stmt
 from convgen.ir.build import KernelBuilder, matrix
-from convgen.ir.dump import dump, parse
-from convgen.ir.error import UserError
 from convgen.ir.expr import (
     Expr,
     Lane,
@@ -31,14 +29,14 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, RunView, SizedView, Swizzle, TensorDim, View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
-from convgen.ir.node import Node
 from convgen.ir.program import Kernel, Program
-from convgen.ir.text import show
+from convgen.ir.text import parse, show, to_text
 from convgen.ir.types import bool_, f16, f32, s64, u8, u16, u32, vector
 from tests.ir.expressions import CASES, Case
 
 X, Y, Z = var("x"), var("y"), var("z")
 HALVES = vector(f16, 4)
+ONES = Splat(HALVES, const(1.0, f16))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,11 @@ HALVES = vector(f16, 4)
         (MulHi(X, Y), "mulhi(x, y)"),
         (select(X < 3, X, -1) + Uniform(Lane()), "select(x < 3, x, -1) + uniform(lane)"),
         (const(True, bool_), "true"),
-        (const(0.1, f16), "0.1"),
+        (const(0.1, f16), "0.1_f16"),
+        (const(3, u8), "3_u8"),
+        (X.to(u8) * 3, "u8(x) * 3"),
+        (-(const(2.0, f32)), "-(2.0)"),
+        (ONES * 2.0, "f16x4(1.0) * 2.0"),
         (const(-1.5, f32) * 2.0, "-1.5 * 2.0"),
         (Slice(Splat(HALVES, const(0.0, f16)), 0, 2), "f16x4(0.0)[0:2]"),
         (Shuffle(Splat(HALVES, const(0.0, f16)), (3, 0)), "f16x4(0.0)[3, 0]"),
@@ -150,34 +152,34 @@ SAMPLE = """\
 kernel sample(src: f16[4096], n: s32, dst: f16[512], sums: f32[512]):
   grid 4 x 2 x 1 as group_x, group_y, group_z
   2 subgroups of 64 lanes as subgroup
-  shared tile: 2 of f16 64 x 8, pitch 32
+  shared tile: 2 of f16 64 x 8, pitch 32, 16-byte chunks ^ (row >> 2 & 0)
   shared swizzled: 1 of f16 64 x 64, pitch 128, 16-byte chunks ^ (row >> 1 & 7)
   view src.1 = [o62<64, k3.c20<32] -> src[0 <= 2*o + k - 1 < 64, c] as 64x64:ab
   view src.2 = [row64, col64] -> src[row, col] as 64x64:ab
   view dst = [row64, col8] -> dst[row, col] as 64x8:ab
   view sums = [row64, col8] -> sums[row, col] as 64x8:ab
-  for kb in [0, n) kb carrying (acc.7: f16x8 = f16x8(0.0), slot.8: s32 = 0) -> acc.9, slot.10:
-    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as m8r1 n64l1, stages 1  # 1 fill
+  for kb in [0, n) carrying (acc.7: f16x8 = 0.0, slot.8: s32 = 0) -> acc.9, slot.10:
+    copy tile[slot.8] = src.1[group_x * 64, kb * 8] as (n, m) m8r1 n64l1, stages 1  # 1 fill
     barrier  # 2 fill: before use
-    a: f16x8 = load tile[slot.8] as m8r1 n64l1  # 3
-    b: f16x8 = load src.2[0, 0] as m8r1 n64l1  # 4
+    a: f16x8 = load tile[slot.8] as (n, m) m8r1 n64l1  # 3
+    b: f16x8 = load src.2[0, 0] as (n, m) m8r1 n64l1  # 4
     exit_if 7 < kb with acc.7, slot.8
     yield acc.7 + a * b, (slot.8 + 1) % 2
-  store tile[0] = acc.9 as m8r1 n64l1  # 5
+  store tile[0] = acc.9 as (n, m) m8r1 n64l1  # 5
   window: u32x4 = surface(src, -16, 8192)
   if n == 3:
     v: s32 = n
   else:
     w: s32 = n + 1
   t0 = (lane * 16 + group_y * 1024) % 4096
-  got: u32x4 = global window[t0, subgroup * 64, 16]  # 6
+  got: u32x4 = global src[t0, subgroup * 64, 16] in window  # 6
   shared swizzled[t0, 32] = got  # 7
   again: f16x8 = shared swizzled[t0, 0]  # 8
-  global window[t0, 0, 0] = again  # 9
-  store dst[0, 0] = again as m8r1 n64l1  # 10
+  global src[t0, 0, 0] in window = again  # 9
+  store dst[0, 0] = again as (n, m) m8r1 n64l1  # 10
   copy tile[0] = src.2[0, 0] as n4r2 m2r1 n16l1 m4l16, loaded as n4r1 m2r4 n16l1 m4l16, stages 1  # 11 turn
-  atomic add sums[0, 0], f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as m8r1 n64l1  # 12
-  atomic add surface(sums, 0, 2048)[t0, 0, 4], 1.0  # 13"""
+  atomic add sums[0, 0], f32x8(again[7, 0, 1, 2, 3, 4, 5, 6]) as (n, m) m8r1 n64l1  # 12
+  global atomic add sums[t0, 0, 4] in surface(sums, 0, 2048), 1.0  # 13"""
 
 
 def test_a_kernel_with_every_statement() -> None:
@@ -194,7 +196,7 @@ def test_temporaries_end_with_their_suite() -> None:
     assert lines == ["    t0 = group_x * 64 + group_y * 4 + 3", "  t0 = group_x * 64 + group_y * 4 + 3"]
 
 
-@pytest.mark.parametrize(("kind", "behind"), [(RunView, " in runs"), (SizedView, " by 8x1")])
+@pytest.mark.parametrize(("kind", "behind"), [(RunView, " in runs"), (SizedView, " by 8 x 1")])
 def test_views_of_a_kernel_tell_their_kind(kind: type[View], behind: str) -> None:
     k = KernelBuilder("k")
     plain = matrix(k.buffer("src", f16, 64 * 8), 64, 8)
@@ -213,102 +215,44 @@ def test_declarations_show_on_their_own() -> None:
     assert show(kernel.params[0]) == "src: f16[4096]"
 
 
-# ---------------------------------------------------------------- dump and parse
+# ---------------------------------------------------------------- and back
 
 
 @settings(max_examples=300)
 @given(CASES)
-def test_expressions_survive_dump_and_parse(case: Case) -> None:
-    assert parse(dump(case.expr)) is case.expr
+def test_expressions_come_back(case: Case) -> None:
+    assert parse(to_text(case.expr)) is case.expr
 
 
-def test_kernels_and_programs_survive_dump_and_parse() -> None:
+def test_kernels_and_programs_come_back() -> None:
     kernel = sample()
-    assert parse(dump(kernel)) is kernel
+    assert parse(to_text(kernel)) is kernel
     program = Program((kernel,), (kernel.params[0],))
-    again = parse(dump(program))
+    again = parse(to_text(program))
     assert again == program
     assert again.kernels[0] is kernel
 
 
-def test_products_survive_dump_and_parse() -> None:
+def test_products_come_back() -> None:
     f = Fragment(("n", "k"), (Digit("n", 16, Space.LANE, 1), Digit("k", 4, Space.REGISTER, 1)))
     tile = MmaTile(MmaAtom("mma", 16, 16, 16, f16, f16, f32, f, f, f, 4), 2, 2, 4, 2)
     node = stmt.LoadShared(var("a", tile.a_type), sample().shared[0], const(0), tile.a, stmt.Site(3, "x", "it's", 1))
-    assert parse(dump(node)) is node
+    assert parse(to_text(node)) is node
 
 
 def test_deep_and_shared_expressions_stay_short() -> None:
     deep: Expr = X
     for i in range(300):
         deep = deep * 3 + i
-    assert parse(dump(deep)) is deep
+    assert parse(to_text(deep)) is deep
     wide: Expr = X
     for _ in range(200):
         wide = wide + wide
-    assert len(dump(wide)) < 10_000
-    assert parse(dump(wide)) is wide
-
-
-def test_a_dump_names_variables_and_shares_records() -> None:
-    text = dump(sample())
-    assert "kb_6 = Var('kb', 6, s32)" in text
-    assert text.count("Digit('n', 64, LANE, 1)") == 1
-    assert text.splitlines()[-1].startswith("Kernel('sample', ")
+    assert len(to_text(wide)) < 10_000
+    assert parse(to_text(wide)) is wide
 
 
 def test_variables_with_one_name_and_id_but_two_types_are_told_apart() -> None:
     a, b = Var("q", 7, u8), Var("q", 7, s64)
     e = (a + a).to(s64) + b * b
-    assert parse(dump(e)) is e
-
-
-def test_variables_made_after_parsing_are_fresh() -> None:
-    parse("Var('late', 1000000, s32)")
-    assert var("late").id > 1000000
-
-
-@pytest.mark.parametrize(
-    ("text", "message", "note"),
-    [
-        ("__import__('os')", "an unknown name __import__", "^"),
-        ("x_1 = Var('x', 1, s32)\nx_1.name", "a Attribute expression, in line 2", "x_1.name\n  ^"),
-        ("Add(Lane(), Lane(), 3)", "Add: ", "^"),
-        ("Add(Lane(), Const(u8, 3))", "Add: operands are s32 and u8", "^"),
-        ("Lane(*())", "a Starred expression", "^"),
-        ("Const(s32, value=3)", "an unknown name Const", "^"),
-        ("(lambda: 3)()", "a Call expression", "^"),
-        ("[Lane()]", "a List expression", "^"),
-        ("Block((nothing,))", "an unknown name nothing", "        ^"),
-        ("1.5", "a Constant expression", "^"),
-        ("import os\nLane()", "a line that binds no name, in line 1", "^"),
-        ("a = Lane()", "a dump that does not end in a node", ""),
-        ("", "a dump that does not end in a node", ""),
-        ("Lane(", "a dump that is no list of bindings", ""),
-        ("(" * 500 + ")" * 500, "a dump that is no list of bindings", ""),
-    ],
-)
-def test_parse_reads_nothing_else(text: str, message: str, note: str) -> None:
-    with pytest.raises(UserError) as error:
-        parse(text)
-    assert message in str(error.value)
-    assert note in "".join(getattr(error.value, "__notes__", ""))
-
-
-def test_every_node_class_can_be_dumped() -> None:
-    """A new class of node needs text: this fails until the tables have it."""
-    from convgen.ir import text
-    from convgen.ir.expr import Binary, Unary
-    from convgen.ir.node import CLASSES
-
-    for cls in CLASSES.values():
-        if not cls.__module__.startswith("convgen.ir."):
-            continue
-        if issubclass(cls, Expr):
-            symbol = getattr(cls, "symbol", "?") if issubclass(cls, (Binary, Unary)) else "?"
-            assert symbol != "?" or cls.__name__ == "Const" or cls in text._EXPRESSIONS
-        elif issubclass(cls, stmt.Stmt):
-            assert cls.__name__ in ("Block", "For", "If") or cls.form
-        else:
-            assert cls is Kernel or cls in text._DEFINITIONS
-        assert issubclass(cls, Node)
+    assert parse(to_text(e)) is e

@@ -7,11 +7,11 @@ import pytest
 
 import convgen as cg
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import UserError
 from convgen.ir.expr import Lane, Select, const, select
 from convgen.ir.interp import interpret
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import s32
 from convgen.ir.uniform import is_uniform
 from convgen.ir.votes import AllLanes
@@ -48,7 +48,7 @@ def test_a_vote_is_uniform_and_is_read_again() -> None:
     vote = AllLanes(Lane() < 3)
     assert is_uniform(vote, ())
     assert str(vote) == "all(lane < 3)"
-    assert parse(dump(vote)) is vote
+    assert parse(to_text(vote)) is vote
     assert isinstance(select(vote, const(1), 0), Select)
 
 

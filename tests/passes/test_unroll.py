@@ -71,7 +71,7 @@ def test_loops_within_loops_and_arms() -> None:
         with k.when(n < 3), k.loop("l", 0, 1):
             k.let("w", n)
     assert statements(unroll(k.done())) == [
-        "for i in [0, n) i:",
+        "for i in [0, n):",
         "  v.1: s32 = n + 0",
         "  v.2: s32 = n + 1",
         "  if n < 3:",

@@ -1,38 +1,62 @@
-"""Dumps parse back to the identical object, for every kernel after every pass."""
+"""The text of kernels comes back as the identical node: as built, after each pass, and of the kept kernels."""
 
 from __future__ import annotations
 
 import pytest
 
 from convgen import driver
-from convgen.ir.dump import dump, parse
 from convgen.ir.node import sweep
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.passes import pipeline
 from convgen.problem.conv import Conv
+from convgen.problem.matmul import parse_problem
+from tests import samples
 from tests.product.problems import chosen, generated
+from tests.product.test_kept import kept_cases
+
+IN_EVERY_RUN = 2  #: kept cases a target
 
 
-def kernels(problem: Conv) -> list[Kernel]:
-    """The kernel as built and after each pass."""
-    program = driver.build(problem)
+def kernels(program: driver.Build) -> list[Kernel]:
+    """The kernels as built and after each pass that changes them."""
     found = list(program.ir.kernels)
-    pipeline.run(found[0], program.target.facts, observe=lambda p, before, after, seconds: found.append(after))
-    return found
+    for kernel in program.ir.kernels:
+        pipeline.run(kernel, program.target.facts, observe=lambda p, before, after, seconds: found.append(after))
+    return list(dict.fromkeys(found))
 
 
-def assert_round_trip(problem: Conv) -> None:
-    for kernel in kernels(problem):
-        assert parse(dump(kernel)) is kernel
+def assert_round_trip(program: driver.Build) -> None:
+    for kernel in kernels(program):
+        assert parse(to_text(kernel)) is kernel
+    whole = to_text(program.ir)
+    assert parse(whole) == program.ir
+    sweep()
 
 
 @pytest.mark.parametrize("problem", chosen(generated(), 3), ids=str)
-def test_dumps_parse_back(problem: Conv) -> None:
-    assert_round_trip(problem)
+def test_kernels_come_back(problem: Conv) -> None:
+    assert_round_trip(driver.build(problem))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("problem", generated(), ids=str)
-def test_all_dumps_parse_back(problem: Conv) -> None:
-    assert_round_trip(problem)
-    sweep()
+def test_all_kernels_come_back(problem: Conv) -> None:
+    assert_round_trip(driver.build(problem))
+
+
+def kept(number: int | None) -> list[tuple[str, str, str]]:
+    """(target, problem, config) of so many kept cases a target, of all if None; the shortest problems first."""
+    rows = [(target, sorted(kept_cases(target), key=lambda case: len(case[2]))) for target in samples.TARGETS]
+    return [(target, problem, config) for target, cases in rows for _, _, problem, config in cases[:number]]
+
+
+@pytest.mark.parametrize(("target", "problem", "config"), kept(IN_EVERY_RUN))
+def test_kept_kernels_come_back(target: str, problem: str, config: str) -> None:
+    assert_round_trip(driver.build(parse_problem(problem), target, config))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("target", "problem", "config"), kept(None))
+def test_all_kept_kernels_come_back(target: str, problem: str, config: str) -> None:
+    assert_round_trip(driver.build(parse_problem(problem), target, config))

@@ -59,7 +59,7 @@ def _file(target: str) -> Path:
     return FOLDER / "kept" / f"{target}.txt"
 
 
-def _cases(target: str) -> list[Case]:
+def kept_cases(target: str) -> list[Case]:
     rows = (line.split(" | ") for line in _file(target).read_text().splitlines())
     return [(was, target, problem, config) for was, problem, config in rows]
 
@@ -86,7 +86,7 @@ def digested(cases: Iterable[Case]) -> list[Case]:
 
 
 def test_runs_come_to_every_line() -> None:
-    cases = _cases("gfx942")
+    cases = kept_cases("gfx942")
     runs = [some_of(cases, turn) for turn in range(1000)]
     assert {len(run) for run in runs} == {IN_EVERY_RUN}
     assert {case for run in runs for case in run} == set(cases)
@@ -95,7 +95,7 @@ def test_runs_come_to_every_line() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_few_keep_their_instructions(target: str) -> None:
     if not blessing():  # when all are rewritten
-        cases = some_of(_cases(target), _turn())
+        cases = some_of(kept_cases(target), _turn())
         assert digested(cases) == cases
 
 
@@ -103,7 +103,7 @@ def test_a_few_keep_their_instructions(target: str) -> None:
 @pytest.mark.blesses
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_keep_their_instructions(target: str, capfd: pytest.CaptureFixture[str]) -> None:
-    cases, now = _cases(target), list[Case]()
+    cases, now = kept_cases(target), list[Case]()
     for first in range(0, len(cases), IN_EVERY_LINE):
         now += digested(cases[first : first + IN_EVERY_LINE])
         if blessing():

@@ -29,7 +29,6 @@ UNBOUNDED = {
     "convgen.ir.types._limits": "one entry for each type of floats",
     "convgen.ir.types._narrow": "one entry for each narrow type",
     "convgen.ir.types.half_bytes": "one entry",
-    "convgen.ir.dump._parameters": "one entry for each class that a dump may name",
     "convgen.ir.node._code": "one entry for each way in which classes of nodes have their fields",
 }
 

@@ -9,11 +9,11 @@ import pytest
 import convgen as cg
 from convgen.backends import target
 from convgen.ir.build import KernelBuilder
-from convgen.ir.dump import dump, parse
 from convgen.ir.error import DoesNotFit, UserError, VerifyError
 from convgen.ir.expr import Lane, const
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.program import Kernel
+from convgen.ir.text import parse, to_text
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
 from convgen.kernels.meeting import Meeting
@@ -58,7 +58,7 @@ def test_a_count_that_is_not_there() -> None:
 
 def test_the_ticket_as_text() -> None:
     kernel = counting()
-    assert parse(dump(kernel)) is kernel
+    assert parse(to_text(kernel)) is kernel
     assert "taken: s32 = ticket counts[subgroup + 1] of 6" in str(kernel)
 
 

@@ -1,0 +1,621 @@
+"""Read the IR's text, which `to_text` or a person wrote.
+
+A text may come from anywhere. It has one statement a line; sizes and nesting are bounded, nothing is evaluated, and an
+error points at a character. Forms of statements are merged to a tree: at a fork, words win over names, and a name goes
+where it is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+from convgen.ir import expr, stmt
+from convgen.ir.error import UserError
+from convgen.ir.expr import Expr, Var
+from convgen.ir.layout.memory import Global, Shared
+from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
+from convgen.ir.node import Node
+from convgen.ir.program import Kernel, Program
+from convgen.ir.sizes import Extent
+from convgen.ir.stmt import Site, Stmt
+from convgen.ir.text import declared
+from convgen.ir.text.expressions import Expressions
+from convgen.ir.text.lexer import NUMBERED
+from convgen.ir.text.templates import Fork, Part, forms, parts_of, reserved
+from convgen.ir.types import AnyType, s32
+
+_DEEPEST = 150  #: suites inside one another
+_MOST_LINES = 1 << 19  #: of statements and declarations
+_LONGEST = 1 << 20  #: characters of a line
+_MOST_NAMED = 4  #: ways on, in an error
+_REMARK = re.compile(r"# (-?[0-9]{1,19})(?: ([A-Za-z_][\w.]*))?(?: \[([^\]]*)\])?(?:: (.*))?", re.ASCII)
+_SLOT = re.compile(r"slot (-?[0-9]{1,19})", re.ASCII)
+_IDS = re.compile(r"[A-Za-z_]\w*\.([0-9]{1,18})\b", re.ASCII)
+_SITES = re.compile(r"# ([0-9]{1,18})\b", re.ASCII)
+
+
+def read(text: str) -> Any:
+    """Return the node, or the program, that a text describes (`ir.text.parse`)."""
+    reader = _Reader(text)
+    try:
+        root = reader.root()
+    except RecursionError:
+        raise reader.error("given too much inside one another") from None
+    finally:
+        expr.reserve_ids(reader.greatest)
+    return root
+
+
+class _Reader(Expressions):
+    """Reads lines. A declaration holds for the lines behind it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, int, str]] = []  #: number, indentation and text of those that say something
+        for number, ended in enumerate(StringIO(text, newline="\n"), 1):
+            line = ended.rstrip("\n")
+            bare = line.lstrip(" ")
+            if bare and bare[0] != "#" and not bare.isspace():
+                self.lines.append((number, len(line) - len(bare), line))
+            if len(line) > _LONGEST or len(self.lines) > _MOST_LINES:
+                raise UserError(
+                    f"given line {number} of {len(line)} characters, wanted at most {_MOST_LINES} lines of {_LONGEST}"
+                )
+        self.whole = text
+        self.line_at = 0
+        self.greatest = 0  #: id of a variable
+        self.instructions: dict[str, MmaAtom | BlockAtom] = {}
+        self._next_id: int | None = None
+        self._next_site: int | None = None
+        self._suites = 0
+        self._carried: list[tuple[Var, ...]] = []  #: by the loops around a line
+
+    # ------------------------------------------------------------ lines
+
+    @property
+    def indent(self) -> int:
+        """Spaces before the next line; -1 behind the last."""
+        return self.lines[self.line_at][1] if self.line_at < len(self.lines) else -1
+
+    def next_line(self) -> None:
+        number, _, text = self.lines[self.line_at]
+        self.line_at += 1
+        self.begin(number, text)
+
+    def peeks(self, *words: str) -> bool:
+        """Whether the next line begins with these words."""
+        if self.line_at == len(self.lines):
+            return False
+        bare = self.lines[self.line_at][2].lstrip(" ")
+        return bare.startswith(words) and re.match(r"\w+", bare)[0] in words  # type: ignore[index]
+
+    # ------------------------------------------------------------ roots
+
+    def root(self) -> Any:
+        if not self.lines:
+            raise UserError("given an empty text, wanted a kernel, statements or an expression of the IR")
+        if self.indent:
+            self.next_line()
+            raise self.error("given a first line that is indented, wanted one that is not")
+        found = self.program() if self.peeks("program") else self.node()
+        if self.line_at < len(self.lines):
+            self.next_line()
+            raise self.error("given more lines, wanted the end of the text")
+        return found
+
+    def program(self) -> Program:
+        self.next_line()
+        self.take("program", ":")
+        self.end()
+        buffers = []
+        while self.indent > 0:
+            self.next_line()
+            self.take("buffer")
+            buffers.append(self.buffer_declared())
+            self.end()
+        kernels = []
+        while self.line_at < len(self.lines):
+            for table in (self.variables, self.buffers, self.tiles, self.views, self.instructions, self.products):
+                table.clear()
+            inner = self.node()
+            if not isinstance(inner, Kernel):
+                raise self.error("given something else, wanted a kernel of the program")
+            kernels.append(inner)
+        return Program(tuple(kernels), tuple(buffers))
+
+    def node(self) -> Node:
+        """Read declarations, then a kernel, statements or an expression; alone, the last declaration is the root."""
+        last: Any = None
+        while (made := self.declaration(0)) is not None:
+            last = made
+        if self.peeks("kernel") and self.indent == 0:
+            return self.kernel()
+        if self.indent < 0:
+            if last is None:
+                raise self.error("given no statement")
+            return last  # type: ignore[no-any-return]
+        statements: list[Stmt] = []
+        while self.indent == 0 and not self.peeks("kernel", "program"):
+            found = self.line(is_root=True)
+            if isinstance(found, Expr):
+                if statements:
+                    raise self.error("given an expression, wanted a statement", 0)
+                return found
+            if found is not None:
+                statements.append(found)
+        return _one(statements)
+
+    # ------------------------------------------------------------ declarations
+
+    def declaration(self, indent: int) -> Any:
+        """Read the next line if it is a declaration, else return None."""
+        if self.indent != indent or not self.peeks(*_DECLARATIONS):
+            return None
+        number, _, text = self.lines[self.line_at]
+        self.begin(number, text)
+        word = self.words[0]
+        if len(self.words) < 3 or self.words[2] not in (":", "="):  # a statement on shared memory
+            return None
+        self.next_line()
+        self.at = 1
+        found = _DECLARATIONS[word](self)
+        self.end()
+        return found
+
+    def _given(self) -> Node:
+        text = self.name()
+        self.take(":")
+        return self.scalar(text)
+
+    def scalar(self, text: str) -> Var:
+        """Read a scalar argument behind its name."""
+        name, id = self.identity(text)
+        return self.bound(text, declared.read_scalar(self, name, id))
+
+    def buffer_declared(self) -> Global:
+        name = self.name()
+        self.take(":")
+        return self.known_buffer(declared.read_buffer(self, name))
+
+    def known_buffer(self, found: Global) -> Global:
+        self.check_new(found.name)
+        self.buffers[found.name] = found
+        return found
+
+    def check_new(self, name: str) -> None:
+        if name in self.buffers or name in self.tiles:
+            raise self.error(f"two buffers or shared tiles are called {name}", max(0, self.at - 1))
+
+    def _shared(self) -> Node:
+        name = self.name()
+        self.take(":")
+        found = declared.read_shared(self, name)
+        self.check_new(name)
+        self.tiles[name] = found
+        return found
+
+    def _view(self) -> Node:
+        name = self.name()
+        self.take("=")
+        found = declared.read_view(self, self.buffer)
+        self.views[name] = found
+        return found
+
+    def _instruction(self) -> MmaAtom | BlockAtom:
+        name = self.name()
+        self.take(":")
+        atom = declared.read_instruction(self, name)
+        self.instructions[name] = atom
+        if isinstance(atom, BlockAtom):
+            self.products[name] = atom
+        return atom
+
+    def _product(self) -> MmaTile:
+        name = self.name()
+        self.take(":")
+        self.products[name] = found = declared.read_product(self, self._atom)
+        return found
+
+    def _atom(self) -> MmaAtom:
+        found = self.known_as(self.instructions, "instruction")
+        if not isinstance(found, MmaAtom):
+            raise self.error("given an instruction on blocks, wanted one on whole fragments")
+        return found
+
+    # ------------------------------------------------------------ names
+
+    def identity(self, text: str) -> tuple[str, int]:
+        """Return the name and the id of a declared variable. A declaration without an id gets the next one."""
+        found = NUMBERED.fullmatch(text.partition(":")[0])
+        if found is not None:
+            return found[1], int(found[2])
+        if self._next_id is None:
+            self._next_id = max((int(found[1]) for found in _IDS.finditer(self.whole)), default=0)
+        self._next_id += 1
+        return text, self._next_id
+
+    def bound(self, text: str, v: Var) -> Var:
+        """Enter a variable under its name, with and without its id."""
+        self.greatest = max(self.greatest, v.id)
+        for name in (text, v.name):
+            self.variables[name] = v
+            self.temporaries.pop(name, None)
+        return v
+
+    def bind(self, default: AnyType | None = None) -> Var:
+        """Take `NAME: TYPE`, or a name alone where there is a default."""
+        word, at = self.words[self.at], self.at
+        text = self.name()
+        if word in reserved():
+            raise self.error(f"given the name {word}, which is a word of the language, wanted `{word}`", at)
+        dtype = default
+        if default is None or self.sees(":"):
+            self.take(":")
+            dtype = self.type()
+        name, id = self.identity(text)
+        return self.bound(text, self.made(Var, name, id, dtype))
+
+    # ------------------------------------------------------------ kernels
+
+    def kernel(self) -> Kernel:
+        self.next_line()
+        self.take("kernel")
+        name = self.name()
+        self.take("(")
+        params = self.params()
+        self.take(":")
+        self.end()
+        depth = self.indent
+        if depth <= 0:
+            raise self.error("given a kernel of no lines, wanted its grid")
+        self.next_line()
+        self.take("grid")
+        sizes = [self.extent()]
+        while self.skip("x"):
+            sizes.append(self.extent())
+        launched: list[Extent] = self.extents() if self.skip(",", "launched") else []
+        self.take("as")
+        ids = [self.bind(s32)]
+        while self.skip(","):
+            ids.append(self.bind(s32))
+        self.end()
+        if len(sizes) != 3 or not all(isinstance(n, int) for n in sizes):
+            raise self.error("wanted a grid of three numbers X x Y x Z", 1)
+        if self.indent != depth:
+            raise self.error("given no line of subgroups behind the grid")
+        self.next_line()
+        subgroups = self.integer()
+        self.take("subgroups", "of")
+        width = self.integer()
+        self.take("lanes", "as")
+        subgroup = self.bind(s32)
+        self.end()
+        tiles = []
+        while (found := self.declaration(depth)) is not None:
+            if isinstance(found, Shared):
+                tiles.append(found)
+        body = _one(self.suite(0)[0] if self.indent > 0 else [])
+        values = (name, params, tuple(sizes), subgroups, width, tuple(ids), subgroup, tuple(tiles), body)
+        return self.made(Kernel, *values, tuple(launched))
+
+    def params(self) -> tuple[Global | Var, ...]:
+        """Read the arguments of a kernel. Sizes of a buffer may be arguments behind it."""
+        found: list[Any] = []
+        later: list[tuple[int, int, str]] = []
+        while not self.sees(")"):
+            if found:
+                self.take(",")
+            name = self.name()
+            self.take(":")
+            start = self.at
+            self.type()
+            if self.sees("["):
+                later.append((len(found), start, name))
+                found.append(None)
+                while not self.sees("]"):
+                    if self.ends:
+                        raise self.error("wanted ']'")
+                    self.at += 1
+                self.at += 1
+            else:
+                self.at = start
+                found.append(self.scalar(name))
+        end = self.at
+        for n, start, name in later:
+            self.at = start
+            found[n] = self.known_buffer(declared.read_buffer(self, name))
+        self.at = end
+        self.take(")")
+        return tuple(found)
+
+    # ------------------------------------------------------------ statements
+
+    def suite(self, outer: int) -> tuple[list[Stmt], tuple[Expr, ...]]:
+        """Read the lines that are further in than `outer`: statements, and the values that they yield at their end."""
+        depth = self.indent
+        if depth <= outer:
+            raise self.error("wanted lines further in behind this one, if only 'pass'", 0)
+        self._suites += 1
+        if self._suites > _DEEPEST:
+            raise self.error(f"given more than {_DEEPEST} suites inside one another")
+        statements: list[Stmt] = []
+        yields: tuple[Expr, ...] = ()
+        while self.indent == depth and not yields:
+            if self.peeks("yield"):
+                yields = self.yielded()
+            elif isinstance(found := self.line(), Stmt):
+                statements.append(found)
+        if self.indent > outer:
+            self.next_line()
+            raise self.error("given a line that belongs to no suite, wanted the indentation of one")
+        self._suites -= 1
+        return statements, yields
+
+    def body(self, outer: int) -> Stmt:
+        """Read a suite without a yield."""
+        statements, yields = self.suite(outer)
+        if yields:
+            raise self.error("given a yield, wanted one at the end of a loop", 0)
+        return _one(statements)
+
+    def yielded(self) -> tuple[Expr, ...]:
+        self.next_line()
+        self.take("yield")
+        found = [self.expr(self._wanted(0))]
+        while self.skip(","):
+            found.append(self.expr(self._wanted(len(found))))
+        self.end()
+        return tuple(found)
+
+    def _wanted(self, n: int) -> AnyType | None:
+        """Return the type of the n-th carried variable of the innermost loop."""
+        carried = self._carried[-1] if self._carried else ()
+        return carried[n].type if n < len(carried) else None
+
+    def line(self, *, is_root: bool = False) -> Stmt | Expr | None:
+        """Read the statement that begins with the next line; None if the line only names an expression."""
+        depth = self.indent
+        self.next_line()
+        word, next_word = self.words[0], self.words[1] if len(self.words) > 1 else ""
+        if next_word == ":" and word not in ("else", "do"):
+            return self.binding()
+        if next_word == "=":
+            self.temporary()
+            return None
+        structure = _STRUCTURE.get(word)
+        if structure is not None:
+            return structure(self, depth)  # type: ignore[no-any-return]
+        if is_root and not any(part.words[:1] == (word,) for part, _ in forms().edges if not part.field):
+            found = self.expr()
+            self.end()
+            return found
+        return self.formed(forms())
+
+    def temporary(self) -> None:
+        """Read `NAME = EXPRESSION`, which names an expression and is no statement."""
+        name = self.name()
+        self.take("=")
+        value = self.expr()
+        self.end()
+        self.temporaries[name] = value
+
+    def binding(self) -> Stmt:
+        """Read `NAME: TYPE = …`: a let, unless the words of another form follow."""
+        self.name()
+        self.take(":")
+        wanted = self.type()
+        fork = next(fork for part, fork in forms().edges if part.kind == "Var")
+        if any(self.fits(part) for part, _ in fork.edges):
+            return self.formed(fork, is_bound=True)
+        self.take("=")
+        value = self.expr(wanted)
+        self.end()
+        return self.made(stmt.Let, self._bound_at([0])[0], value)
+
+    def formed(self, fork: Fork, *, is_bound: bool = False) -> Stmt:
+        """Read a statement by its form. If `is_bound`, the line begins with the variable that it binds."""
+        values: dict[str, Any] = {}
+        while not (fork.ends and self.ends):
+            edge = next((edge for edge in fork.edges if self.fits(edge[0])), None)
+            if edge is None:
+                raise self.error(f"{self.given()}, wanted {_wanted(fork)}")
+            part, fork = edge
+            if part.field:
+                self.field(part, values)
+            else:
+                self.take(*part.words)
+        cls = fork.ends
+        if is_bound:  # behind its operands, which do not mean it
+            values["var"] = self._bound_at([0])[0]
+        if "site" in cls.fields:
+            values["site"] = self.site()
+        for part in parts_of(cls):
+            if part.absent is not None and part.field not in values:
+                values[part.field] = part.default(values.__getitem__)
+        self.end()
+        return self.made(cls, **values)  # type: ignore[no-any-return]
+
+    def fits(self, part: Part) -> bool:
+        if not part.field:
+            words = part.words
+            return tuple(self.words[self.at : self.at + len(words)]) == words
+        if part.kind == "Var":
+            return False  # `binding` goes that way
+        if part.kind in ("View", "Shared"):
+            table: dict[str, Any] = self.views if part.kind == "View" else self.tiles
+            other: dict[str, Any] = self.tiles if part.kind == "View" else self.views
+            name = self.words[self.at].strip("`")
+            return name in table or name not in other
+        return True
+
+    def field(self, part: Part, values: dict[str, Any]) -> None:
+        """Read a field, unless it is optional and left out."""
+        if part.prefix and not self.skip(*part.words):
+            return
+        values[part.field] = _FIELDS[part.kind](self)
+
+    def site(self) -> Site:
+        found = _REMARK.fullmatch(self.words[self.at])
+        if found is None:
+            if self._next_site is None:
+                self._next_site = max((int(found[1]) for found in _SITES.finditer(self.whole)), default=-1)
+            self._next_site += 1
+            return Site(self._next_site)
+        slot, private = -1, False
+        for mark in found[3].split(", ") if found[3] is not None else ():
+            numbered = _SLOT.fullmatch(mark)
+            if numbered:
+                slot = int(numbered[1])
+            elif mark == "private":
+                private = True
+            else:
+                raise self.error(f"given the mark {ascii(mark)[:40]} of a site, wanted 'slot N' or 'private'")
+        return self.made(Site, int(found[1]), found[2] or "", found[4] or "", slot, private)
+
+    # ------------------------------------------------------------ statements that contain others
+
+    def loop(self, depth: int) -> Stmt:
+        self.take("for")
+        binder = self.at
+        self.name()
+        if self.skip(":"):
+            self.type()
+        self.take("in", "[")
+        begin = self.expr()
+        self.take(",")
+        end = self.expr()
+        self.take(")")
+        label = "" if self.sees("carrying") or self.sees(":") else self.name()
+        inits: list[Expr] = []
+        starts: list[int] = []
+        carried: tuple[Var, ...] = ()
+        results: tuple[Var, ...] = ()
+        if self.skip("carrying", "("):
+            while not self.sees(")"):
+                if inits:
+                    self.take(",")
+                starts.append(self.at)
+                self.name()
+                self.take(":")
+                wanted = self.type()
+                self.take("=")
+                inits.append(self.expr(wanted))
+            self.take(")", "->")
+            carried, results = self._bound_at(starts), self.results(starts)
+        self.take(":")
+        self.end()
+        at, self.at = self.at, binder
+        v = self.bind(s32)
+        self.at = at
+        head = self.place
+        self._carried.append(carried)
+        for var in (*results, v, *carried):
+            self.variables[var.name] = var
+        statements, yields = self.suite(depth)
+        self._carried.pop()
+        for var in results:
+            self.variables[var.name] = var
+        self.stand(head)
+        return self.made(
+            stmt.For, v, begin, end, carried, tuple(inits), _one(statements), yields, results, label or v.name
+        )
+
+    def _bound_at(self, starts: list[int]) -> tuple[Var, ...]:
+        """Bind the variables whose declarations begin at these tokens."""
+        end, found = self.at, []
+        for start in starts:
+            self.at = start
+            found.append(self.bind())
+        self.at = end
+        return tuple(found)
+
+    def results(self, starts: list[int]) -> tuple[Var, ...]:
+        """Read the names of results. They have the types of the carried variables, declared at `starts`."""
+        found: list[Var] = []
+        for start in starts:
+            if found:
+                self.take(",")
+            end, self.at = self.at, start
+            self.name()
+            self.take(":")
+            dtype = self.type()
+            self.at = end
+            text = self.name()
+            name, id = self.identity(text)
+            found.append(self.bound(text, self.made(Var, name, id, dtype)))
+        return tuple(found)
+
+    def branch(self, depth: int) -> Stmt:
+        self.take("if")
+        cond = self.expr()
+        self.take(":")
+        self.end()
+        head = self.place
+        then = self.body(depth)
+        other: Stmt = stmt.empty
+        if self.indent == depth and self.peeks("else"):
+            self.next_line()
+            self.take("else", ":")
+            self.end()
+            other = self.body(depth)
+        self.stand(head)
+        return self.made(stmt.If, cond, then, other)
+
+    def inner(self, depth: int) -> Stmt:
+        """Read `do:` and its suite, a block within a block."""
+        self.take("do", ":")
+        self.end()
+        statements, yields = self.suite(depth)
+        if yields:
+            raise self.error("given a yield, wanted one at the end of a loop", 0)
+        return stmt.Block(tuple(statements))
+
+    def nothing(self, depth: int) -> None:
+        self.take("pass")
+        self.end()
+
+
+def _one(statements: list[Stmt]) -> Stmt:
+    """Return the only statement, or a block of all."""
+    return statements[0] if len(statements) == 1 else stmt.Block(tuple(statements))
+
+
+def _wanted(fork: Fork) -> str:
+    """Return the parts that may follow, in the words of an error."""
+    parts = [part for part, _ in fork.edges]
+    if len(parts) > _MOST_NAMED:
+        return "a statement"
+    return " or ".join(repr(" ".join(p.words)) if p.words else f"a {p.kind.lower()}" for p in parts) or "nothing more"
+
+
+_DECLARATIONS: dict[str, Callable[[_Reader], Any]] = {
+    "given": _Reader._given,
+    "buffer": _Reader.buffer_declared,
+    "shared": _Reader._shared,
+    "view": _Reader._view,
+    "instruction": _Reader._instruction,
+    "product": _Reader._product,
+}
+
+_STRUCTURE: dict[str, Callable[[_Reader, int], Any]] = {
+    "for": _Reader.loop,
+    "if": _Reader.branch,
+    "do": _Reader.inner,
+    "pass": _Reader.nothing,
+}
+
+_FIELDS: dict[str, Callable[[_Reader], Any]] = {
+    "Expr": lambda r: r.expr(),
+    "tuple[Expr, ...]": lambda r: () if r.sees("]") else r.exprs(),
+    "View": lambda r: r.known_as(r.views, "view"),
+    "Shared": lambda r: r.known_as(r.tiles, "shared tile"),
+    "Global": lambda r: r.buffer(),
+    "Plane": lambda r: declared.read_plane(r, r.buffer),
+    "Rectangle": declared.read_rectangle,
+    "Fragment": declared.read_fragment,
+    "int": lambda r: r.integer(),
+    "str": lambda r: r.name(),
+}
