@@ -9,8 +9,6 @@ from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
 from convgen.ir.record import frozen
 
-L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
-L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
 LATER = 500.0  #: clocks; by which loads return later, to see how much of that a loop exposes
 
 

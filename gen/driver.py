@@ -25,6 +25,7 @@ from convgen.choose.choose import Candidate, candidates
 from convgen.choose.search import Search
 from convgen.choose.workgroup_orders import ordered
 from convgen.compile_steps import Observer, Step, check_names, steps
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
@@ -175,7 +176,7 @@ def facts(target: str) -> TargetFacts:
 
 def build(
     problem: Problem,
-    target: str = "gfx942",
+    target: str = DEFAULT_TARGET,
     config: str | Config | None = None,
     *,
     registry: str | PathLike[str] | None = None,
@@ -226,7 +227,7 @@ def build(
 
 def wrap(
     kernel: Kernel | KernelBuilder | TileProgram,
-    target: str = "gfx942",
+    target: str = DEFAULT_TARGET,
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
@@ -317,7 +318,8 @@ def compile(
 ) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
-    A hand-written kernel is compiled for `target`, else for gfx942; `scalars` gives its scalar arguments their values.
+    A hand-written kernel is compiled for `target`, else for the default one; `scalars` gives its scalar arguments their
+    values.
 
     Raises UserError for another target than a `Build` was built for.
     """
@@ -331,7 +333,7 @@ def compile(
         from convgen.tile.tile_kernel import TileProgram
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
-        to = target or "gfx942"
+        to = target or DEFAULT_TARGET
         if isinstance(program, TileProgram):
             largest = program.largest(targets.get(to).facts)
             wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"

@@ -29,6 +29,7 @@ class Core:
 
     simds: int
     simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
+    simd_subgroups: int  #: subgroups; most that are resident on a SIMD
     register_granule: int  #: registers; allocation unit of a subgroup
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads

@@ -7,6 +7,7 @@ from functools import partial
 
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, wanted
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.stages import BANKS, STAGES
 from convgen.backends.amdgpu.tables import FACTS, PRODUCTS
 from convgen.backends.stages import Emitted
@@ -16,9 +17,7 @@ from convgen.backends.target import Target
 class AmdTarget(Target):
     """One CDNA generation."""
 
-    text_suffix = ".s"
-    simulator = "convgen.backends.amdgpu.sim"
-    object_suffix = ".hsaco"
+    family = FAMILY
     stages = STAGES
     banks = BANKS
 

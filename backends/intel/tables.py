@@ -282,6 +282,7 @@ _B580 = evolve(
 _CORE = Core(
     simds=8,  # vector engines of a Xe core: those of a Data Center GPU Max 1550 and an Arc B580
     simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
+    simd_subgroups=8,  # the same
     register_granule=128,  # the smaller register file of a thread
     shared_rate=128,  # assumed
     shared_read_rate=128,  # assumed

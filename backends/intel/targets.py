@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from convgen.backends.intel.assemble import assemble
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.stages import banks, stages
 from convgen.backends.intel.tables import FACTS, GENERATIONS
 from convgen.backends.intel.zebin import target_directive
@@ -18,9 +19,7 @@ from convgen.backends.toolchain import IGA64, identity
 class XeTarget(Target):
     """One generation."""
 
-    text_suffix = ".asm"
-    simulator = "convgen.backends.intel.sim"
-    object_suffix = ".zebin"
+    family = FAMILY
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from convgen.commands.arguments import Parser, number, one_of
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ def parser() -> argparse.ArgumentParser:
         "  rows cols group:8m even:8m:snake rect:8x4n zorder:8x8 hilbert; remaps xcc:8 chunk:8x64; flip:304",
         "convgen map --grid 6x8 --wgm 4 --dim 0",
         "convgen map --grid 8x8 --map xcc:8+group:2m --json",
-        "convgen map 4096x4096:4096x4096 --dt f16 --target gfx942",
+        "convgen map 4096x4096:4096x4096 --dt f16 --target {target}",
         "convgen map mb32ic256ih14oc256oh14kh3ph1 --dir FWD_D --dt f16 -o map.svg",
     )
     add = parser.add_argument
     add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
-    add("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     add("--config", metavar="LINE", help="use this config instead of choosing one")
     add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
     add("--batch", type=number(1), default=1, metavar="N", help="with --grid: results (default 1)")

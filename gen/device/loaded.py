@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from convgen.backends import target as targets
+from convgen.backends.device import Call, Device, Function
 from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
-from convgen.device.devices import Call, Device, Function, open_device
+from convgen.device.devices import open_device
 from convgen.device.given import Given, OnDevice, OnHost, check, look
 from convgen.ir.error import UserError, named
 from convgen.ir.record import frozen
@@ -56,7 +57,7 @@ class Program:
     @property
     def suffix(self) -> str:
         """Of files with its kind of code object."""
-        return targets.get(self.record.target).object_suffix
+        return targets.get(self.record.target).family.object_suffix
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ def load(code: Code | str | PathLike[str], device: str = "hip:0") -> DeviceKerne
 
 def check_target(given: str, target: str, device: Device) -> None:
     """Refuse code for another target than a device runs, where the device tells. Raises UserError."""
-    if device.arch not in ("", target) or targets.get(target).object_suffix != device.suffix:
+    if device.arch not in ("", target) or targets.get(target).family.object_suffix != device.suffix:
         runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
         raise UserError(f"given {given}, wanted {runs}")
 

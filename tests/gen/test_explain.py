@@ -220,7 +220,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
         return
     from convgen.backends import target as targets
 
-    (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).object_suffix}").kernels
+    (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).family.object_suffix}").kernels
     merged = listing.rows_of(made.code.asm, kernel, ())
     assert [row.offset for row in merged if row.offset >= 0] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
