@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+
+import attrs
 
 from convgen.backends.analysis import Terms
 from convgen.ir.error import UserError
@@ -113,6 +114,8 @@ class Family:
     viewer: Viewer | None = None  #: of launches that the timer has timed
     chips: tuple[Chip, ...] = ()  #: those that the timer knows
     fits: Fits | None = None  #: constants for these
+    #: Target -> the first LLVM that assembles and decodes for it; empty for a family that LLVM does not serve
+    first_llvm: Mapping[str, int] = attrs.Factory(dict)
 
     @property
     def suffixes(self) -> tuple[str, str]:
@@ -241,17 +244,23 @@ def suffixes(*kinds: str) -> str:
 # ---------------------------------------------------------------- rows of a family's tables
 
 
-def check_rows(family: Family, tables: Mapping[str, Collection[Any]]) -> None:
-    """Hold a family's tables, by the place where each stands, to a row for each of its targets.
+def check_rows(family: Family, tables: Mapping[str, Iterable[str]]) -> None:
+    """Hold a family's tables, by the place where each stands, to a row for each of its targets and no other.
+
+    Raises UserError as `same_rows` does.
+    """
+    same_rows({"family.py: targets": family.targets, **tables}, f"backends/{family.name}/")
+
+
+def same_rows(tables: Mapping[str, Iterable[str]], folder: str) -> None:
+    """Hold tables of one folder to have rows for the same targets.
 
     Raises UserError with one sentence that names a target, the tables that have it and those that lack it.
     """
-    tables = {f"backends/{family.name}/family.py: targets": family.targets, **tables}
-    for target in dict.fromkeys(name for table in tables.values() for name in table):
-        there = [where for where, table in tables.items() if target in table]
-        lacking = [where for where in tables if where not in there]
+    rows = {where: set(table) for where, table in tables.items()}
+    for target in sorted(set().union(*rows.values())):
+        there = [where for where, names in rows.items() if target in names]
+        lacking = [where for where in rows if where not in there]
         if lacking:
-            raise UserError(
-                f"the target {target} has a row in {listed(there, 'and')}, and none in {listed(lacking, 'and')}:"
-                " add it there (docs/adding-a-target.md)"
-            )
+            wanted = f"{listed(lacking, 'and')} as well (docs/adding-a-target.md)"
+            raise UserError(f"given a row for {target} in {listed(there, 'and')} of {folder}, wanted one in {wanted}")

@@ -18,10 +18,12 @@ from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.decode import Instruction, follows
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.analysis import Analysis, KernelAnalysis
+from convgen.backends.family import check_rows
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_LDS_GRANULE = {"gfx950": 1280}  #: bytes; 512 elsewhere (LLVM, getLdsDwGranularity)
+_LDS_GRANULE = {"gfx90a": 512, "gfx942": 512, "gfx950": 1280}  #: bytes (LLVM, getLdsDwGranularity)
+check_rows(FAMILY, {"analyze.py: _LDS_GRANULE": _LDS_GRANULE})
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)[^"]*"', re.MULTILINE)
 
 
@@ -115,7 +117,7 @@ def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
 def groups_held(kernel: KernelInfo, arch: str, waves: int, lds: int) -> dict[str, int]:
     """Workgroups of so many waves and `lds` bytes that a unit holds as each resource allows."""
     most = FACTS[arch].core.simd_subgroups * FACTS[arch].core.simds // waves
-    granule = _LDS_GRANULE.get(arch, 512)
+    granule = _LDS_GRANULE[arch]
     taken = -(-lds // granule) * granule
     by_lds = min(most, FACTS[arch].shared_bytes // taken) if taken else most
     return {"registers": _by_registers(kernel, arch) * FACTS[arch].core.simds // waves, "lds": by_lds}

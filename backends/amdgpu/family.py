@@ -66,4 +66,5 @@ FAMILY = Family(
     ),
     chips=CHIPS,
     fits=FITS,
+    first_llvm={"gfx90a": 17, "gfx942": 17, "gfx950": 20},  # release notes of LLVM, "Changes to the AMDGPU Backend"
 )

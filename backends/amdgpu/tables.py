@@ -6,12 +6,16 @@ MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import attrs
 
 from convgen.backends.amdgpu.chips import USUAL
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.tuning import TUNING
+from convgen.backends.family import check_rows
 from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
@@ -351,30 +355,27 @@ SCOPES: dict[str, AgentScope] = {
 }
 
 #: Units and XCDs are those of the chip in `USUAL`. Local memory: the ISA documents.
-FACTS: dict[str, TargetFacts] = {
-    facts.name: facts
-    for facts in (
-        _facts("gfx90a", lds=65536, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
-        _facts(
-            "gfx942",
-            lds=65536,
-            caches=_MI300X,
-            read=_READ_B128_32,
-            half_read=_READ_B64_32,
-            conversions=_CDNA3_CONVERSIONS,
-        ),
-        _facts(
-            "gfx950",
-            lds=163840,
-            core=_CORE_MI355X,
-            caches=_MI355X,
-            read=_READ_B128_64,
-            half_read=_READ_B64_64,
-            conversions=_CDNA4_CONVERSIONS,
-            direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
-            turned=_READ_B64_64,
-        ),
-    )
+_ROWS: dict[str, Callable[[str], TargetFacts]] = {
+    "gfx90a": partial(_facts, lds=65536, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
+    "gfx942": partial(
+        _facts,
+        lds=65536,
+        caches=_MI300X,
+        read=_READ_B128_32,
+        half_read=_READ_B64_32,
+        conversions=_CDNA3_CONVERSIONS,
+    ),
+    "gfx950": partial(
+        _facts,
+        lds=163840,
+        core=_CORE_MI355X,
+        caches=_MI355X,
+        read=_READ_B128_64,
+        half_read=_READ_B64_64,
+        conversions=_CDNA4_CONVERSIONS,
+        direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
+        turned=_READ_B64_64,
+    ),
 }
 
 #: Processor -> accelerators with it (ROCm documentation, "Accelerator and GPU hardware specifications").
@@ -383,3 +384,15 @@ PRODUCTS: dict[str, tuple[str, ...]] = {
     "gfx942": ("mi300a", "mi300x", "mi308x", "mi325x"),
     "gfx950": ("mi350x", "mi355x"),
 }
+
+check_rows(
+    FAMILY,
+    {
+        "family.py: first_llvm": FAMILY.first_llvm,
+        "chips.py: USUAL": USUAL,
+        "tuning.py: TUNING": TUNING,
+        "tables.py: MFMA": MFMA,
+        "tables.py: FACTS": _ROWS,
+    },
+)
+FACTS: dict[str, TargetFacts] = {name: row(name) for name, row in _ROWS.items()}

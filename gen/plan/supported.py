@@ -8,6 +8,7 @@ from math import prod
 
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mapping import MOST_ALONG_Y_OR_Z
 from convgen.ir.layout.memory import View
 from convgen.ir.types import SCALARS, s8, u8
 from convgen.passes.messages.nibble_pairs import check_pairs, pairs_of
@@ -82,11 +83,11 @@ def _check_sizes(problem: Problem) -> None:
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
     sizes["products"] = count = directions.product_count(problem)
-    if problem.runtime and count > _MOST_PRODUCTS:
+    if problem.runtime and count > MOST_ALONG_Y_OR_Z:
         given = f"{problem.given_sizes} and {count} products"
-        raise Unsupported(f"{given}, wanted sizes that are known, or at most {_MOST_PRODUCTS} products", rule="size")
+        raise Unsupported(f"{given}, wanted sizes that are known, or at most {MOST_ALONG_Y_OR_Z} products", rule="size")
     rows, columns = _of_one_product(problem, count)
-    if count > _MOST_PRODUCTS and count * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE) > _MOST_TILES:
+    if count > MOST_ALONG_Y_OR_Z and count * -(-rows // _LEAST_TILE) * -(-columns // _LEAST_TILE) > _MOST_TILES:
         given = f"given {count} products of {rows} x {columns} elements"
         tiles = f"tiles of {_LEAST_TILE} x {_LEAST_TILE}"
         raise Unsupported(f"{given}, wanted at most {_MOST_TILES} {tiles} in all", rule="size")
@@ -129,7 +130,6 @@ def _check_phases(problem: Conv) -> None:
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MOST_PRODUCTS = 2**16 - 1  #: where sizes are known at launch only: workgroups along z, of which HIP launches no more
 _LEAST_TILE = 16  #: along M and N, of a config that always fits, whose workgroups are one subgroup
 _MOST_TILES = 2**25  #: of these with several products, 64 lanes each: a grid along x has less than 2^32 work-items
 _MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have

@@ -15,8 +15,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim.simulate import BATCH_WAVES, simulate
 from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages
 from convgen.backends.timing import Machine, Moved
@@ -26,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 #: Bytes of a unit's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
+check_rows(FAMILY, {"timing/moved.py: _L1_BYTES": _L1_BYTES})
 _UNITS = 2  #: whose L1 is followed line by line
 _BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, stand above those of lines
 _MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
