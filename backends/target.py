@@ -76,7 +76,7 @@ class Target(Protocol):
         scrutiny: Scrutiny = STRICT,
     ) -> SimReport:
         """Run launches on the strict simulator; buffers change in place. Raises SimulatorError, Unsupported."""
-        module = _module(self.family, "simulator", f"running code for {self.facts.name}", "a simulator")
+        module = _module(self.family, "simulator", f"running code for {self.facts.name}", "simulator")
         report: SimReport = module.simulate(code_object, launches, buffers, progress=progress, scrutiny=scrutiny)
         return report
 

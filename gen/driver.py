@@ -214,7 +214,7 @@ def build(
             search = _search(problem, chosen, options)
             found = _next_plan(search, options)
             if found is None:
-                raise DoesNotFit("no config fits, not even the last one")
+                raise search.none_fits()
             candidate, plan, attempt = found
         planned = perf_counter()
         program, tiles = build_launches(plan)

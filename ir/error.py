@@ -34,8 +34,8 @@ class Unsupported(ConvgenError):
 class DoesNotFit(ConvgenError):
     """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one.
 
-    `short_of` names what there is too little of: a register file, "shared" memory or "pairs" of neighbours; it is empty
-    for other budgets.
+    `short_of` names what there is too little of: a register file, "shared" memory, "pairs" of neighbours, or "twins" of
+    matrix instructions; it is empty for other budgets.
     """
 
     def __init__(self, message: str, *details: object, short_of: str = "") -> None:

@@ -220,7 +220,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
     from convgen.choose.choose import candidates
-    from convgen.choose.search import first_fitting
+    from convgen.choose.search import Search
     from convgen.ir.error import DoesNotFit
     from convgen.plan.config import Config
     from convgen.plan.plan import make_plan
@@ -235,9 +235,9 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
             return make_plan(problem, Config.parse(options.config), facts), 1
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
-    found = first_fitting(problem, candidates(problem, facts), facts)
-    if found is None:
-        raise DoesNotFit("no config fits, not even the last one")
+    search = Search(problem, candidates(problem, facts), facts)
+    if (found := search.next()) is None:
+        raise search.none_fits()
     return found[1], found[0].together
 
 

@@ -149,6 +149,9 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
         return evolve(bare, remarks=(remark,))
+    if not target.family.reader:
+        remark = f"{target.family.vendor}'s {target.family.title} has no reader of code, so nothing is known of it."
+        return evolve(bare, remarks=(remark,))
     name = f"{code.name}{target.family.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
@@ -175,6 +178,9 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
         return launches.profile(given, chip), (), ()
     if chip is not None:
         raise UserError(f"given the chip {chip} with {given.name}, wanted none: launches on it have no model")
+    family = families.of_object(given.content)
+    if family is None or not family.model:
+        return None, (), ("Nothing is timed: for this target there is no model.",)
     remark = "Loops alone are timed: of this target's launches there is no model."
     return None, targets.profile_code(given.content, given.name), (remark,)
 

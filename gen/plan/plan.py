@@ -43,9 +43,7 @@ from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
 _CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
-_MOST_WORK_ITEMS = (
-    1 << 32
-)  #: along an axis of a grid, which an AQL packet counts in 32 bits (hsa_kernel_dispatch_packet_t)
+_MOST_WORK_ITEMS = 1 << 32  #: work-items; along an axis of a grid, which launch interfaces count in 32 bits
 
 
 class Reduction(Enum):

@@ -102,7 +102,10 @@ def labels_of(code: Code, outcome: Outcome) -> Labels:
     from convgen.backends import target as targets
     from convgen.show.listing import rows_of
 
-    analysis = targets.analyze_code(code.object, f"{code.name}{targets.get(code.target).family.object_suffix}")
+    family = targets.get(code.target).family
+    if not family.reader:
+        return {}
+    analysis = targets.analyze_code(code.object, f"{code.name}{family.object_suffix}")
     found: dict[str, list[tuple[int, str]]] = {}
     for kernel in analysis.kernels:
         labels: list[str] = []
