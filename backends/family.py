@@ -52,7 +52,7 @@ class Fits:
 class Runtime:
     """The host's interface that loads and launches a family's code."""
 
-    kind: str  #: of devices: the word before the number in `hip:0`
+    kind: str  #: of devices: the word before the colon and a number
     title: str  #: for people
     module: str  #: module whose `Device` takes the number of a device (`backends.device.Device`)
     most_workgroups: tuple[int, int, int]  #: workgroups; along x, y and z of a launch, on every device

@@ -51,7 +51,7 @@ class AssemblerError(ConvgenError):
     """The assembler refused our text: a defect of convgen (exit code 3)."""
 
 
-#: Packages of the extra `cli`, without which the library builds, compiles and simulates for AMD: by the module in them.
+#: Packages of the extra `cli`, without which the library builds, and compiles where metadata is no YAML: by module.
 _EXTRA = {"PIL": "pillow", "jinja2": "jinja2", "rich": "rich", "yaml": "pyyaml"}
 
 

@@ -3,7 +3,7 @@
 A mapping is an array `tiles` of M and N tile by workgroup number in launch order, (workgroups, 2), or of M, N and slice
 of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on XCD `w % xcds`. Where workgroups
 persist, `takers` says which of them takes each row of the array; one takes its rows in turn. An XCD keeps so many
-workgroups in flight; those are a *wave* (not AMD's, which is a subgroup here), the waves of all XCDs at one time a
+workgroups in flight; those are a *wave* (no subgroup is meant), the waves of all XCDs at one time a
 *round*.
 
 All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M

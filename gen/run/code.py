@@ -43,7 +43,7 @@ class OutputTiles(Protocol):
 
 @frozen
 class KernelCost:
-    """What one kernel takes of a compute unit: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
+    """What one kernel takes of a compute unit: registers by class, in the family's words, and static local memory."""
 
     registers: Mapping[str, int]
     shared_bytes: int
