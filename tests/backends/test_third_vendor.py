@@ -20,6 +20,7 @@ from convgen.run.launch_record import LaunchRecord
 from convgen.show.pass_checker import PassChecker
 from tests.backends.sm80.facts import SM80, SM90
 from tests.backends.sm80.family import FAMILY
+from tests.backends.sm80.targets import Listing
 
 ROOT = Path(__file__).parents[2]
 CONV = "mb1ic16ih6oc16kh3ph1"
@@ -140,6 +141,31 @@ def test_what_it_lacks_is_refused_in_one_line(line: str, complaint: str, capsys:
     assert complaint in told
     assert told.count("\n") == 1
     assert sorted(Path().iterdir()) == before
+
+
+@pytest.fixture
+def _assembled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were an assembler: objects that nothing can read or run."""
+    monkeypatch.setattr(Listing, "assemble", lambda target, text: object_of(FAMILY.machine))
+
+
+@pytest.mark.usefixtures("_assembled")
+def test_a_page_tells_that_nothing_reads_the_code() -> None:
+    assert cli.main("explain 32x32:32x32 --dt f16 --target sm80 -o k.html".split()) == 0
+    assert "NVIDIA&#39;s Ampere has no reader of code, so nothing is known of it." in Path("k.html").read_text()
+
+
+@pytest.mark.usefixtures("_assembled")
+def test_code_that_nothing_runs_is_written_and_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main("gemm 32x32:32x32 --dt f16 --target sm80 -o k".split()) == 0
+    assert sorted(path.name for path in Path().iterdir()) == ["k.cubin", "k.launch.json", "k.ptx"]
+    assert cli.main("gemm 32x32:32x32 --dt f16 --target sm80 --run".split()) == 2
+    assert (
+        "running code for sm80: NVIDIA's Ampere has no simulator, wanted code for AMD or Intel\n"
+        in capsys.readouterr().err
+    )
+    with pytest.raises(Unsupported, match=r"^code for sm80 on a device: NVIDIA's Ampere has no runtime$"):
+        cg.load("k.launch.json")
 
 
 # ---------------------------------------------------------------- instructions of several subgroups only
