@@ -98,7 +98,7 @@ class Device:
     """One GPU; `convgen.backends.device` explains the members."""
 
     dlpack = 10  #: kDLROCM
-    also = (2,)  #: kDLCUDA: a build of a framework for HIP may say so
+    also: tuple[int, ...] = (2,)  #: kDLCUDA: a build of a framework for HIP may say so
     cuda_interface = True
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment

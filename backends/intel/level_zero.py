@@ -182,7 +182,7 @@ class Device:
 
     arch = ""  # the driver refuses code for another product
     dlpack = 14  #: kDLOneAPI
-    also = ()
+    also: tuple[int, ...] = ()
     cuda_interface = False
     suffix = FAMILY.object_suffix
     alignment = RUNTIME.alignment

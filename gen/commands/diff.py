@@ -169,7 +169,7 @@ def _print(found: Difference) -> None:
     if words := found.config():
         report.show_table(("config", "A", "B"), words, sys.stdout)
         print()
-    of = "an iteration" if found.has_loops else "a wave"
+    of = "an iteration" if found.has_loops else f"a {found.subgroup}"
     for title, rows_of in (("", found.numbers), (f"{of} has", found.mix), ("clocks waited", found.stalls)):
         if pairs := rows_of():
             rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]

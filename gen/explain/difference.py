@@ -213,6 +213,11 @@ class Difference:
         found = _beside(self.a.stalls, self.b.stalls)
         return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
 
+    @property
+    def subgroup(self) -> str:
+        """How people call a subgroup of the targets: by A's family."""
+        return self.a.subject.analysis.terms.subgroup if self.a.subject.analysis else "subgroup"
+
     # ------------------------------------------------------------ in words
 
     def told(self) -> list[str]:
@@ -275,9 +280,11 @@ class Difference:
         both = [(kind, a or 0.0, b or 0.0) for kind, (a, b) in self.stalls().items()]
         most = [f"{kind} {shown(a)} to {shown(b)}" for kind, a, b in both[:_WAITS] if not _is_alike(a, b)]
         if not self.is_comparable:
-            yield "Clocks of one are those of a wave of its launch, of the other those of an iteration: do not compare."
+            one = f"a {self.subgroup} of its launch"
+            yield f"Clocks of one are those of {one}, of the other those of an iteration: do not compare."
         elif most:
-            yield f"What differs most in how long a wave waits, in clocks by kind of instruction: {'; '.join(most)}."
+            what = f"how long a {self.subgroup} waits, in clocks by kind of instruction"
+            yield f"What differs most in {what}: {'; '.join(most)}."
         for side in (self.a, self.b):
             longest = max(side.timed, key=lambda t: t.stalled, default=None)
             if longest is not None and longest.stalled >= 1:

@@ -65,8 +65,8 @@ BOUNDS: dict[str, str] = {
     "memory": "operands come no faster from memory",
     "write back": "results leave the caches no faster",
     "launch": "the launch itself takes most of the time: the problem is small",
-    "latency": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
-    "waiting": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
+    "latency": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
+    "waiting": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
 }
 
 

@@ -105,7 +105,8 @@ def _executed_text(launch: LaunchProfile) -> str:
         least, mean = _percent(launch.work.least), _percent(launch.work.mean)
         what += f" with {least} or more of the longest's work, {mean} on average"
     some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {what}"
-    return f"{some}; {launch.instructions:.0f} instructions a wave"
+    family = families.of_target(launch.target)
+    return f"{some}; {launch.instructions:.0f} instructions a {family.terms.subgroup if family else 'subgroup'}"
 
 
 def _loop_text(unit: UnitProfile) -> str:
