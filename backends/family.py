@@ -247,20 +247,13 @@ def suffixes(*kinds: str) -> str:
 def check_rows(family: Family, tables: Mapping[str, Iterable[str]]) -> None:
     """Hold a family's tables, by the place where each stands, to a row for each of its targets and no other.
 
-    Raises UserError as `same_rows` does.
-    """
-    same_rows({"family.py: targets": family.targets, **tables}, f"backends/{family.name}/")
-
-
-def same_rows(tables: Mapping[str, Iterable[str]], folder: str) -> None:
-    """Hold tables of one folder to have rows for the same targets.
-
     Raises UserError with one sentence that names a target, the tables that have it and those that lack it.
     """
-    rows = {where: set(table) for where, table in tables.items()}
+    rows = {where: set(table) for where, table in {"family.py: targets": family.targets, **tables}.items()}
     for target in sorted(set().union(*rows.values())):
         there = [where for where, names in rows.items() if target in names]
         lacking = [where for where in rows if where not in there]
         if lacking:
-            wanted = f"{listed(lacking, 'and')} as well (docs/adding-a-target.md)"
-            raise UserError(f"given a row for {target} in {listed(there, 'and')} of {folder}, wanted one in {wanted}")
+            given = f"a row for {target} in {listed(there, 'and')} of backends/{family.name}/"
+            wanted = f"one in {listed(lacking, 'and')} as well (docs/adding-a-target.md)"
+            raise UserError(f"given {given}, wanted {wanted}")
