@@ -109,8 +109,8 @@ class Machine:
 
     target: str
     units: int
-    xcds: int  #: workgroups go to them in turn; each has an L2
-    l2_bytes: int  #: of one XCD
+    dies: int  #: workgroups go to them in turn; each has an L2
+    l2_bytes: int  #: of one die
     memory_side_bytes: int  #: of the cache before memory, 0 where there is none
     line_bytes: int
 
@@ -122,7 +122,7 @@ class Moved:
     loaded: float  #: halves of lines that instructions touch, the least that L1 is asked for
     requested: float  #: of L1: lines that instructions touch
     asked: float  #: of L2
-    fill: float  #: into the L2s of all XCDs
+    fill: float  #: into the L2s of all dies
     memory: float  #: from memory
     stored: float  #: by lanes
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 _WORDS = (
     r"cdna\d?|vgprs?|agprs?|sgprs?|grfs?|v_mfma\w*|mfma\w*|dpas\w*|ds_(?:read|write)\w*|ocloc|iga64|s_waitcnt|vmcnt"
 )
-_SPELLED = r"LDS|SLM|Xe"  #: in this spelling only: `--lds` and `lds_bytes` are options and keys for shared memory
+_SPELLED = r"LDS|SLM|Xe|XCDs?"  #: in this spelling only: `--lds` and `lds_bytes` are options and keys for shared memory
 
 #: Files that name families, and why.
 EXCEPTIONS = {

@@ -321,7 +321,7 @@ def _facts(
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
-        caches=evolve(caches, xcds=USUAL[name].partitions),
+        caches=evolve(caches, dies=USUAL[name].partitions),
         tuning=TUNING[name],
         conversions=conversions,
         tickets=True,

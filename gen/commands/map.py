@@ -107,13 +107,13 @@ def _grid(options: argparse.Namespace) -> int:
     default = Order.parse("rows" if options.dim == "1" else "cols")
     shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
     if options.output:
-        _draw(options, shown, facts.caches.xcds, facts.compute_units // facts.caches.xcds)
+        _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
         found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
-            orders = named(max(2, facts.caches.xcds), _GROUP)
+            orders = named(max(2, facts.caches.dies), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
@@ -194,9 +194,9 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
     launch = Launch.of(plan, together)
     best, asked = best_order(launch), _order(options)
-    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.xcds, _GROUP)}
+    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.dies, _GROUP)}
     if options.output:
-        _draw(options, launch.mapping(asked or best), launch.facts.caches.xcds, launch.in_flight)
+        _draw(options, launch.mapping(asked or best), launch.facts.caches.dies, launch.in_flight)
     rows = sorted((_row(launch, plan, order) for order in orders.values()), key=lambda row: row["clocks"])
     remarks = list(_remarks(launch, plan, asked))
     if options.json:
@@ -281,7 +281,7 @@ def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
     from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS
 
-    if asked and launch.facts.caches.xcds > 1:
+    if asked and launch.facts.caches.dies > 1:
         found, default = launch.traffic(asked), launch.traffic(IN_ROWS)
         if said := halves(str(asked), bool(asked.remaps), asked.walk.is_grouped, found, default):
             yield said

@@ -159,7 +159,7 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
     clock, moved = told["clock"], launch.moved
     start = terms.other if further else terms.start
-    fill = moved.fill / (caches.fill_rate * chip.partitions / caches.xcds) / chip.clock
+    fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
     memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
     kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups
