@@ -53,6 +53,24 @@ def test_every_runtime_launches_the_grids_that_mappings_make(family: Family) -> 
     assert min(family.runtime.most_workgroups) >= mapping.MOST_ALONG_Y_OR_Z
 
 
+@pytest.mark.parametrize(
+    ("target", "kinds"),
+    [
+        ("gfx942", {"mfma": "matrix", "ds_read": "shared", "vmem_load": "memory", "smem": "memory", "valu": "vector"}),
+        ("gfx942", {"waitcnt": "wait", "wait": "wait", "barrier": "wait", "salu": "scalar", "nop": "scalar"}),
+        (
+            "xe2",
+            {"dpas": "matrix", "slm_load": "shared", "ugm_store_2d": "memory", "mov": "vector", "branch": "scalar"},
+        ),
+        ("xe2", {"sync": "wait", "barrier_signal": "wait", "unheard_of": "scalar"}),
+    ],
+)
+def test_kinds_of_instructions_are_of_groups(target: str, kinds: dict[str, str]) -> None:
+    family = families.of_target(target)
+    assert family is not None
+    assert {kind: family.terms.group(kind) for kind in kinds} == kinds
+
+
 OTHER = attrs.evolve(
     KNOWN[0],
     name="other",

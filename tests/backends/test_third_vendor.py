@@ -117,6 +117,7 @@ def object_of(machine: int) -> bytes:
         ("analyze k.cubin", "analysis of k.cubin: NVIDIA's Ampere has no reader of code"),
         ("profile k.ptx", "profile of k.ptx: NVIDIA's Ampere has no model of a compute unit"),
         ("profile k.launch.json", "timing launches of k.launch.json: NVIDIA's Ampere has no model of launches"),
+        ("profile k.launch.json --att d", "given --att with k.launch.json, wanted it with code that this viewer shows"),
         ("profile k.cubin --grid 1 --block 32", "running k.cubin: NVIDIA's Ampere has no simulator for code objects"),
         ("run k.launch.json", "running code for sm80: NVIDIA's Ampere has no simulator"),
         ("run k.cubin --grid 1 --block 32", "running k.cubin: NVIDIA's Ampere has no simulator for code objects"),
