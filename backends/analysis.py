@@ -12,16 +12,29 @@ import attrs
 
 from convgen.ir.record import frozen
 
+#: What instructions do, for pictures: each kind of a family is of one of these groups.
+GROUPS = ("matrix", "wait", "shared", "memory", "vector", "scalar")
 
-@frozen
+
+@frozen(kw_only=True)
 class Terms:
     """The words and the clock of a target family."""
 
     slot_clocks: int  #: clocks; an issue slot
-    matrix: str  #: kind of the matrix instructions: mfma, dpas
-    subgroup: str  #: the vendor's word for it: wave, thread
-    occupancy: str  #: unit of `KernelAnalysis.occupancy`: waves a SIMD, threads an EU
+    slot: str  #: an issue slot, in a sentence after the vendor's name
+    matrix: str  #: kind of the matrix instructions
+    subgroup: str  #: the vendor's word for it
+    shared: str  #: the vendor's word for shared memory
+    partition: str  #: the vendor's word for a part of a chip with an L2 of its own
+    occupancy: str  #: unit of `KernelAnalysis.occupancy`
     issue: str  #: cause of issue slots beyond one for each instruction
+    registers: tuple[str, ...]  #: classes of `KernelAnalysis.registers` that hold what lanes compute
+    accumulators: tuple[str, ...] = ()  #: classes that hold sums of matrix instructions only
+    groups: Mapping[str, str]  #: kind of instructions, or its beginning before "_" -> a group of `GROUPS`
+
+    def group(self, kind: str) -> str:
+        """The group of a kind of instructions; `scalar` for one that the family does not name."""
+        return self.groups.get(kind) or self.groups.get(kind.partition("_")[0], "scalar")
 
 
 @frozen
@@ -30,7 +43,7 @@ class Line:
 
     offset: int
     text: str
-    kind: str  #: mfma, valu, salu, ds_read, ...; dpas, alu, mov, slm_load, ...: the family's words
+    kind: str  #: in the family's words
     unit: str  #: unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
     slots: int  #: issue slots; of that unit, of issue where there is none
     issue: int = 1

@@ -261,7 +261,7 @@ class SimReport:
     """The outcome of a simulation; buffers were changed in place."""
 
     findings: tuple[Finding, ...]
-    instructions: Mapping[str, int]  #: executed, one a subgroup, by kind (mfma, valu, salu, smem, ds_read, ...)
+    instructions: Mapping[str, int]  #: executed, one a subgroup, by kind, in the family's words
     counters: Mapping[str, int]  #: other figures: bytes moved, cycles lost to bank conflicts, barriers
     seconds: float
     coverage: tuple[Coverage, ...] = ()  #: one a kernel; none where nobody looked, as on a device

@@ -29,7 +29,7 @@ class Emitted:
 
     name: str
     text: str  #: body and descriptor of this kernel
-    registers: Mapping[str, int]  #: by class, e.g. vgpr, agpr, sgpr
+    registers: Mapping[str, int]  #: by class, in the family's words
     shared_bytes: int
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int  #: bytes

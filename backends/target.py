@@ -1,6 +1,6 @@
 """All that the generator may know of a target: facts to plan by, and the way from IR to a code object and back.
 
-`get(name)` imports a target family only when one of its targets is asked for.
+Each family is a record (`family.py`); `get(name)` imports its code only when one of its targets is asked for.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from convgen.backends import family as families
+from convgen.backends.family import Family
 from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.ir import untrusted
-from convgen.ir.error import UserError, imported, named
+from convgen.ir.error import Unsupported, UserError, imported, named
 from convgen.ir.facts import TargetFacts
 from convgen.ir.program import Kernel
 
@@ -30,9 +32,7 @@ class Target(Protocol):
 
     facts: TargetFacts
     products: Sequence[str]  #: names under which GPUs that run its code are sold or known, in lower case
-    text_suffix: str
-    object_suffix: str
-    simulator: str  #: module whose `simulate` executes the objects
+    family: Family
     assembler: str  #: home of the assembler that `assemble` wants, for notes to people
 
     stages: Sequence[Stage]  #: stages of `emit`, in order
@@ -75,114 +75,97 @@ class Target(Protocol):
         scrutiny: Scrutiny = STRICT,
     ) -> SimReport:
         """Run launches on the strict simulator; buffers change in place. Raises SimulatorError, Unsupported."""
-        report: SimReport = imported(self.simulator).simulate(
-            code_object, launches, buffers, progress=progress, scrutiny=scrutiny
-        )
+        module = _module(self.family, "simulator", f"running code for {self.facts.name}", "simulator")
+        report: SimReport = module.simulate(code_object, launches, buffers, progress=progress, scrutiny=scrutiny)
         return report
 
 
-#: Target name -> module whose `TARGETS` mapping holds it.
-_FAMILIES: dict[str, str] = {
-    "gfx90a": "convgen.backends.amdgpu.targets",
-    "gfx942": "convgen.backends.amdgpu.targets",
-    "gfx950": "convgen.backends.amdgpu.targets",
-    "xehpg": "convgen.backends.intel.targets",
-    "xehpc": "convgen.backends.intel.targets",
-    "xe2": "convgen.backends.intel.targets",
-}
+def _module(family: Family, field: str, what: str, lacking: str) -> ModuleType:
+    """The module that a family's record names. Raises Unsupported for `what` where it names none."""
+    name: str = getattr(family, field)
+    if not name:
+        raise Unsupported(
+            f"{what}: {family.vendor}'s {family.title} has no {lacking}, wanted code for {families.makers(field)}",
+            rule=f"no-{field}",
+        )
+    return imported(name)
 
 
-#: Suffix of a file of code -> module whose `analyze` reads it.
-_READERS: dict[str, str] = {
-    ".s": "convgen.backends.amdgpu.analyze",
-    ".hsaco": "convgen.backends.amdgpu.analyze",
-    ".asm": "convgen.backends.intel.analyze",
-    ".zebin": "convgen.backends.intel.analyze",
-}
-
-
-#: Likewise, whose `profile` models a unit.
-_MODELS: dict[str, str] = {
-    ".s": "convgen.backends.amdgpu.timing.kernel",
-    ".hsaco": "convgen.backends.amdgpu.timing.kernel",
-    ".asm": "convgen.backends.intel.timing.kernel",
-    ".zebin": "convgen.backends.intel.timing.kernel",
-}
-#: Machine of an ELF file -> module that executes such objects without a record (e_machine: EM_AMDGPU, EM_INTELGT).
-_EXECUTORS: dict[int, str] = {224: "convgen.backends.amdgpu.foreign", 205: "convgen.backends.intel.foreign"}
-
-
-def _machine(content: bytes) -> int:
-    """That of an ELF file, -1 of others."""
-    return int.from_bytes(content[18:20], "little") if content[:4] == b"\x7fELF" else -1
+# ---------------------------------------------------------------- code objects without a record
 
 
 def can_execute(content: bytes) -> bool:
     """Whether `executor` has a module for a code object, of which the first 20 bytes suffice."""
-    return _machine(content) in _EXECUTORS
+    family = families.of_object(content)
+    return family is not None and bool(family.executor)
 
 
 def executor(content: bytes, where: str) -> Any:
     """Return the module whose `architecture`, `signatures` and `simulate` take a code object.
 
-    `where` names the file in errors. Raises UserError.
+    `where` names the file in errors. Raises UserError, Unsupported.
     """
-    if not can_execute(content):
-        raise UserError(f"given {where}, wanted a launch record, or a code object for an AMD or Intel GPU")
-    return imported(_EXECUTORS[_machine(content)])
-
-
-#: Likewise, that times launches of such objects on a model of a unit.
-_TIMERS: dict[int, str] = {224: "convgen.backends.amdgpu.timing.launch"}
+    family = families.of_object(content)
+    if family is None:
+        wanted = f"a launch record, or a code object for a GPU of {families.makers('executor')}"
+        raise UserError(f"given {where}, wanted {wanted}")
+    return _module(family, "executor", f"running {where}", "simulator for code objects of any compiler")
 
 
 def has_timer(content: bytes) -> bool:
     """Whether there is a model of launches of such an object."""
-    return _machine(content) in _TIMERS
+    family = families.of_object(content)
+    return family is not None and bool(family.timer)
 
 
 def timer(content: bytes, where: str) -> Any:
-    """The module whose `architecture` and `profile_launch` take a code object. Raises UserError."""
-    if not has_timer(content):
-        raise UserError(f"given {where}, wanted code for an AMD GPU: launches on others have no model")
-    return imported(_TIMERS[_machine(content)])
+    """Return the module whose `architecture` and `profile_launch` take a code object. Raises UserError, Unsupported."""
+    family = families.of_object(content)
+    if family is None:
+        raise UserError(f"given {where}, wanted code for a GPU of {families.makers('timer')}")
+    return _module(family, "timer", f"timing launches of {where}", "model of launches")
+
+
+# ---------------------------------------------------------------- files of code
 
 
 def analyze(path: Path) -> Analysis:
     """Needs and bounds of the kernels of an assembly or object file. Raises UserError, Unsupported."""
-    _module(path, _READERS)  # the name is looked at first
+    _family(path)  # the name is looked at first
     return analyze_code(read(path), path.name)
 
 
 def analyze_code(content: bytes, name: str) -> Analysis:
-    """The same of what a file of that name holds."""
-    found: Analysis = _module(Path(name), _READERS).analyze(content, name)
-    return found
+    """Needs and bounds of the kernels of code, whose `name` ends as its family's files do. Raises as `analyze`."""
+    module = _module(_family(Path(name)), "reader", f"analysis of {name}", "reader of code")
+    analysis: Analysis = module.analyze(content, name)
+    return analysis
 
 
 def profile(path: Path, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
     """Clocks of the kernels of an assembly or object file, by a model of a compute unit; raises as `analyze` does.
 
-    `latency` is that of vector memory in clocks, by default of the nearest cache that units share. `groups` workgroups
-    share a unit; None: one, and as many as it holds.
+    `latency` is that of vector memory in clocks, by default the family's. `groups` workgroups share a unit; None: one,
+    and as many as it holds.
     """
-    _module(path, _MODELS)
+    _family(path)
     return profile_code(read(path), path.name, latency, groups)
 
 
 def profile_code(
     content: bytes, name: str, latency: float | None = None, groups: int | None = None
 ) -> list[KernelProfile]:
-    """The same of what a file of that name holds."""
-    found: list[KernelProfile] = _module(Path(name), _MODELS).profile(content, name, latency, groups)
-    return found
+    """Clocks of the kernels of code, whose `name` ends as its family's files do, as `profile`."""
+    module = _module(_family(Path(name)), "model", f"profile of {name}", "model of a compute unit")
+    profiles: list[KernelProfile] = module.profile(content, name, latency, groups)
+    return profiles
 
 
-def _module(path: Path, by_suffix: Mapping[str, str]) -> ModuleType:
-    if path.suffix not in by_suffix:
-        *most, last = by_suffix
-        raise UserError(f"given {path.name}, wanted a file that ends in {', '.join(most)} or {last}")
-    return imported(by_suffix[path.suffix])
+def _family(path: Path) -> Family:
+    family = families.of_suffix(path.suffix)
+    if family is None:
+        raise UserError(f"given {path.name}, wanted a file that ends in {families.suffixes()}")
+    return family
 
 
 def read(path: Path) -> bytes:
@@ -190,17 +173,21 @@ def read(path: Path) -> bytes:
     return untrusted.read(path, "a file of code")
 
 
+# ---------------------------------------------------------------- targets
+
+
 def names() -> tuple[str, ...]:
     """All targets that `get` knows."""
-    return tuple(_FAMILIES)
+    return families.targets()
 
 
 def get(name: str) -> Target:
-    """The target of that name; UserError if there is none."""
-    if name not in _FAMILIES:
+    """The target of that name. Raises UserError if there is none, or a table of its family has no row for it."""
+    family = families.of_target(name)
+    if family is None:
         product = name.lower()
         code = next((target for target in names() if product in get(target).products), None)
-        given = named(name, _FAMILIES) if code is None else f"{name!r}, which runs code for {code}"
-        raise UserError(f"given target {given}, wanted one of {', '.join(_FAMILIES)}")
-    target: Target = imported(_FAMILIES[name]).TARGETS[name]()
+        given = named(name, names()) if code is None else f"{name!r}, which runs code for {code}"
+        raise UserError(f"given target {given}, wanted one of {', '.join(names())}")
+    target: Target = imported(family.module).TARGETS[name]()
     return target

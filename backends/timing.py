@@ -9,8 +9,6 @@ from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
 from convgen.ir.record import frozen
 
-L2_LATENCY = 500.0  #: clocks from a load of vector memory to data that L2 has (MIOpen's rows on gfx942: 300 to 600)
-L3_LATENCY = 200.0  #: the same to Xe's L3 (IGC's table of latencies)
 LATER = 500.0  #: clocks; by which loads return later, to see how much of that a loop exposes
 
 
@@ -111,8 +109,8 @@ class Machine:
 
     target: str
     units: int
-    xcds: int  #: workgroups go to them in turn; each has an L2
-    l2_bytes: int  #: of one XCD
+    dies: int  #: workgroups go to them in turn; each has an L2
+    l2_bytes: int  #: of one die
     memory_side_bytes: int  #: of the cache before memory, 0 where there is none
     line_bytes: int
 
@@ -124,7 +122,7 @@ class Moved:
     loaded: float  #: halves of lines that instructions touch, the least that L1 is asked for
     requested: float  #: of L1: lines that instructions touch
     asked: float  #: of L2
-    fill: float  #: into the L2s of all XCDs
+    fill: float  #: into the L2s of all dies
     memory: float  #: from memory
     stored: float  #: by lanes
 

@@ -13,15 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from convgen.backends import family as families
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
 if TYPE_CHECKING:
     import subprocess
 
-VERSIONS = range(40, 16, -1)  #: of LLVM, newest first; 17 is the first that knows gfx942
-#: The first LLVM that assembles and decodes for a processor (release notes of LLVM, "Changes to the AMDGPU Backend").
-FIRST_LLVM = {"gfx90a": 17, "gfx942": 17, "gfx950": 20}
+VERSIONS = range(40, 16, -1)  #: of LLVM, newest first
 ROCM = "/opt/rocm/llvm/bin"
 
 
@@ -53,7 +52,7 @@ class Tool:
                 yield path
 
     def find(self, processor: str = "") -> str | None:
-        """The best path of a program that knows an AMD processor; None where none is installed.
+        """The best path of a program that knows a target; None where none is installed.
 
         Raises UserError as `all` does.
         """
@@ -77,14 +76,21 @@ class Tool:
 
 
 def knows(path: str, processor: str) -> bool:
-    """Whether a program of LLVM may know an AMD processor: one whose name has no version is asked when it runs."""
+    """Whether a program of LLVM may know a target: one whose name has no version is asked when it runs."""
     version = Path(path).name.rpartition("-")[2]
-    return not version.isdigit() or int(version) >= FIRST_LLVM.get(processor, 0)
+    return not version.isdigit() or int(version) >= (first_llvm(processor) or 0)
 
 
 def llvm_for(processor: str) -> str:
-    """The releases of LLVM that know an AMD processor, for messages."""
-    return f"LLVM {FIRST_LLVM[processor]} or newer" if processor in FIRST_LLVM else "a newer LLVM"
+    """The releases of LLVM that know a target, for messages."""
+    first = first_llvm(processor)
+    return "a newer LLVM" if first is None else f"LLVM {first} or newer"
+
+
+def first_llvm(processor: str) -> int | None:
+    """The first LLVM that assembles and decodes for a target; None where its family names none."""
+    family = families.of_target(processor)
+    return None if family is None else family.first_llvm.get(processor)
 
 
 def identity(path: str | None) -> str:

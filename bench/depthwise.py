@@ -57,7 +57,7 @@ def moved(plan: Plan) -> Moved:
     windows, tile, facts = part.product, plan.unit, plan.facts
     assert isinstance(windows, Windows)
     assert isinstance(tile, LaneTile)
-    elem, line, dies = windows.of_m.memory.elem.bytes, facts.caches.line_bytes, facts.caches.xcds
+    elem, line, dies = windows.of_m.memory.elem.bytes, facts.caches.line_bytes, facts.caches.dies
     caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(dies)]
     units = fill = asked = 0
     for number, (_, m, n, k) in enumerate(part.mapping.tiles()):

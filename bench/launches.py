@@ -23,6 +23,7 @@ from rich.table import Table
 from scipy.stats import spearmanr
 
 from convgen import driver
+from convgen.backends.family import chips
 from convgen.backends.target import get
 from convgen.choose.choose import Candidate, candidates
 from convgen.ir.error import DoesNotFit
@@ -33,7 +34,6 @@ from convgen.plan.plan import Plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
 from convgen.profile import constants, launch_times
-from convgen.profile.chips import CHIPS
 from convgen.profile.closed import Products
 from convgen.run import prepared, verdict
 
@@ -125,7 +125,7 @@ def rows(lines: Sequence[str]) -> Iterator[Row]:
 
 def closed(plan: Plan) -> float:
     """us of a plan's products by the closed form."""
-    chip, terms = CHIPS[CHIP], constants.known()[CLOSED].terms
+    chip, terms = chips()[CHIP], constants.known()[CLOSED].terms
     return sum(float(of_part.estimate(chip, terms).total[0]) for of_part in _products(plan))
 
 
@@ -136,7 +136,7 @@ def _products(plan: Plan) -> Iterator[Products]:
     for part in plan.parts:
         product = part.product
         numbers = {
-            "rate": CHIPS[CHIP].rates["f16"],
+            "rate": chips()[CHIP].rates["f16"],
             "m": product.m, "n": product.n, "k": product.k, "batch": product.batch,
             "tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "split": config.slices,
             "waves": config.subgroups, "waves_m": waves_m, "waves_n": waves_n,

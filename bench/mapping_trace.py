@@ -30,7 +30,7 @@ ORDERS = ("rows", "cols", "xcc:8", "group:8m", "xcc:8+group:8m", "xcc:8+even:5n"
 def lines_read(order: str) -> tuple[int, list[set[tuple[str, int]]]]:
     """(stores of result bytes, lines that each die reads) of a run of the kernel in an order."""
     code = cg.compile(cg.build(Matmul.parse(PRODUCT, dt="f16"), target=TARGET, config=f"{CONFIG} map={order}"))
-    dies, written = get(TARGET).facts.caches.xcds, 0
+    dies, written = get(TARGET).facts.caches.dies, 0
     read: dict[int, set[tuple[str, int]]] = defaultdict(set)
 
     def observe(

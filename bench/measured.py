@@ -34,8 +34,9 @@ from rich.progress import track
 from rich.table import Table as Grid
 from scipy.stats import spearmanr
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.kernel import loop_clocks
-from convgen.backends.timing import L2_LATENCY, LoopClocks, Pace
+from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Numbers, Products
@@ -176,7 +177,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
         code = file.read_bytes()
         digest = hashlib.sha256(code).hexdigest()
         try:
-            known[digest] = known.get(digest) or attrs.asdict(loop_clocks(code, L2_LATENCY), recurse=False)
+            known[digest] = known.get(digest) or attrs.asdict(loop_clocks(code, FAMILY.load_latency), recurse=False)
         except UserError as error:
             console.print(f"{file}: {error}; its rows are told by the closed form")
             continue

@@ -29,13 +29,13 @@ from rich.console import Console
 from rich.table import Table
 
 import convgen as cg
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim.archs import ARCHS, BankPhases
 from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.timing.kernel import profile
-from convgen.backends.timing import L2_LATENCY
+from convgen.backends.family import chips
 from convgen.problem.matmul import Matmul
 from convgen.profile import constants
-from convgen.profile.chips import CHIPS
 from convgen.profile.closed import at_clock
 from convgen.profile.published import aiter_rows
 from convgen.profile.published.table import BYTES
@@ -225,7 +225,7 @@ def _taken(table: Mapping[str, Any]) -> Iterator[Row]:
 
 def _share(code: bytes) -> float:
     """The share of its loop in which the matrix units work, one workgroup alone on a unit."""
-    (loop,) = profile(code, "a kernel of the ladder", L2_LATENCY, 1)[0].loops
+    (loop,) = profile(code, "a kernel of the ladder", FAMILY.load_latency, 1)[0].loops
     return loop.busy["matrix"] / loop.clocks
 
 
@@ -264,7 +264,7 @@ def levels(folder: Path) -> Iterator[Row]:
     """HipKittens: TFLOP/s of the best library on square products, and of a good kernel by the closed form."""
     for path in sorted((folder / "hipkittens").glob("*_gemm.json")):
         match = _GEMMS.fullmatch(path.name)
-        if match is None or match[2] not in CHIPS[_LEVELS[match[1]].chip].rates:
+        if match is None or match[2] not in chips()[_LEVELS[match[1]].chip].rates:
             continue
         for size, row in _load(path).items():
             best = max(value for key, value in row.items() if key.startswith("tflops"))
@@ -273,7 +273,7 @@ def levels(folder: Path) -> Iterator[Row]:
 
 
 def _tflops(level: _Level, dtype: str, size: int, tile: tuple[int, int]) -> float:
-    chip, flop = CHIPS[level.chip], 2.0 * size**3
+    chip, flop = chips()[level.chip], 2.0 * size**3
     numbers = {"cu": chip.units, "M": size, "N": size, "K": size, "tile_m": tile[0], "tile_n": tile[1],
                "tile_k": _DEPTH / BYTES[dtype], "split_k": 1}  # fmt: skip
     row = {"gfx": chip.target, "dtype": dtype, "lib": "asm", "quant": "", "kernel": "", "us": "1"}

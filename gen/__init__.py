@@ -3,7 +3,7 @@
 import convgen as cg
 
 p = cg.Conv.parse("mb1ic64ih56oc64oh56kh3ph1", dir="FWD_D", dt="f16")
-k = cg.build(p, target="gfx942")
+k = cg.build(p)
 code = cg.compile(k)
 out = cg.simulate(code, src=x, wei=w)
 

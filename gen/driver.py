@@ -26,6 +26,7 @@ from convgen.choose.search import Search
 from convgen.choose.supported import check_supported
 from convgen.choose.workgroup_orders import ordered
 from convgen.compile_steps import Observer, Step, check_names, steps
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import ConvgenError, DoesNotFit, Unsupported, UserError, visible
 from convgen.ir.expr import restart_ids
@@ -176,7 +177,7 @@ def facts(target: str) -> TargetFacts:
 
 def build(
     problem: Problem,
-    target: str = "gfx942",
+    target: str = DEFAULT_TARGET,
     config: str | Config | None = None,
     *,
     registry: str | PathLike[str] | None = None,
@@ -216,7 +217,7 @@ def build(
             search = _search(problem, chosen, options)
             found = _next_plan(search, options)
             if found is None:
-                raise DoesNotFit("no config fits, not even the last one")
+                raise search.none_fits()
             candidate, plan, attempt = found
         planned = perf_counter()
         program, tiles = build_launches(plan)
@@ -229,7 +230,7 @@ def build(
 
 def wrap(
     kernel: Kernel | KernelBuilder | TileProgram,
-    target: str = "gfx942",
+    target: str = DEFAULT_TARGET,
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
@@ -320,7 +321,8 @@ def compile(
 ) -> Code:
     """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
 
-    A hand-written kernel is compiled for `target`, else for gfx942; `scalars` gives its scalar arguments their values.
+    A hand-written kernel is compiled for `target`, else for the default one; `scalars` gives its scalar arguments their
+    values.
 
     Raises UserError for another target than a `Build` was built for.
     """
@@ -334,7 +336,7 @@ def compile(
         from convgen.tile.tile_kernel import TileProgram
 
         _expect("program", program, Build, Kernel, KernelBuilder, TileProgram)
-        to = target or "gfx942"
+        to = target or DEFAULT_TARGET
         if isinstance(program, TileProgram):
             largest = program.largest(targets.get(to).facts)
             wanted = f"one whose blocks fit the registers: smaller blocks, or more subgroups; {largest}"

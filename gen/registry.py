@@ -1,6 +1,6 @@
 """The registry: which config was found best for a problem, a line each, in a text file that a team shares.
 
-    gfx942 | --dir=FWD_D --dt=f16 mb1_ic64oc64_ih14oh14kh3ph1 | tile=32x32x64 ... | 5.205 us | convgen 0.1.0, mi300x
+    TARGET | --dir=FWD_D --dt=f16 mb1_ic64oc64_ih14oh14kh3ph1 | tile=32x32x64 ... | 5.205 us | convgen 0.1.0, CHIP
 
 Lines are sorted by target and problem, and each says all of its own, so files merge line by line, as sources do. Who
 reads one checks all of it: a line that is wrong, or that contradicts another, is refused.

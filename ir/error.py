@@ -34,8 +34,8 @@ class Unsupported(ConvgenError):
 class DoesNotFit(ConvgenError):
     """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one.
 
-    `short_of` names what there is too little of: a register file, "shared" memory or "pairs" of neighbours; it is empty
-    for other budgets.
+    `short_of` names what there is too little of: a register file, "shared" memory, "pairs" of neighbours, or "twins" of
+    matrix instructions; it is empty for other budgets.
     """
 
     def __init__(self, message: str, *details: object, short_of: str = "") -> None:
@@ -51,7 +51,7 @@ class AssemblerError(ConvgenError):
     """The assembler refused our text: a defect of convgen (exit code 3)."""
 
 
-#: Packages of the extra `cli`, without which the library builds, compiles and simulates for AMD: by the module in them.
+#: Packages of the extra `cli`, without which the library builds, and compiles where metadata is no YAML: by module.
 _EXTRA = {"PIL": "pillow", "jinja2": "jinja2", "rich": "rich", "yaml": "pyyaml"}
 
 

@@ -29,6 +29,7 @@ class Core:
 
     simds: int
     simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
+    simd_subgroups: int  #: subgroups; most that are resident on a SIMD
     register_granule: int  #: registers; allocation unit of a subgroup
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
@@ -57,15 +58,15 @@ class Planes:
 class Caches:
     """What lies between compute units and memory, as whoever counts traffic needs it.
 
-    Workgroup w runs on XCD `w % xcds`; the units of an XCD share an L2, all XCDs a memory-side cache if there is one.
+    Workgroup w runs on die `w % dies`; the units of a die share an L2, all dies a memory-side cache if there is one.
     """
 
-    xcds: int = 1
+    dies: int = 1
     unit_bytes: int = 0  #: bytes; of a unit's own cache where operands come through it, 0 where that is not reckoned
-    l2_bytes: int  #: bytes; of one XCD
+    l2_bytes: int  #: bytes; of one die
     memory_side_bytes: int = 0
     line_bytes: int  #: bytes; least that any of them fetches
-    channels: int = 1  #: of an XCD's L2
+    channels: int = 1  #: of a die's L2
     channel_bytes: int = 256  #: bytes in a row that lie in one channel
     store_rate: int  #: bytes a clock; into one channel
     result_rate: int  #: bytes a clock; of one unit that stores its result

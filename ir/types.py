@@ -4,7 +4,7 @@ A type describes what *one lane* holds. `vector(f16, 8)` is eight halves in one 
 vector whose layout says which element of a tile each (subgroup, lane, register) holds.
 
 The fp8 formats come in the forms of the OCP specification (`f8_e4m3`, `f8_e5m2`) and in those that are finite and have
-no negative zero (`…fnuz`, of Graphcore and AMD's CDNA3). `s4`, `u4` and `f4_e2m1` stand two a byte, low nibble first.
+no negative zero (`…fnuz`). `s4`, `u4` and `f4_e2m1` stand two a byte, low nibble first.
 `e8m0` is a power of two, or NaN: a scale.
 """
 
@@ -250,4 +250,4 @@ def vector(elem: Type, lanes: int) -> VectorType:
     return VectorType(elem, lanes)
 
 
-surface = vector(u32, 4)  #: what names a bounded window of global memory (AMD: the four words of a buffer descriptor)
+surface = vector(u32, 4)  #: what names a bounded window of global memory: a descriptor of four words

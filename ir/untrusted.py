@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 28  #: of a file; code objects of whole libraries have some ten million
 MOST_RECORD = 1 << 23  #: bytes of JSON; Python's values take up to 30 times as many
 _MOST_YAML = 1 << 19  #: bytes; the reader takes about 4 s for one MiB
-_MOST_NODES = 20_000  #: of a YAML document; a kernel of a zebin has about 150
+_MOST_NODES = 20_000  #: of a YAML document; a kernel's metadata has about 150
 _MOST_DIGITS = 40  #: characters of a YAML scalar that is read as a number
 
 

@@ -27,6 +27,7 @@ ALLOWED = {
 #: The floors of `gen` from bottom to top. A module imports its own floor and the floors below.
 FLOORS = (
     "version",
+    "default_target",
     "problem",
     "run",
     "epilogue",
@@ -45,8 +46,10 @@ FLOORS = (
     "commands",
 )
 
-#: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
-GATES = tuple(f"convgen.backends.{name}" for name in ("target", "stages", "simulation", "analysis", "timing", "tuning"))
+#: What `gen` may know of `backends`: the records of families, the way to a target, its stages, and the plain records
+#: that cross that joint.
+_JOINT = ("family", "target", "stages", "simulation", "analysis", "timing", "tuning", "device", "library")
+GATES = tuple(f"convgen.backends.{name}" for name in _JOINT)
 
 #: What a simulator may know of `ir`: how one fails, how records are made, how hostile files are read.
 LEAVES = ("convgen.ir.error", "convgen.ir.record", "convgen.ir.untrusted")
@@ -110,7 +113,7 @@ def inside_backends(importer: list[str], imported: list[str]) -> bool:
     if importer[:1] == ["sim"] and imported[:1] != ["sim"]:  # what simulators share knows no family
         return imported == ["simulation"]
     if imported[:1] and imported[0] in families and importer[:1] != imported[:1]:
-        return importer == ["target"]
+        return False  # records name modules, which are loaded when they are used
     if importer[1:2] == ["sim"] and imported[:1] == importer[:1]:
         return imported[1:2] == ["sim"]
     return True
@@ -134,6 +137,8 @@ FORBIDDEN = [
     ("convgen.driver", "convgen.commands.cli"),
     ("convgen.explain.page", "convgen"),
     ("convgen.backends.target", "convgen.problem.conv"),
+    ("convgen.backends.target", "convgen.backends.amdgpu.targets"),
+    ("convgen.device.devices", "convgen.backends.amdgpu.hip"),
     ("convgen.backends.amdgpu.select", "convgen.backends.intel.select"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu.tables"),
     ("convgen.backends.amdgpu.sim.step", "convgen.backends.amdgpu"),

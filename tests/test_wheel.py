@@ -57,6 +57,9 @@ def test_the_wheel_holds_the_packages(wheel: Path) -> None:
     tracked = {f"convgen/{p.relative_to(ROOT / 'gen')}" for p in (ROOT / "gen").rglob("*.py")}
     assert tracked <= names
     assert {f"convgen/device/templates/{p.name}" for p in (ROOT / "gen/device/templates").iterdir()} <= names
+    templates = {f"convgen/{p.relative_to(ROOT)}" for p in (ROOT / "backends").glob("*/templates/*")}
+    assert templates
+    assert templates <= names
     for room in ("ir", "passes", "backends"):
         assert {f"convgen/{p.relative_to(ROOT)}" for p in (ROOT / room).rglob("*.py")} <= names
     top = {name.split("/")[0] for name in names}

@@ -13,17 +13,17 @@ from functools import lru_cache
 from convgen.backends import reading
 from convgen.backends.amdgpu.assemble import assemble, wanted
 from convgen.backends.amdgpu.costs import line_of
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim import CodeObject, KernelInfo
 from convgen.backends.amdgpu.sim.decode import Instruction, follows
 from convgen.backends.amdgpu.tables import FACTS
-from convgen.backends.analysis import Analysis, KernelAnalysis, Terms
+from convgen.backends.analysis import Analysis, KernelAnalysis
+from convgen.backends.family import check_rows
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-#: Costs count issue slots of 4 clocks of one wave while all SIMDs of a unit run the same code.
-_TERMS = Terms(slot_clocks=4, matrix="mfma", subgroup="wave", occupancy="waves a SIMD", issue="waits of s_nop")
-_MOST_WAVES = 8  #: a SIMD holds (CDNA3 ISA, "Wavefront occupancy")
-_LDS_GRANULE = {"gfx950": 1280}  #: bytes; 512 elsewhere (LLVM, getLdsDwGranularity)
+_LDS_GRANULE = {"gfx90a": 512, "gfx942": 512, "gfx950": 1280}  #: bytes (LLVM, getLdsDwGranularity)
+check_rows(FAMILY, {"analyze.py: _LDS_GRANULE": _LDS_GRANULE})
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)[^"]*"', re.MULTILINE)
 
 
@@ -34,7 +34,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     """
     with readable(content, where) as (loaded, _):
         name = loaded.arch.name
-        return Analysis(name, _TERMS, tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values()))
+        return Analysis(name, FAMILY.terms, tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values()))
 
 
 def readable(content: bytes, where: str) -> AbstractContextManager[tuple[CodeObject, bytes]]:
@@ -108,13 +108,16 @@ def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
     """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
     waves, core = -(-most_threads(kernel) // 64), FACTS[arch].core
     groups = groups_held(kernel, arch, waves, shared_bytes(kernel))
-    return {"registers": _by_registers(kernel, arch), "lds": min(_MOST_WAVES, groups["lds"] * waves // core.simds)}
+    return {
+        "registers": _by_registers(kernel, arch),
+        "lds": min(core.simd_subgroups, groups["lds"] * waves // core.simds),
+    }
 
 
 def groups_held(kernel: KernelInfo, arch: str, waves: int, lds: int) -> dict[str, int]:
     """Workgroups of so many waves and `lds` bytes that a unit holds as each resource allows."""
-    most = _MOST_WAVES * FACTS[arch].core.simds // waves
-    granule = _LDS_GRANULE.get(arch, 512)
+    most = FACTS[arch].core.simd_subgroups * FACTS[arch].core.simds // waves
+    granule = _LDS_GRANULE[arch]
     taken = -(-lds // granule) * granule
     by_lds = min(most, FACTS[arch].shared_bytes // taken) if taken else most
     return {"registers": _by_registers(kernel, arch) * FACTS[arch].core.simds // waves, "lds": by_lds}
@@ -124,4 +127,4 @@ def _by_registers(kernel: KernelInfo, arch: str) -> int:
     """Waves of a SIMD."""
     core = FACTS[arch].core
     each = -(-kernel.descriptor.vgprs // core.register_granule) * core.register_granule
-    return min(_MOST_WAVES, core.simd_registers // each)
+    return min(core.simd_subgroups, core.simd_registers // each)

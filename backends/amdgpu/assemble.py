@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import TRIPLE, Llvm, library
-from convgen.backends.toolchain import CLANG, FIRST_LLVM, LLD, LLVM_MC, identity, knows, llvm_for, produced, run
+from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, identity, knows, llvm_for, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
 _PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
@@ -89,7 +90,7 @@ def assembled_by(target: str) -> str:
 
 
 def _in_process(target: str) -> Llvm | None:
-    return None if CLANG.is_given else library(FIRST_LLVM[target])
+    return None if CLANG.is_given else library(FAMILY.first_llvm[target])
 
 
 #: What our printer writes of directives, and how it says where a kernel ends.

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.isa import SLOT_BYTES
+from convgen.backends.amdgpu.sim.archs import ARCHS
 from convgen.backends.amdgpu.sim.decode import Instruction
-from convgen.backends.amdgpu.sim.mfma_table import F8F6F4_FORMATS
+from convgen.backends.amdgpu.sim.hazards import SGEMM_KIND, TABLES
+from convgen.backends.amdgpu.sim.mfma_table import F8F6F4_FORMATS, MATRIX_ROWS, SPARSE_ROWS
 from convgen.backends.amdgpu.tables import FACTS, MFMA, WAVE
 from convgen.backends.analysis import Line
+from convgen.backends.family import check_rows
 from convgen.backends.machine.instruction import Unit
 
 #: Passes of the other matrix instructions (AMD matrix instruction calculator, "Execution statistics", and llvm-mca's
@@ -35,6 +39,17 @@ _PASSES = tuple(
         ("gfx90a", r"v_mfma_\w+?_32x32x\w+", 16),
         ("gfx90a", r"v_mfma_\w+?_16x16x\w+", 8),
     )
+)
+check_rows(
+    FAMILY,
+    {
+        "costs.py: _PASSES": {arch for archs, *_ in _PASSES for arch in archs},
+        "sim/archs.py: ARCHS": [arch.name for arch in ARCHS.values()],
+        "sim/mfma_table.py: MATRIX_ROWS": MATRIX_ROWS,
+        "sim/mfma_table.py: SPARSE_ROWS": SPARSE_ROWS,
+        "sim/hazards.py: TABLES": TABLES,
+        "sim/hazards.py: SGEMM_KIND": SGEMM_KIND,
+    },
 )
 _QUARTER_RATE = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_|v_mul_(lo|hi)_")  # CDNA3 ISA 6: 16 clocks a wave
 

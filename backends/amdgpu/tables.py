@@ -6,11 +6,16 @@ MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import attrs
 
+from convgen.backends.amdgpu.chips import USUAL
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.tuning import TUNING
+from convgen.backends.family import check_rows
 from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.fused import MEANING
 from convgen.ir.layout.digits import Digit, Space
@@ -243,6 +248,7 @@ _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 _CORE = Core(
     simds=4,  # LLVM, getEUsPerCU
     simd_registers=512,  # VGPRs and AGPRs together: LLVM, getTotalNumVGPRs of gfx90a and later
+    simd_subgroups=8,  # CDNA3 ISA, "Wavefront occupancy"
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
     shared_read_rate=128,  # the same; others by their phases
@@ -262,7 +268,6 @@ _GCD = Caches(
     memory_rate=960,  # 1.6 TB/s at 1.7 GHz: AMD's data sheet of the MI250X, one die
 )
 _MI300X = Caches(
-    xcds=8,
     l2_bytes=4 << 20,  # CDNA3 white paper
     memory_side_bytes=256 << 20,  # the same, "Infinity Cache"
     line_bytes=128,
@@ -285,7 +290,6 @@ def _facts(
     name: str,
     *,
     lds: int,
-    units: int,
     core: Core = _CORE,
     caches: Caches,
     read: SharedPhases,
@@ -294,7 +298,7 @@ def _facts(
     direct: tuple[int, ...] = (4,),
     turned: SharedPhases | None = None,
 ) -> TargetFacts:
-    """`lds` bytes of local memory a unit, `units` of them."""
+    """`lds` bytes of local memory a unit."""
     return TargetFacts(
         name=name,
         subgroup_size=WAVE,
@@ -302,7 +306,7 @@ def _facts(
         shared_bytes=lds,
         registers=256,
         accumulators=256,
-        compute_units=units,
+        compute_units=USUAL[name].units,
         global_widths=(16, 12, 8, 4, 2, 1),
         shared_widths=(16, 8, 4, 2, 1),
         global_imm_max=4095,  # CDNA3 ISA, MUBUF: 12 bits
@@ -317,7 +321,7 @@ def _facts(
         atoms=tuple(row.atom() for row in MFMA[name] if row.blocks == 1),
         blocks=tuple(row.block() for row in MFMA[name] if row.blocks > 1),
         core=evolve(core, shared_read_rate=_WIDEST_READ * WAVE // len(read.phases)),  # a phase a clock
-        caches=caches,
+        caches=evolve(caches, dies=USUAL[name].partitions),
         tuning=TUNING[name],
         conversions=conversions,
         tickets=True,
@@ -351,33 +355,28 @@ SCOPES: dict[str, AgentScope] = {
     "gfx950": _CDNA3_SCOPE,
 }
 
-#: Units: of one die of an MI250X, of an MI300X and of an MI355X (AMD's data sheets). Local memory: the ISA documents.
-FACTS: dict[str, TargetFacts] = {
-    facts.name: facts
-    for facts in (
-        _facts("gfx90a", lds=65536, units=110, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
-        _facts(
-            "gfx942",
-            lds=65536,
-            units=304,
-            caches=_MI300X,
-            read=_READ_B128_32,
-            half_read=_READ_B64_32,
-            conversions=_CDNA3_CONVERSIONS,
-        ),
-        _facts(
-            "gfx950",
-            lds=163840,
-            units=256,
-            core=_CORE_MI355X,
-            caches=_MI355X,
-            read=_READ_B128_64,
-            half_read=_READ_B64_64,
-            conversions=_CDNA4_CONVERSIONS,
-            direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
-            turned=_READ_B64_64,
-        ),
-    )
+#: Units and XCDs are those of the chip in `USUAL`. Local memory: the ISA documents.
+_ROWS: dict[str, Callable[[str], TargetFacts]] = {
+    "gfx90a": partial(_facts, lds=65536, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
+    "gfx942": partial(
+        _facts,
+        lds=65536,
+        caches=_MI300X,
+        read=_READ_B128_32,
+        half_read=_READ_B64_32,
+        conversions=_CDNA3_CONVERSIONS,
+    ),
+    "gfx950": partial(
+        _facts,
+        lds=163840,
+        core=_CORE_MI355X,
+        caches=_MI355X,
+        read=_READ_B128_64,
+        half_read=_READ_B64_64,
+        conversions=_CDNA4_CONVERSIONS,
+        direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
+        turned=_READ_B64_64,
+    ),
 }
 
 #: Processor -> accelerators with it (ROCm documentation, "Accelerator and GPU hardware specifications").
@@ -386,3 +385,15 @@ PRODUCTS: dict[str, tuple[str, ...]] = {
     "gfx942": ("mi300a", "mi300x", "mi308x", "mi325x"),
     "gfx950": ("mi350x", "mi355x"),
 }
+
+check_rows(
+    FAMILY,
+    {
+        "family.py: first_llvm": FAMILY.first_llvm,
+        "chips.py: USUAL": USUAL,
+        "tuning.py: TUNING": TUNING,
+        "tables.py: MFMA": MFMA,
+        "tables.py: FACTS": _ROWS,
+    },
+)
+FACTS: dict[str, TargetFacts] = {name: row(name) for name, row in _ROWS.items()}

@@ -7,18 +7,32 @@ from functools import partial
 
 from convgen.backends.amdgpu import printer
 from convgen.backends.amdgpu.assemble import assemble_module, assembled_by, wanted
+from convgen.backends.amdgpu.family import FAMILY
+from convgen.backends.amdgpu.hazards import HAZARDS
 from convgen.backends.amdgpu.stages import BANKS, STAGES
-from convgen.backends.amdgpu.tables import FACTS, PRODUCTS
+from convgen.backends.amdgpu.tables import FACTS, MFMA, PRODUCTS, SCOPES
+from convgen.backends.amdgpu.tuning import TUNING
+from convgen.backends.family import check_rows
 from convgen.backends.stages import Emitted
 from convgen.backends.target import Target
+
+check_rows(
+    FAMILY,
+    {
+        "hazards.py: HAZARDS": HAZARDS,
+        "tables.py: FACTS": FACTS,
+        "tables.py: MFMA": MFMA,
+        "tables.py: SCOPES": SCOPES,
+        "tables.py: PRODUCTS": PRODUCTS,
+        "tuning.py: TUNING": TUNING,
+    },
+)
 
 
 class AmdTarget(Target):
     """One CDNA generation."""
 
-    text_suffix = ".s"
-    simulator = "convgen.backends.amdgpu.sim"
-    object_suffix = ".hsaco"
+    family = FAMILY
     stages = STAGES
     banks = BANKS
 

@@ -18,10 +18,11 @@ from itertools import chain
 from pathlib import Path
 
 from convgen.backends import reading
-from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch, Terms
+from convgen.backends.analysis import Analysis, KernelAnalysis, Line, Stretch
 from convgen.backends.hot_code import basic_blocks, hottest, reachable
 from convgen.backends.intel.assemble import assemble
 from convgen.backends.intel.costs import conflicts, line_of, waits
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import CodeObject, KernelInfo
 from convgen.backends.intel.sim.decode import Instruction, Operand, Payload, disassemble, follows
 from convgen.backends.intel.tables import FACTS, GENERATIONS
@@ -29,7 +30,6 @@ from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_TERMS = Terms(slot_clocks=1, matrix="dpas", subgroup="thread", occupancy="threads an EU", issue="wide results")
 _CORE_SLM = 128 << 10  #: bytes of local memory that the threads of a core share (GPU occupancy calculator)
 _LEAST_REGISTERS = 128  #: that a thread has
 _MOST_ITEMS = 1024  #: work-items of a workgroup that names no size
@@ -46,7 +46,7 @@ def analyze(content: bytes, where: str) -> Analysis:
     """
     with readable(content, where) as loaded:
         kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
-        return Analysis(loaded.platform.name, _TERMS, kernels)
+        return Analysis(loaded.platform.name, FAMILY.terms, kernels)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction
 def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
     """Threads that an EU holds as each resource allows; whole workgroups share a core's local memory."""
     core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
-    most = core.simd_registers // _LEAST_REGISTERS
+    most = core.simd_subgroups
     by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
     return {"registers": core.simd_registers // max(_LEAST_REGISTERS, kernel.registers), "lds": by_slm}
 

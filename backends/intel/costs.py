@@ -21,9 +21,12 @@ import re
 from collections.abc import Callable, Mapping
 
 from convgen.backends.analysis import Line
+from convgen.backends.family import check_rows
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import messages as msg
 from convgen.backends.intel.sim.decode import Instruction, Message, Operand
 from convgen.backends.intel.sim.dpas import BITS
+from convgen.backends.intel.sim.platforms import CORES
 from convgen.backends.intel.tables import DPAS_ROWS, GENERATIONS
 from convgen.backends.intel.zebin_devices import DEVICES
 
@@ -36,6 +39,10 @@ _BUNDLES: Mapping[str, Callable[[int], tuple[int, int]]] = {
     "xehpc": lambda r: (r % 2, r % 64 // 4),
     "xe2": lambda r: (r % 2, r % 16 // 2),
 }
+check_rows(
+    FAMILY,
+    {"costs.py: _BUNDLES": _BUNDLES, "sim/platforms.py: CORES": [platform.name for platform in CORES.values()]},
+)
 
 _KINDS: Mapping[str, str] = {
     **dict.fromkeys(("dpas", "dpasw"), "dpas"),

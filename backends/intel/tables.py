@@ -6,10 +6,13 @@ src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from itertools import product
 
+from convgen.backends.family import check_rows
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.tuning import TUNING
 from convgen.ir.facts import Caches, Core, Planes, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
@@ -282,6 +285,7 @@ _B580 = evolve(
 _CORE = Core(
     simds=8,  # vector engines of a Xe core: those of a Data Center GPU Max 1550 and an Arc B580
     simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
+    simd_subgroups=8,  # the same
     register_granule=128,  # the smaller register file of a thread
     shared_rate=128,  # assumed
     shared_read_rate=128,  # assumed
@@ -339,11 +343,11 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
 
 #: Xe cores: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product pages). Local memory and
 #: threads of a workgroup: what the driver takes.
-FACTS: dict[str, TargetFacts] = {
-    facts.name: facts
-    for facts in (
-        _facts("xehpg", core=_CORE_A770, caches=_A770, units=32, slm=65536, subgroups=64),
-        _facts("xehpc", core=_CORE, caches=_MAX1550, units=128, slm=131072, subgroups=32),
-        _facts("xe2", core=_CORE, caches=_B580, units=20, slm=131072, subgroups=32),
-    )
+_ROWS: dict[str, Callable[[str], TargetFacts]] = {
+    "xehpg": partial(_facts, core=_CORE_A770, caches=_A770, units=32, slm=65536, subgroups=64),
+    "xehpc": partial(_facts, core=_CORE, caches=_MAX1550, units=128, slm=131072, subgroups=32),
+    "xe2": partial(_facts, core=_CORE, caches=_B580, units=20, slm=131072, subgroups=32),
 }
+
+check_rows(FAMILY, {"tables.py: GENERATIONS": GENERATIONS, "tuning.py: TUNING": TUNING, "tables.py: FACTS": _ROWS})
+FACTS: dict[str, TargetFacts] = {name: row(name) for name, row in _ROWS.items()}

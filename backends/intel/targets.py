@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from convgen.backends.family import check_rows
 from convgen.backends.intel.assemble import assemble
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.stages import banks, stages
 from convgen.backends.intel.tables import FACTS, GENERATIONS
+from convgen.backends.intel.tuning import TUNING
 from convgen.backends.intel.zebin import target_directive
 from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.stages import Emitted
 from convgen.backends.target import Target
 from convgen.backends.toolchain import IGA64, identity
 
+check_rows(
+    FAMILY,
+    {
+        "tables.py: GENERATIONS": GENERATIONS,
+        "tables.py: FACTS": FACTS,
+        "tuning.py: TUNING": TUNING,
+        "zebin_devices.py: DEVICES": DEVICES,
+    },
+)
+
 
 class XeTarget(Target):
     """One generation."""
 
-    text_suffix = ".asm"
-    simulator = "convgen.backends.intel.sim"
-    object_suffix = ".zebin"
+    family = FAMILY
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -8,6 +8,8 @@ none is written.
 
 from __future__ import annotations
 
+from convgen.backends.family import check_rows
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.tables import GENERATIONS
 from convgen.ir.record import frozen
 
@@ -77,3 +79,5 @@ DEVICES: dict[str, Device] = {
         ),
     )
 }
+
+check_rows(FAMILY, {"zebin_devices.py: DEVICES": DEVICES})

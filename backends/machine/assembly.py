@@ -1,7 +1,7 @@
 """Text of a machine function, for people: a line an instruction, on virtual registers or where these stand.
 
     loop:  // for kb in [0, 18)
-        a[0:15] = v_mfma_f32_32x32x8_f16 v[4:5], %v31.src[2:3], a[0:15]  // acc
+        a[0:15] = mma_f32_32x32x8_f16 v[4:5], %v31.src[2:3], a[0:15]  // acc
 
 `%v31.src[2:3]` are words 2 and 3 of the virtual register number 31 in bank v, called `src`.
 """

@@ -1,7 +1,7 @@
 """The machine layer: instructions on virtual registers, basic blocks, functions. Shared by all targets.
 
 An instruction is an opcode row of the target's table with operands. Virtual registers are tuples of 32-bit words in a
-bank; operands view a run of words of a tuple. Flags are single physical registers (AMD: scc, vcc, exec, m0).
+bank; operands view a run of words of a tuple. Flags are single physical registers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Role:
 
 @frozen
 class Opcode:
-    """One row of an instruction table. Latencies count issue slots (AMD: 4 clocks)."""
+    """One row of an instruction table. Latencies count issue slots."""
 
     name: str
     unit: Unit

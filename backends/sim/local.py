@@ -1,6 +1,6 @@
 """Local memory of the workgroups of a batch, with race stamps.
 
-A stamp covers `grain` bytes (the narrowest LDS access of the kernel) and packs epoch << 9 | wave << 1 | clean: the
+A stamp covers `grain` bytes (the narrowest shared access of the kernel) and packs epoch << 9 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
 one epoch, at least one of them a write, race: nothing orders them. An access whose wait has not come by the time its
 wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either. Atomic
@@ -81,7 +81,7 @@ class Stretch:
 
 
 class Lds:
-    """The LDS of a batch of workgroups, one stretch a workgroup."""
+    """The shared memory of a batch of workgroups, one stretch a workgroup."""
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
         self.kind = kind  #: of findings

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from convgen.profile.chips import Chip
+from convgen.backends.family import Chip
 from convgen.profile.closed import Estimate, Numbers, Terms, Work
 from convgen.profile.constants import Entry, rounded
 from convgen.profile.published.table import Table

@@ -7,6 +7,7 @@ from math import ceil
 
 import attrs
 
+from convgen.backends.family import Chip, chips
 from convgen.backends.target import get
 from convgen.choose.lru import Steps, simulate
 from convgen.choose.traffic import Count, Operands, Tiles, Traffic
@@ -16,7 +17,6 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.order import Order
 from convgen.plan.views import products
 from convgen.problem.matmul import Matmul
-from convgen.profile.chips import CHIPS, Chip
 
 _ELEM = 2  #: bytes; of f16 and bf16
 
@@ -34,7 +34,7 @@ class Gemm:
     def of(cls, device: str, dtype: str, sizes: str, tile: Sequence[int]) -> Gemm:
         """tuple[int, int, int] as `4096x4096x8192`."""
         (m, n, k), (tile_m, tile_n, tile_k) = map(int, sizes.split("x")), tile
-        return cls(CHIPS[device], dtype, (m, n, k), (tile_m, tile_n, tile_k))
+        return cls(chips()[device], dtype, (m, n, k), (tile_m, tile_n, tile_k))
 
     @property
     def facts(self) -> TargetFacts:

@@ -30,7 +30,7 @@ _LINK = re.compile(r"\]\(docs/([^)]*)\)")
 _GALLERY = (
     (
         "A matrix product on eight dies",
-        "Colours are XCDs, which workgroups come to in turns. In the order that is chosen each has a block of its own.",
+        "Colours are dies, which workgroups come to in turns. In the order that is chosen each has a block of its own.",
         "map 4096x4096:4096x4096 --dt f16 -o pictures/chosen-gemm.svg",
     ),
     (

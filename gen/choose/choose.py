@@ -126,14 +126,16 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, moved: tuple[str, ...] = ()) -> Config:
-    """One subgroup, the smallest square tile that its lanes share out evenly: fits every problem."""
+    """The config that asks least: the smallest square tile that the subgroups of one instruction share out evenly."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))
     types = converted(operand_types(problem), atom)
-    return Config((side, side, k), (1, 1), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types)
+    return Config(
+        (side, side, k), (1, atom.spans), (atom.n, atom.m, atom.k), 1, "split", "v", reorder=moved, types=types
+    )
 
 
 def _is_whole(side: int, k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
-    even = comes_out_even(side, k, atom.elem_bytes, facts, 1)
+    even = comes_out_even(side, k, atom.elem_bytes, facts, atom.spans)
     return even and side % atom.n == 0 and side % atom.m == 0

@@ -1,6 +1,6 @@
 """What a launch reads through its caches, step by step: each keeps the blocks that were used last.
 
-The units of an XCD share an L2; what it lacks comes from the memory-side cache, if there is one, and else from memory.
+The units of a die share an L2; what it lacks comes from the memory-side cache, if there is one, and else from memory.
 All workgroups of a wave take one block of each operand a step, at the same time or each a fixed number of steps behind.
 Blocks are those of a matrix product: halos that the tiles of a convolution share are counted for each (`traffic.py`
 knows them). The result is left out.
@@ -80,7 +80,7 @@ class _Pace:
 
 @frozen
 class _Wave:
-    """Workgroups in flight on an XCD: the numbers of their first blocks along M and N, and their pace, each."""
+    """Workgroups in flight on a die: the numbers of their first blocks along M and N, and their pace, each."""
 
     blocks: list[tuple[int, int, _Pace]] = attrs.Factory(list)
 
@@ -99,9 +99,9 @@ class _Hierarchy:
     def __init__(self, caches: Caches, units: int, steps: Steps) -> None:
         self._parts = _parts(steps, caches)
         self._steps, self._caches = steps, caches
-        each = units // caches.xcds if caches.unit_bytes else 0
-        self._near = [[_Lru(caches.unit_bytes) for _ in range(each)] for _ in range(caches.xcds)]
-        self._l2 = [[_Lru(caches.l2_bytes // self._parts) for _ in range(self._parts)] for _ in range(caches.xcds)]
+        each = units // caches.dies if caches.unit_bytes else 0
+        self._near = [[_Lru(caches.unit_bytes) for _ in range(each)] for _ in range(caches.dies)]
+        self._l2 = [[_Lru(caches.l2_bytes // self._parts) for _ in range(self._parts)] for _ in range(caches.dies)]
         self._side = _Lru(caches.memory_side_bytes)
         self._asked = 0
 
@@ -110,13 +110,13 @@ class _Hierarchy:
         """Whether it matters in which order the workgroups of a wave come."""
         return self._parts > 1 or self._caches.unit_bytes > 0
 
-    def use(self, xcd: int, k: int, block: int, size: int, workgroup: int) -> None:
-        near = self._near[xcd]
+    def use(self, die: int, k: int, block: int, size: int, workgroup: int) -> None:
+        near = self._near[die]
         if near and near[workgroup % len(near)].has(block, size):
             return
         self._asked += size
         part = _channel(k, self._steps, self._caches) % self._parts if self._parts > 1 else 0
-        if not self._l2[xcd][part].has(block, size):
+        if not self._l2[die][part].has(block, size):
             self._side.has(block, size)
 
     def moved(self, workgroups: int) -> Moved:
@@ -138,29 +138,29 @@ def simulate(
     takers: Ints | None = None,
     lag: bool = False,
 ) -> Moved:
-    """Bytes moved by a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
-    in_flight = max(1, units // caches.xcds) * per_unit
-    at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
+    """Bytes moved by a launch with so many compute units (of all dies) and workgroups on one at a time."""
+    in_flight = max(1, units // caches.dies) * per_unit
+    at = Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers)
     all_caches = _Hierarchy(caches, units, steps)
     for waves in _rounds(at, steps, lag):
         users = [_arrivals(wave, steps) if all_caches.ordered else _together(wave, steps) for wave in waves]
         for time in range(steps.count + (LAGS - 1) * lag):
-            for xcd, used_at in enumerate(users):
+            for die, used_at in enumerate(users):
                 for access in used_at(time):
-                    all_caches.use(xcd, *access)
+                    all_caches.use(die, *access)
     return all_caches.moved(len(at.number))
 
 
 def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:
-    """The waves of each round, by XCD; blocks are numbered by tile, slice and step, those along N after the others."""
+    """The waves of each round, by die; blocks are numbered by tile, slice and step, those along N after the others."""
     blocks = (at.tile[:, :2] * at.slices + at.tile[:, 2:]) * steps.count
     blocks[:, 1] += int(blocks[:, 0].max(initial=0)) + steps.count
     order = np.argsort(at.round, kind="stable")
     ends = np.searchsorted(at.round[order], np.arange(at.rounds + 1)).tolist()
     for begin, end in pairwise(ends):
-        waves = [_Wave() for _ in range(int(at.xcd.max()) + 1)]
+        waves = [_Wave() for _ in range(int(at.die.max()) + 1)]
         for n in order[begin:end].tolist():
-            wave = waves[at.xcd[n]].blocks
+            wave = waves[at.die[n]].blocks
             pace = _Pace(len(wave) % LAGS if lag else 0, bool(at.backwards[n]))
             wave.append((int(blocks[n, 0]), int(blocks[n, 1]), pace))
         yield waves

@@ -111,7 +111,7 @@ def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[
 
 def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
     """Neighbours share halos, and lines of memory: they go to the same die."""
-    dies = facts.caches.xcds
+    dies = facts.caches.dies
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
     straight = config.tile[2]
     shape = (straight, tile.n, tile.positions) if weights else (tile.positions, tile.n, straight)

@@ -11,7 +11,7 @@ from math import inf
 
 from convgen.backends.tuning import tuning
 from convgen.choose.choose import Candidate, Ranking
-from convgen.ir.error import DoesNotFit
+from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.record import evolve
 from convgen.plan.config import Config, Own
@@ -52,6 +52,7 @@ class Search:
         self.kinds: set[tuple[object, ...]] = set()  #: kinds of configs that are ruled out
         self.sums: dict[tuple[str, str], int] = {}  #: of an instruction, from which on they are, by how K is cut
         self.first: list[Candidate] = []  #: that come before the next one of the ranking
+        self.why: DoesNotFit | None = None  #: the last refusal of a plan
 
     @property
     def at_any_cost(self) -> bool:
@@ -66,7 +67,7 @@ class Search:
             try:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
-                self.plans += 1
+                self.plans, self.why = self.plans + 1, error
                 if error.short_of:  # by one of its kind, whatever its tile
                     self.kinds.add(_kind(candidate.config))
                 self.refused(candidate, error)
@@ -77,6 +78,11 @@ class Search:
                 continue
             return candidate, plan
         return None
+
+    def none_fits(self) -> Unsupported:
+        """Return the refusal of the problem where `next` has found nothing, with the reason of the last resort's."""
+        given = f"given {self.problem}, wanted a problem of which a config fits {self.facts.name}"
+        return Unsupported(f"{given}: {self.why}", rule="search")
 
     def learn(self, candidate: Candidate, plan: Plan, why: DoesNotFit) -> None:
         """Rule out what the back end would refuse for the same reason as the kernel of this plan."""

@@ -11,6 +11,7 @@ from convgen.choose.choose import candidates
 from convgen.choose.search import first_fitting
 from convgen.ir.error import Unsupported
 from convgen.ir.facts import TargetFacts
+from convgen.ir.layout.mapping import MOST_ALONG_Y_OR_Z
 from convgen.ir.layout.memory import MOST_BYTES, View
 from convgen.ir.record import evolve
 from convgen.ir.types import SCALARS, s8, u8
@@ -128,9 +129,10 @@ def _check_sizes(problem: Problem) -> None:
         _check_phases(problem)
     sizes |= dict(zip(("M", "N", "K"), _flat(problem)))
     sizes["products"] = count = directions.product_count(problem)
-    if problem.runtime and count > _MOST_PRODUCTS:
+    if problem.runtime and count > MOST_ALONG_Y_OR_Z:
         given = f"{problem.given_sizes} and {count} products"
-        raise Unsupported(f"{given}, wanted sizes that are known, or at most {_MOST_PRODUCTS} products", rule="size")
+        given_most = f"at most {MOST_ALONG_Y_OR_Z} products"
+        raise Unsupported(f"{given}, wanted sizes that are known, or {given_most}", rule="size")
     for what, size in sizes.items():
         if size >= LIMIT - _LARGEST_TILE:
             given = f"given {what} of {size}, wanted less than 2^31 - {_LARGEST_TILE}"
@@ -186,7 +188,6 @@ def _check_phases(problem: Conv) -> None:
 
 
 _LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MOST_PRODUCTS = 2**16 - 1  #: where sizes are known at launch only: workgroups along z, of which HIP launches no more
 _MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is looked at
 _SIDE = 256  #: of the largest tiles, to which rows and columns are rounded up there
 _MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have

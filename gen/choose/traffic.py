@@ -1,9 +1,9 @@
 """What a launch reads through its caches, in closed form: which panels the workgroups in flight share.
 
 A mapping is an array `tiles` of M and N tile by workgroup number in launch order, (workgroups, 2), or of M, N and slice
-of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on XCD `w % xcds`. Where workgroups
-persist, `takers` says which of them takes each row of the array; one takes its rows in turn. An XCD keeps so many
-workgroups in flight; those are a *wave* (not AMD's, which is a subgroup here), the waves of all XCDs at one time a
+of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on die `w % dies`. Where workgroups
+persist, `takers` says which of them takes each row of the array; one takes its rows in turn. A die keeps so many
+workgroups in flight; those are a *wave* (no subgroup is meant), the waves of all dies at one time a
 *round*.
 
 All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M
@@ -38,28 +38,28 @@ class Schedule:
 
     number: Ints  #: the workgroup's, unless that takes several
     tile: Ints  #: (n, 3) of M, N and slice of K
-    xcd: Ints
+    die: Ints
     round: Ints
     backwards: Flags  #: whether K is walked from its end
 
     @classmethod
     def of(
-        cls, tiles: Tiles, xcds: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
+        cls, tiles: Tiles, dies: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
     ) -> Schedule:
-        """Workgroups go round the XCDs; `in_flight` of an XCD's run at a time. Those without a tile end at once."""
+        """Workgroups go round the dies; `in_flight` of a die's run at a time. Those without a tile end at once."""
         there = np.flatnonzero(tiles[:, 0] >= 0)
         if takers is None:
-            xcd = there % xcds
-            turn = _counted(xcd) // in_flight
+            die = there % dies
+            turn = _counted(die) // in_flight
         else:
             taker, which = np.unique(takers[there], return_inverse=True)
-            xcd, turns = takers[there] % xcds, _counted(takers[there])
-            begun = _counted(taker % xcds) // in_flight
+            die, turns = takers[there] % dies, _counted(takers[there])
+            begun = _counted(taker % dies) // in_flight
             turn = begun[which] * (int(turns.max(initial=0)) + 1) + turns
         back = np.zeros(len(there), np.bool_) if k_reversed is None else k_reversed[there]
         found = np.zeros((len(there), 3), np.int64)
         found[:, : tiles.shape[1]] = tiles[there]
-        return cls(there, found, xcd, turn, back)
+        return cls(there, found, die, turn, back)
 
     @property
     def rounds(self) -> int:
@@ -83,7 +83,7 @@ class Moved:
     """Bytes that a launch reads."""
 
     requested: float  #: bytes; by all workgroups of L2
-    fill: float  #: bytes; into the L2s of all XCDs
+    fill: float  #: bytes; into the L2s of all dies
     memory: float  #: bytes; from memory
 
     @property
@@ -97,7 +97,7 @@ class Traffic(Moved):
     """What a launch reads, what it could read at best, and what it writes."""
 
     bound: float  #: bytes; of fill with nothing kept between waves, whatever the mapping
-    unlimited: float  #: bytes; of fill where an XCD keeps all it ever read
+    unlimited: float  #: bytes; of fill where a die keeps all it ever read
     result: float  #: bytes; of the result
     channels: float  #: share of an L2's channels over which a wave's results lie
 
@@ -113,7 +113,7 @@ def _clocks(
 
     Loads overlap with work, but for what a norm of 2.5 leaves over (fitted to public times of matrix products).
     """
-    stores = min(units * caches.result_rate, channels * caches.xcds * caches.channels * caches.store_rate)
+    stores = min(units * caches.result_rate, channels * caches.dies * caches.channels * caches.store_rate)
     parts = busy + result / stores, fill / caches.fill_rate, memory / caches.memory_rate
     return float(sum(part**_OVERLAP for part in parts) ** (1 / _OVERLAP))
 
@@ -158,9 +158,9 @@ class Count:
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
     ) -> Count:
-        """Of a launch with so many compute units (of all XCDs) and workgroups on one at a time."""
-        in_flight = max(1, units // caches.xcds) * per_unit
-        return cls(Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers), operands, caches, units)
+        """Of a launch with so many compute units (of all dies) and workgroups on one at a time."""
+        in_flight = max(1, units // caches.dies) * per_unit
+        return cls(Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers), operands, caches, units)
 
     @property
     def traffic(self) -> Traffic:
@@ -171,7 +171,7 @@ class Count:
             fill=self.fill,
             memory=self.memory,
             bound=_bound(operands, wave, at.slices),
-            unlimited=_bound(operands, at.xcd, at.slices),
+            unlimited=_bound(operands, at.die, at.slices),
             result=operands.result_bytes,
             channels=self.channels,
         )
@@ -183,14 +183,14 @@ class Count:
 
     @cached_property
     def fill(self) -> float:
-        """Bytes into the L2s of all XCDs."""
-        return _read(self.at, self.operands, self.at.xcd, self.caches.xcds, self.caches.l2_bytes, self._direction)
+        """Bytes into the L2s of all dies."""
+        return _read(self.at, self.operands, self.at.die, self.caches.dies, self.caches.l2_bytes, self._direction)
 
     @cached_property
     def memory(self) -> float:
         """Bytes from memory."""
         at, held = self.at, self.caches.memory_side_bytes
-        return _read(at, self.operands, np.zeros_like(at.xcd), 1, held, self._direction[:, :1]) if held else self.fill
+        return _read(at, self.operands, np.zeros_like(at.die), 1, held, self._direction[:, :1]) if held else self.fill
 
     @cached_property
     def channels(self) -> float:
@@ -199,12 +199,12 @@ class Count:
 
     @cached_property
     def _wave(self) -> Ints:
-        return self.at.round * self.caches.xcds + self.at.xcd
+        return self.at.round * self.caches.dies + self.at.die
 
     @cached_property
     def _direction(self) -> Flags:
-        """Whether most workgroups of each wave, by round and XCD, walk K backwards."""
-        shape = self.at.rounds, self.caches.xcds
+        """Whether most workgroups of each wave, by round and die, walk K backwards."""
+        shape = self.at.rounds, self.caches.dies
         if not self.at.backwards.any():
             return np.zeros(shape, np.bool_)
         backwards, all_of_it = (np.bincount(self._wave, each, prod(shape)) for each in (self.at.backwards, None))
@@ -353,9 +353,9 @@ def row_pitch(view: View, axis: int = 0) -> int:
 
 
 def halves(name: str, remaps: bool, groups: bool, found: Traffic, default: Traffic) -> str | None:
-    """A line on a mapping that is but half of one (an XCD remap, or groups) and reads more than none would."""
+    """A line on a mapping that is but half of one (a die remap, or groups) and reads more than none would."""
     if remaps == groups or found.fill <= default.fill:
         return None
-    missing = "groups" if remaps else "an XCD remap"
+    missing = "groups" if remaps else "a die remap"
     more = found.fill / default.fill
     return f"{name} without {missing} fills L2 {more:.2f} times as much as no mapping: wanted both or neither"

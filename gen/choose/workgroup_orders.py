@@ -43,8 +43,8 @@ class Launch:
 
     @property
     def in_flight(self) -> int:
-        """Workgroups of one XCD at a time."""
-        return max(1, self.facts.compute_units // self.facts.caches.xcds) * self.together
+        """Workgroups of one die at a time."""
+        return max(1, self.facts.compute_units // self.facts.caches.dies) * self.together
 
     def mapping(self, order: Order) -> WorkgroupMapping:
         return WorkgroupMapping.of(*self.tiles, k=self.slices, order=order)
@@ -104,7 +104,7 @@ def takers_of(mapping: WorkgroupMapping) -> Ints | None:
 
 def best_order(launch: Launch) -> Order:
     """The order of the least clocks of memory, none that fills L2 more than rows do; rows where none is worth it."""
-    if not launch.facts.caches.xcds < launch.workgroups <= _MOST_WORKGROUPS:
+    if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
     clocks_of_memory = default.clocks(launch.facts.caches, launch.facts.compute_units)
@@ -133,9 +133,9 @@ def ordered(plan: Plan, together: int) -> Plan:
 
 
 def _orders(launch: Launch) -> Iterator[Order]:
-    """Columns, and with each XCD in one part of the grid even groups about as high or wide as the best rectangle."""
-    xcds = launch.facts.caches.xcds
-    remaps = (Xcc(xcds),) if xcds > 1 else ()
+    """Columns, and with each die in one part of the grid even groups about as high or wide as the best rectangle."""
+    dies = launch.facts.caches.dies
+    remaps = (Xcc(dies),) if dies > 1 else ()
     yield Order(walk=Grouped("m"))
     for along, size in _sizes(launch):
         yield Order(remaps, Grouped(along, size, even=True))
@@ -153,9 +153,9 @@ def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
                 yield along, near
 
 
-def named(xcds: int, size: int) -> dict[str, Order]:
+def named(dies: int, size: int) -> dict[str, Order]:
     """Orders that people know by name, with groups of `size`; without remaps where there is one die."""
-    dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(xcds),), (Chunk(xcds, size * size),)) if xcds > 1 else ()
+    dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(dies),), (Chunk(dies, size * size),)) if dies > 1 else ()
     texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]
     walks = {text: Order.parse(text).walk for text in ("rows", "cols", *texts)}
     orders = (Order(before, walk) for before, walk in combinations(((), *dealt), walks.values()))

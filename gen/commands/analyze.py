@@ -8,21 +8,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from convgen.commands.arguments import Parser
+from convgen.backends import family as families
+from convgen.commands.arguments import Parser, files_of_code
 from convgen.commands.session import FINE
 
 
 def parser() -> argparse.ArgumentParser:
+    slots = "; ".join(f"{family.vendor}'s {family.terms.slot}" for family in families.having("reader"))
     parser = Parser(
         "analyze",
         "Read a code object of any compiler, or assembly: registers, occupancy, the hot loop and what bounds it. Costs"
-        " are issue slots\nof one subgroup: AMD's have 4 clocks and all SIMDs of a unit run the same code,"
-        " Intel's have one clock.",
-        "convgen analyze out/k.hsaco",
-        "convgen analyze out/k.asm -v",
-        "convgen analyze out/k.hsaco --json",
+        f" are issue slots\nof one subgroup: {slots}.",
+        "convgen analyze out/k{object}",
+        "convgen analyze out/k{text} -v",
+        "convgen analyze out/k{object} --json",
     )
-    parser.add_argument("file", metavar="FILE", help="a code object (.hsaco, .zebin) or assembly (.s, .asm)")
+    parser.add_argument("file", metavar="FILE", help=files_of_code())
     parser.add_argument("-v", dest="verbose", action="store_true", help="show the hot loop, each line with its cost")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser

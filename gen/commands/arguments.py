@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from convgen.backends import family as families
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError, meant, named
 
 _COLUMNS = 80  #: where there is no terminal that tells
@@ -53,7 +55,7 @@ class Parser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2, and whose examples keep their lines."""
 
     def __init__(self, command: str, description: str, *examples: str) -> None:
-        lines = ["examples:", *(f"  {example}" for example in examples)]
+        lines = ["examples:", *(f"  {example}" for example in map(filled, examples))]
         super().__init__(
             prog=f"convgen {command}",
             description=description,
@@ -71,6 +73,33 @@ class Parser(argparse.ArgumentParser):
         for pattern, ours in _COMPLAINTS:
             text = re.sub(pattern, ours, text)
         raise UserError(text.replace("{prog}", self.prog))
+
+
+def filled(example: str) -> str:
+    """Return an example of a command line with the words of the families that there are in its placeholders.
+
+    `{target}` is the default target, `{newest}` the newest of its family, `{other}` the first one of another family,
+    `{text}` and `{object}` are how files of the default target's code end, `{device}` is what runs it.
+    """
+    family, known = families.of_target(DEFAULT_TARGET), families.families()
+    assert family is not None
+    words = {
+        "target": DEFAULT_TARGET,
+        "newest": family.targets[-1],
+        "other": next((each for each in known if each is not family), family).targets[0],
+        "text": family.text_suffix,
+        "object": family.object_suffix,
+        "device": family.runtime.option if family.runtime else "DEVICE",
+    }
+    for word, text in words.items():
+        example = example.replace(f"{{{word}}}", text)
+    return example
+
+
+def files_of_code() -> str:
+    """Return what an argument takes that is a file of code, for its help."""
+    objects, texts = (families.suffixes(kind) for kind in ("object_suffix", "text_suffix"))
+    return f"a code object ({objects}) or assembly ({texts})"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
@@ -102,7 +131,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
         "-o",
         dest="output",
         metavar="PREFIX",
-        help="write PREFIX.s, PREFIX.hsaco, PREFIX.launch.json; DIR/ names by kernel",
+        help=filled("write PREFIX{text}, PREFIX{object}, PREFIX.launch.json; DIR/ names by kernel"),
     )
     add("--run", action="store_true", help="execute on the simulator and compare every output with the reference")
     add("--run-groups", type=number(1), metavar="N", help="the same for N sampled output tiles only")
@@ -121,7 +150,9 @@ def add_finding_options(add: Callable[..., object]) -> None:
 
 def add_device(add: Callable[..., object]) -> None:
     """Where code runs."""
-    add("--on", metavar="DEVICE", help="run on a device instead: hip, level-zero, or one by number such as hip:1")
+    kinds = [family.runtime.option for family in families.having("runtime") if family.runtime]
+    number = f", or one by number such as {kinds[0]}:1" if kinds else ""
+    add("--on", metavar="DEVICE", help=f"run on a device instead: {', '.join(kinds)}{number}")
 
 
 def add_pass_options(parser: argparse.ArgumentParser) -> None:

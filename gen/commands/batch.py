@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         "convgen batch resnet50.txt --dir FWD_D --dt f16 --run-groups 8",
         "convgen batch sweep.txt --run --jobs 8 --resume sweep.journal --json >sweep.json",
         "convgen batch shapes.txt --match ic64 --start 100 -o out/",
-        "convgen batch models.txt --check --target xehpc --json >support.json",
+        "convgen batch models.txt --check --target {other} --json >support.json",
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="--KNOB=VALUE[,VALUE...] ... DESC ..., or a log; - is the standard input")

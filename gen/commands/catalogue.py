@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser
 from convgen.commands.session import FINE
+from convgen.default_target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from convgen.backends.target import Target
@@ -20,7 +21,7 @@ def targets_parser() -> argparse.ArgumentParser:
         "targets",
         "List the targets that --target takes; of one, its matrix instructions with their types (`mma=` in a config).",
         "convgen targets",
-        "convgen targets gfx942",
+        "convgen targets {target}",
         "convgen targets --json",
     )
     parser.add_argument("target", nargs="?", metavar="TARGET", help="list the matrix instructions of this target")
@@ -88,10 +89,10 @@ def passes_parser() -> argparse.ArgumentParser:
         "passes",
         "List the passes in the order in which they run, and the stages of a target's back end behind them. An"
         " optimising one can be switched off with --disable.",
-        "convgen passes --target xehpc",
+        "convgen passes --target {other}",
         "convgen passes --json",
     )
-    parser.add_argument("--target", default="gfx942", help="whose stages (default gfx942)")
+    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"whose stages (default {DEFAULT_TARGET})")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
     return parser
 

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str, str, str]] = {
     "run": ("execute", "parser", "run", "LAUNCH.json|CODE", "execute a code object on the simulator"),
     "check": ("judge", "parser", "run", "FILE|FOLDER", "judge anybody's code objects: races, waits, undefined values"),
     "export": ("export", "parser", "run", "LAUNCH.json --c PREFIX", "kernels as C, to link into other programs"),
-    "analyze": ("analyze", "parser", "analyze", "FILE.s|.hsaco", "registers, hot loop, instruction mix, bound"),
+    "analyze": ("analyze", "parser", "analyze", "FILE of code", "registers, hot loop, instruction mix, bound"),
     "profile": (
         "profile",
         "parser",
@@ -59,7 +59,7 @@ examples:
   convgen conv mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o out/k --run
   convgen gemm 1024x512:512x256 --dt f16 --run-groups 8
   convgen batch problems.txt --run-groups 8 --jobs 4 --resume problems.journal
-  convgen analyze out/k.hsaco
+  convgen profile out/k.launch.json
 
 `convgen COMMAND --help` (or `convgen help COMMAND`) explains a command, `convgen --version` tells which this is."""
 

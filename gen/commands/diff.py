@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from convgen.commands.arguments import Parser
 from convgen.commands.execute import add_launch_options
-from convgen.commands.explain import SUFFIXES, code
+from convgen.commands.explain import code, is_code, is_file
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, complain
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -34,17 +35,22 @@ def parser() -> argparse.ArgumentParser:
         "with which the chosen config is compared; given twice, it is of A, then of B. --arg A:NAME=VALUE is of A\n"
         "alone, and takes the place of one for both; B: likewise.",
         'convgen diff mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 --config "tile=64x64x32 waves=2x2 mma=32x32x8"',
-        "convgen diff 1024x1024:1024x1024 --dt f16 --target gfx942 --target gfx950",
+        "convgen diff 1024x1024:1024x1024 --dt f16 --target {target} --target {newest}",
         "convgen diff out/a.launch.json out/b.launch.json --json",
-        "convgen diff out/k.hsaco theirs.hsaco",
-        "convgen diff a.hsaco b.hsaco --grid 16 --grid 8 --block 256 --arg n=512 --arg A:C=f32:64 --arg B:D=f32:64",
+        "convgen diff out/k{object} theirs{object}",
+        "convgen diff a{object} b{object} --grid 16 --grid 8 --block 256 --arg n=512 --arg A:C=f32:64 --arg B:D=f32:64",
     )
     add = parser.add_argument
     add("subjects", metavar="A [B]", nargs="*", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
     add("--chip", metavar="NAME", help="the chip that is modelled, as of `convgen profile`")
     add("--json", action="store_true", help="print one JSON object")
     add = parser.add_argument_group("of problems").add_argument
-    add("--target", action="append", default=[], help="see `convgen targets` (default gfx942); twice: of A, of B")
+    add(
+        "--target",
+        action="append",
+        default=[],
+        help=f"see `convgen targets` (default {DEFAULT_TARGET}); twice: of A, of B",
+    )
     line = f"this config instead of the chosen one, which is `{_CHOSEN}`; twice: of A, of B"
     add("--config", action="append", default=[], metavar="LINE", help=line)
     add_launch_options(parser, twice=True)
@@ -56,13 +62,13 @@ def diff(arguments: Sequence[str]) -> int:
     """`convgen diff`: 0 whether they differ or not."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
     a, b = _pair("subject", options.subjects, None)
-    targets = _pair("--target", options.target, "gfx942")
+    targets = _pair("--target", options.target, DEFAULT_TARGET)
     configs = _configs(options, len(options.subjects) == 1 and targets[0] == targets[1])
     launch_a, launch_b = _launches(options)
     is_twice = targets[0] == targets[1] and configs[0] == configs[1] and launch_a == launch_b
     if len(options.subjects) == 1 and is_twice:
         raise UserError(f"given {a} alone, wanted two kernels: B, or two of --target, --config or --grid")
-    files = [text for text in (a, b) if text.endswith(SUFFIXES)]
+    files = [text for text in (a, b) if is_file(text)]
     if len(files) == 2 and (knobs or options.target or options.config):
         raise UserError("given two files with options of problems, wanted them with a problem only")
     _check_launches(options, (a, b))
@@ -122,15 +128,15 @@ def _launches(options: argparse.Namespace) -> tuple[argparse.Namespace, argparse
 
 def _check_launches(options: argparse.Namespace, subjects: tuple[str, str]) -> None:
     """UserError for options of launches that are of no code object, or of one that is none."""
-    is_code = [text.endswith(SUFFIXES) and not text.endswith(".json") for text in subjects]
-    if not any(is_code) and any(getattr(options, name) for name in (*_ONCE, "arg")):
+    are_code = list(map(is_code, subjects))
+    if not any(are_code) and any(getattr(options, name) for name in (*_ONCE, "arg")):
         raise UserError("given a launch without a code object, wanted --grid, --block and --arg with one only")
-    if all(is_code):
+    if all(are_code):
         return
     for name in _ONCE:
         if len(getattr(options, name)) > 1:
             raise UserError(f"given two of --{name} with one code object, wanted one")
-    nobody = _SIDES[is_code.index(False)]
+    nobody = _SIDES[are_code.index(False)]
     for name, _ in options.arg:
         if name.startswith(nobody):
             raise UserError(f"given --arg {name} where {nobody[0]} is no code object, wanted it without {nobody}")
@@ -143,7 +149,7 @@ def _subject(
     from convgen.explain import subject
 
     path = Path(text)
-    if not text.endswith(SUFFIXES):
+    if not is_file(text):
         return subject.of_problem(described(text, knobs), target, config, chip=launch.chip)
     if path.suffix == ".json":
         return subject.of_record(path, {}, launch.chip)
@@ -163,7 +169,7 @@ def _print(found: Difference) -> None:
     if words := found.config():
         report.show_table(("config", "A", "B"), words, sys.stdout)
         print()
-    of = "an iteration" if found.has_loops else "a wave"
+    of = "an iteration" if found.has_loops else f"a {found.subgroup}"
     for title, rows_of in (("", found.numbers), (f"{of} has", found.mix), ("clocks waited", found.stalls)):
         if pairs := rows_of():
             rows_ = [(name, shown(a), shown(b), _ratio(a, b)) for name, (a, b) in pairs.items()]

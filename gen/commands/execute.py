@@ -29,8 +29,9 @@ def parser() -> argparse.ArgumentParser:
         "convgen run out/k.launch.json",
         "convgen run out/k.launch.json --data arrays --out results",
         "convgen run out/k.launch.json --set wgm=6",
-        "convgen run out/k.launch.json --on hip",
-        "convgen run k.hsaco --grid 4 --block 256 --lds 8192 --arg A=a.npy --arg C=f32:64x64 --arg n=64 --out C=c.npy",
+        "convgen run out/k.launch.json --on {device}",
+        "convgen run k{object} --grid 4 --block 256 --lds 8192 --arg A=a.npy --arg C=f32:64x64 --arg n=64"
+        " --out C=c.npy",
     )
     add = parser.add_argument
     add("record", metavar="FILE", help="a launch record, whose object lies beside it, or a code object")

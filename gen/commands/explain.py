@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from convgen.backends import family as families
 from convgen.commands.arguments import Parser, number
 from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE, WRONG
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
     from convgen.explain.subject import Subject
 
-SUFFIXES = (".json", ".s", ".hsaco", ".asm", ".zebin")
 _OF_PROBLEMS = ("config", "registry", "disable")
 _OF_LAUNCHES = ("kernel", "grid", "block", "lds", "arg")
 
@@ -28,9 +29,9 @@ def parser() -> argparse.ArgumentParser:
         "changed, layouts, who computes which tile, and the assembly with its lines of IR and what each instruction\n"
         "waits for. A launch record of convgen's is made again; of other files it tells what can be read from them.",
         "convgen explain mb1ic64ih56oc64oh56kh3ph1 --dir FWD_D --dt f16 -o k.html",
-        "convgen explain 4096x4096:4096x4096 --dt f16 --target gfx950 -o g.html",
+        "convgen explain 4096x4096:4096x4096 --dt f16 --target {newest} -o g.html",
         "convgen explain out/k.launch.json -o k.html",
-        "convgen explain k.hsaco --grid 4 --block 256 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128 -o k.html",
+        "convgen explain k{object} --grid 4 --block 256 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128 -o k.html",
     )
     add = parser.add_argument
     add("subject", metavar="PROBLEM|FILE", help="MxK:KxN, benchdnn's of a convolution; a launch record or code")
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     groups = "execute and compare N sampled output tiles (default 2; 0: none)"
     add("--run-groups", type=number(0), metavar="N", help=groups)
     add = parser.add_argument_group("of a problem").add_argument
-    add("--target", help="see `convgen targets` (default gfx942)")
+    add("--target", help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     add("--config", metavar="LINE", help="use this config instead of choosing one")
     add("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
     add("--disable", action="append", default=[], metavar="PASS", help="switch an optimising step off (repeatable)")
@@ -49,13 +50,22 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def is_file(text: str) -> bool:
+    """Whether a word names a launch record or a file of code."""
+    return text.endswith(".json") or is_code(text)
+
+
+def is_code(text: str) -> bool:
+    """Whether a word names a file of code, which ends as a family's files do."""
+    return families.of_suffix(Path(text).suffix) is not None
+
+
 def explain(arguments: Sequence[str]) -> int:
     """`convgen explain`: 1 where the simulator finds the kernel wrong."""
     options, knobs = parse_knobs(parser(), arguments, "conv", "matmul")
     if not options.output.endswith((".html", ".htm")):
         raise UserError(f"given {options.output}, wanted FILE.html, at -o")
-    is_file = options.subject.endswith(SUFFIXES)
-    subject = _of_file(options, knobs) if is_file else _of_problem(options, knobs)
+    subject = _of_file(options, knobs) if is_file(options.subject) else _of_problem(options, knobs)
 
     from convgen.explain.page import page
     from convgen.run.files import write_all
@@ -70,7 +80,7 @@ def _of_problem(options: argparse.Namespace, knobs: dict[str, str]) -> Subject:
     from convgen.explain import subject
 
     problem = described(options.subject, knobs)
-    disable, target = tuple(options.disable), options.target or "gfx942"
+    disable, target = tuple(options.disable), options.target or DEFAULT_TARGET
     groups = 2 if options.run_groups is None else options.run_groups
     return subject.of_problem(problem, target, options.config, options.registry, disable, options.chip, groups)
 

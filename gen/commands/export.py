@@ -6,15 +6,18 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from convgen.backends import family as families
 from convgen.commands import session
 from convgen.commands.arguments import Parser
 
 
 def parser() -> argparse.ArgumentParser:
+    having = [(family.vendor, family.runtime) for family in families.having("runtime") if family.runtime]
+    runtimes = ", ".join(f"by {runtime.title} for {vendor}'s targets" for vendor, runtime in having)
     parser = Parser(
         "export",
         "Write the kernels of a launch record as C: PREFIX.h and PREFIX.c, which has the code object\n"
-        "in it, loads it and launches it: by HIP for AMD's targets, by Level Zero for Intel's.",
+        f"in it, loads it and launches it: {runtimes}.",
         "convgen conv mb1ic64ih14oc64oh14kh3ph1 --dir FWD_D --dt f16 -o out/k",
         "convgen export out/k.launch.json --c out/k",
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from convgen.commands.arguments import Parser, add_pass_options, add_result_options
 from convgen.commands.session import worst
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def described(descriptor: str, knobs: Mapping[str, str]) -> Problem:
 
 def finished(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """A parser with the options that every generating command has."""
-    parser.add_argument("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    parser.add_argument("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     parser.add_argument("--config", metavar="LINE", help="use this config instead of choosing one")
     parser.add_argument("--registry", metavar="FILE", help="configs that are known (default: CONVGEN_REGISTRY)")
     parser.add_argument("--no-cache", dest="cache", action="store_false", help="compile what was compiled before, too")

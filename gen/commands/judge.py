@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from convgen.backends import family as families
 from convgen.commands import session
 from convgen.commands.arguments import Parser, add_finding_options, number
 from convgen.commands.execute import add_launch_options, launch_of
@@ -36,13 +37,14 @@ def parser() -> argparse.ArgumentParser:
         "Judge anybody's code objects strictly: races, missing waits, undefined values, accesses out of bounds.\n"
         "What no option gives is made up and reported: one workgroup of the size that the object states, large buffers "
         "of small numbers, scalars of 1. Exit code 0: clean, 1: findings, 2: cannot be judged.",
-        "convgen check k.hsaco",
+        "convgen check k{object}",
         "convgen check ~/.triton/cache --kernel gemm --grid 4 --arg M=128 --arg N=128 --arg K=256",
-        "convgen check k.hsaco --block 256 --lds 8192 --arg 0=a.npy --arg 2=f32:64x64 --arg n=64",
+        "convgen check k{object} --block 256 --lds 8192 --arg 0=a.npy --arg 2=f32:64x64 --arg n=64",
         "convgen check bundle.o --json",
     )
     add = parser.add_argument
-    add("path", metavar="FILE|FOLDER", help=".hsaco, .zebin, an offload bundle, or a folder such as Triton's cache")
+    objects = ", ".join(family.object_suffix for family in families.families())
+    add("path", metavar="FILE|FOLDER", help=f"{objects}, an offload bundle, or a folder such as Triton's cache")
     add_finding_options(add)
     add("--json", action="store_true", help="print one JSON object on stdout")
     add_launch_options(parser)
@@ -181,7 +183,7 @@ def _show(judgement: Judgement) -> None:
     rows = [
         ("object", judgement.name),
         ("kernel", f"{judgement.kernel} for {judgement.target}"),
-        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of LDS"),
+        ("launch", f"grid {grid}, workgroup {block}, {request.shared_bytes} bytes of {_shared(judgement.target)}"),
         ("arguments", ", ".join(f"{name}={value}" for name, value in launch.settings) or "none"),
         *report.execution_rows(outcome),
         *(report.finding_rows(advice, "advice") if advice else []),
@@ -190,6 +192,12 @@ def _show(judgement: Judgement) -> None:
         ("verdict", judgement.verdict.upper()),
     ]
     report.show(rows, sys.stdout)
+
+
+def _shared(target: str) -> str:
+    """How people call the shared memory of a target."""
+    family = families.of_target(target)
+    return "shared memory" if family is None else family.terms.shared
 
 
 def _as_json(path: str, judged: Sequence[Judgement]) -> dict[str, Any]:

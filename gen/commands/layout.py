@@ -14,6 +14,7 @@ import attrs
 
 from convgen.commands.arguments import Parser, number, one_of
 from convgen.commands.session import FINE
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -50,7 +51,11 @@ def parser() -> argparse.ArgumentParser:
         default="d",
         help="with --mma: a (n x k), b (m x k) or d (n x m; default)",
     )
-    add("--target", default="gfx942", help="whose instructions and subgroups; see `convgen targets` (default gfx942)")
+    add(
+        "--target",
+        default=DEFAULT_TARGET,
+        help=f"whose instructions and subgroups; see `convgen targets` (default {DEFAULT_TARGET})",
+    )
     add("--subgroup", type=number(1), metavar="N", help="lanes of a subgroup (default: the target's, or sg_map's)")
     add("--threads", type=number(1), metavar="N", help="threads of the workgroup (default: as many as are needed)")
     add("--at", type=_coord, metavar="I,J,...", help="say which levels and owners an element has")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from convgen.commands.arguments import Parser, number, one_of
 from convgen.commands.generate import add_knobs, described, parse_knobs
 from convgen.commands.session import FINE
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ def parser() -> argparse.ArgumentParser:
         "  rows cols group:8m even:8m:snake rect:8x4n zorder:8x8 hilbert; remaps xcc:8 chunk:8x64; flip:304",
         "convgen map --grid 6x8 --wgm 4 --dim 0",
         "convgen map --grid 8x8 --map xcc:8+group:2m --json",
-        "convgen map 4096x4096:4096x4096 --dt f16 --target gfx942",
+        "convgen map 4096x4096:4096x4096 --dt f16 --target {target}",
         "convgen map mb32ic256ih14oc256oh14kh3ph1 --dir FWD_D --dt f16 -o map.svg",
     )
     add = parser.add_argument
     add("descriptor", metavar="DESC", nargs="?", help="a problem: MxK:KxN, or benchdnn's of a convolution")
-    add("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     add("--config", metavar="LINE", help="use this config instead of choosing one")
     add("--grid", type=_extents, metavar="MxN", help="tiles along M and N instead of a problem")
     add("--batch", type=number(1), default=1, metavar="N", help="with --grid: results (default 1)")
@@ -106,13 +107,13 @@ def _grid(options: argparse.Namespace) -> int:
     default = Order.parse("rows" if options.dim == "1" else "cols")
     shown = WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=order or default)
     if options.output:
-        _draw(options, shown, facts.caches.xcds, facts.compute_units // facts.caches.xcds)
+        _draw(options, shown, facts.caches.dies, facts.compute_units // facts.caches.dies)
     if options.json:
         found: dict[str, Any] = {"grid": [m, n], "batch": options.batch, "slices": options.slices, **_json(shown)}
         if order is None:
             from convgen.choose.workgroup_orders import named
 
-            orders = named(max(2, facts.caches.xcds), _GROUP)
+            orders = named(max(2, facts.caches.dies), _GROUP)
             mappings = {text: WorkgroupMapping.of(m, n, k=options.slices, batch=options.batch, order=each)
                         for text, each in orders.items()}  # fmt: skip
             found["mappings"] = {text: _json(mapping) for text, mapping in mappings.items()}
@@ -193,9 +194,9 @@ def _problem(options: argparse.Namespace, problem: Problem) -> int:
         raise UserError(f"{given}, wanted a --config with a matrix instruction, whose tiles read panels")
     launch = Launch.of(plan, together)
     best, asked = best_order(launch), _order(options)
-    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.xcds, _GROUP)}
+    orders = {str(asked): asked} if asked else {str(best): best, **named(launch.facts.caches.dies, _GROUP)}
     if options.output:
-        _draw(options, launch.mapping(asked or best), launch.facts.caches.xcds, launch.in_flight)
+        _draw(options, launch.mapping(asked or best), launch.facts.caches.dies, launch.in_flight)
     rows = sorted((_row(launch, plan, order) for order in orders.values()), key=lambda row: row["clocks"])
     remarks = list(_remarks(launch, plan, asked))
     if options.json:
@@ -219,7 +220,7 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
     """The plan of the problem, by rows of tiles, and how many of its workgroups run together on a unit."""
     from convgen.backends import target
     from convgen.choose.choose import candidates
-    from convgen.choose.search import first_fitting
+    from convgen.choose.search import Search
     from convgen.choose.supported import check_supported
     from convgen.ir.error import DoesNotFit
     from convgen.plan.config import Config
@@ -234,9 +235,9 @@ def _plan(options: argparse.Namespace, problem: Problem) -> tuple[Plan, int]:
             return make_plan(problem, Config.parse(options.config), facts), 1
         except DoesNotFit as error:
             raise UserError(f"given the config {options.config}, wanted one that fits: {error}") from error
-    found = first_fitting(problem, candidates(problem, facts), facts)
-    if found is None:
-        raise DoesNotFit("no config fits, not even the last one")
+    search = Search(problem, candidates(problem, facts), facts)
+    if (found := search.next()) is None:
+        raise search.none_fits()
     return found[1], found[0].together
 
 
@@ -280,7 +281,7 @@ def _remarks(launch: Launch, plan: Plan, asked: Order | None) -> Iterator[str]:
     from convgen.choose.traffic import camping, halves
     from convgen.ir.layout.order import IN_ROWS
 
-    if asked and launch.facts.caches.xcds > 1:
+    if asked and launch.facts.caches.dies > 1:
         found, default = launch.traffic(asked), launch.traffic(IN_ROWS)
         if said := halves(str(asked), bool(asked.remaps), asked.walk.is_grouped, found, default):
             yield said

@@ -5,45 +5,53 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from convgen.backends.timing import L2_LATENCY, L3_LATENCY
-from convgen.commands.arguments import Parser, number
+from convgen.backends import family as families
+from convgen.backends.family import Family, Viewer
+from convgen.commands.arguments import Parser, files_of_code, number
 from convgen.commands.execute import add_launch_options, add_scalars, launch_of, refuse_launch_options
 from convgen.commands.session import FINE
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, imported
 
 if TYPE_CHECKING:
+    from convgen.backends.timing import LaunchProfile
     from convgen.run.prepared import Prepared
 
 
 def parser() -> argparse.ArgumentParser:
+    timed = families.having("timer")
+    rest = [family for family in families.having("model") if family not in timed]
+    others = f", and for {_titles(rest)}" if rest else ""
     parser = Parser(
         "profile",
-        "Time launches for CDNA of any compiler by an event model of one compute unit: waves issue in order, matrix\n"
-        "units, LDS with its bank conflicts and address pipes take what comes first (docs/time.md). Some workgroups\n"
-        "are executed on the simulator; what waves did there, grid and caches make the time of the launch. A code\n"
-        "object without a launch, and one for Xe: its loop alone, and nothing is executed.",
+        f"Time launches for {_titles(timed)} of any compiler by an event model of one compute unit: subgroups issue\n"
+        "in order, matrix units, shared memory with its bank conflicts and address pipes take what comes\n"
+        "first (docs/time.md). Some workgroups are executed on the simulator; what subgroups did there, grid\n"
+        f"and caches make the time of the launch. Without a launch{others}, the loop alone is timed, and\n"
+        "nothing is executed.",
         "convgen profile out/k.launch.json",
         "convgen profile out/k.launch.json --timeline k.json -v",
-        "convgen profile k.hsaco --grid 4 --block 256 --lds 8192 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128",
-        "convgen profile out/k.hsaco --groups 2 -v",
+        "convgen profile k{object} --grid 4 --block 256 --lds 8192 --arg A=f16:128x128 --arg C=f32:128x128 --arg n=128",
+        "convgen profile out/k{object} --groups 2 -v",
     )
     add = parser.add_argument
-    add("file", metavar="FILE", help="a launch record, a code object (.hsaco, .zebin) or assembly (.s, .asm)")
-    latency = f"from a load of global memory to its data (default {L2_LATENCY:.0f}, Intel {L3_LATENCY:.0f})"
+    add("file", metavar="FILE", help=f"a launch record, {files_of_code()}")
+    defaults = ", ".join(f"{family.vendor} {family.load_latency:.0f}" for family in families.having("model"))
+    latency = f"from a load of global memory to its data (default: {defaults})"
     add("--latency", type=number(1), metavar="CLOCKS", help=latency)
     add("-v", dest="verbose", action="store_true", help="show all instructions, each with its stall")
     add("--json", action="store_true", help="print one JSON object")
     add = parser.add_argument_group("of a loop alone").add_argument
     add("--groups", type=number(1), metavar="N", help="workgroups on a unit (default: one, and all it holds)")
     add = parser.add_argument_group("of a launch").add_argument
-    add("--chip", metavar="NAME", help="the chip: mi250, mi250x, mi300x, mi300a, mi308x or mi355x")
+    add("--chip", metavar="NAME", help=f"the chip: {families.listed(families.chips())}")
     add("--rounds", type=number(8), metavar="N", help="of equal rounds of a loop, model N (default 16)")
     add("--timeline", metavar="FILE", help="write what waves and pipes did: .json for Perfetto, .svg or .png")
-    add("--att", metavar="DIR", help="write it as rocprofv3 does a thread trace, for ROCprof Compute Viewer")
+    for viewer in _viewers():
+        add(viewer.option, metavar="DIR", help=viewer.help)
     add_scalars(add)
     add_launch_options(parser)
     return parser
@@ -65,7 +73,8 @@ def profile(arguments: Sequence[str]) -> int:
 
 def _loops(path: Path, options: argparse.Namespace) -> int:
     """Nothing is executed."""
-    for name in ("chip", "rounds", "timeline", "att", "set", "kernel", "lds", "arg"):
+    viewers = [viewer.dest for viewer in _viewers()]
+    for name in ("chip", "rounds", "timeline", *viewers, "set", "kernel", "lds", "arg"):
         if getattr(options, name):
             raise UserError(f"given --{name} without a launch, wanted a launch record, or --grid and --block")
 
@@ -97,23 +106,30 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
     if options.groups:
         raise UserError(f"given --groups with a launch of {path.name}, which says how many share a unit")
 
-    from convgen.backends import target
-    from convgen.commands import att
     from convgen.profile import launch_times
     from convgen.show import profiled, report, timeline
 
     if options.timeline:
         timeline.check_output(options.timeline)
-    rounds, latency = options.rounds or launch_times.ROUNDS, float(options.latency or L2_LATENCY)
+    rounds, latency = options.rounds or launch_times.ROUNDS, float(options.latency) if options.latency else None
     prepared = _prepared(path, options)
+    family = families.of_object(prepared.content)
+    for viewer in _viewers():
+        if getattr(options, viewer.dest) and (family is None or family.viewer != viewer):
+            raise UserError(f"given {viewer.option} with {path.name}, wanted it with code that this viewer shows")
     found = launch_times.profile(prepared, options.chip, latency, rounds)
+    assert family is not None  # it has a timer
     if options.timeline:
         timeline.write([time.profile for time in found.launches], options.timeline)
-    if options.att:
-        kernels = {kernel.name: kernel for kernel in target.analyze_code(prepared.content, "code.hsaco").kernels}
-        att.write([time.profile for time in found.launches], kernels, options.att, path.parent)
+    if family.viewer and (folder := getattr(options, family.viewer.dest)):
+        profiles = [time.profile for time in found.launches]
+        write_for_viewer(family, profiles, prepared.content, Path(folder), path.parent)
     if options.json:
-        print(json.dumps({"file": options.file, "latency": latency, **profiled.launches_json(found)}))
+        print(
+            json.dumps(
+                {"file": options.file, "latency": latency or family.load_latency, **profiled.launches_json(found)}
+            )
+        )
         return FINE
     for time in found.launches:
         report.show(profiled.launch_rows(time, found.chip), sys.stdout)
@@ -122,6 +138,41 @@ def _launches(path: Path, options: argparse.Namespace) -> int:
         print()
     report.show(profiled.total_rows(found), sys.stdout)
     return FINE
+
+
+def write_for_viewer(
+    family: Family, launches: Sequence[LaunchProfile], content: bytes, folder: Path, beside: Path
+) -> None:
+    """Write launches of a code object into a folder as a family's viewer reads them.
+
+    Sources of debug information lie `beside`. Raises UserError where a file cannot be written.
+    """
+    from convgen.backends import target
+    from convgen.run.files import write_all
+
+    assert family.viewer is not None
+    module = imported(family.viewer.module)
+    analysis = target.analyze_code(content, f"code{family.object_suffix}")
+    kernels = {kernel.name: kernel for kernel in analysis.kernels}
+    files: Mapping[PurePath, bytes] = module.files(launches, kernels, beside)
+    contents = {folder / path: content for path, content in files.items()}
+    write_all(contents, family.viewer.option)
+    remove_old(folder, module.OLD, contents)
+
+
+def remove_old(folder: Path, pattern: str, written: Collection[Path]) -> None:
+    """Remove what an earlier call left in folders that were written to."""
+    for old in set(folder.glob(pattern)) - set(written):
+        if any(path.parent == old.parent for path in written):
+            old.unlink(missing_ok=True)
+
+
+def _viewers() -> list[Viewer]:
+    return [family.viewer for family in families.families() if family.viewer]
+
+
+def _titles(some: Iterable[Family]) -> str:
+    return families.listed((family.title for family in some), "and")
 
 
 def _prepared(path: Path, options: argparse.Namespace) -> Prepared:

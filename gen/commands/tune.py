@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from convgen.commands import generate, session
 from convgen.commands.arguments import Parser, number
+from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
 from convgen.ir.record import evolve
 
@@ -39,14 +40,14 @@ def parser() -> argparse.ArgumentParser:
         "a registry: a text file, a line a problem, that a team shares. Commands that generate look there first if\n"
         "--registry or CONVGEN_REGISTRY names it. What it has is not timed again, so a command that was interrupted\n"
         "goes on where it was. Problems are descriptors, under the knobs given here, or files as of `convgen batch`.",
-        "convgen tune resnet50.txt --dir FWD_D --dt f16 --target gfx950 --registry team.registry",
+        "convgen tune resnet50.txt --dir FWD_D --dt f16 --target {newest} --registry team.registry",
         "convgen tune mb32ic64ih56oc64oh56kh3ph1 1024x512:512x256 --dt f16,bf16 --configs 16 --registry team.registry",
         "convgen tune --merge theirs.registry --registry team.registry",
         "convgen tune models.txt --registry team.registry --dask tcp://head:8786",
     )
     add = parser.add_argument
     add("what", metavar="LIST|PROBLEM", nargs="*", help="a batch file, or a descriptor of a convolution or product")
-    add("--target", default="gfx942", help="see `convgen targets` (default gfx942)")
+    add("--target", default=DEFAULT_TARGET, help=f"see `convgen targets` (default {DEFAULT_TARGET})")
     add("--configs", type=number(1), default=_CONFIGS, metavar="N", help=f"that are timed of each (default {_CONFIGS})")
     add("--registry", metavar="FILE", help="what is found is kept here (default: CONVGEN_REGISTRY)")
     add("--again", action="store_true", help="time what the registry has, too, its config beside the others")
@@ -78,14 +79,14 @@ def tune(arguments: Sequence[str]) -> int:
 def _check(options: argparse.Namespace, path: Path | None) -> None:
     """Refuse at once what would be refused of every problem."""
     from convgen.backends import target as targets
-    from convgen.profile.chips import CHIPS
+    from convgen.backends.family import chips
 
     if path is None:
         raise UserError("given neither --registry nor CONVGEN_REGISTRY, wanted a file for what is found")
     if not options.what and not options.merge:
         raise UserError("given no problem, wanted a batch file or a descriptor such as mb1ic64ih56oc64oh56kh3ph1")
     targets.get(options.target)
-    timed = dict.fromkeys(chip.target for chip in CHIPS.values())
+    timed = dict.fromkeys(chip.target for chip in chips().values())
     if options.target not in timed:
         given = f"the target {options.target}, whose launches have no model"
         raise UserError(f"given {given}, wanted one of {', '.join(timed)}")

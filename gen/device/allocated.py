@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from convgen.backends.device import Device
+from convgen.backends.library import DeviceError
 from convgen.device import dlpack
-from convgen.device.devices import Device
-from convgen.device.library import DeviceError
 from convgen.ir import types
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout

@@ -111,7 +111,7 @@ def _filled(program: Program, given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _flushing(target: str) -> int:
     """Bytes that push everything else out of a target's caches."""
     caches = targets.get(target).facts.caches
-    return 2 * max(caches.memory_side_bytes, caches.l2_bytes * caches.xcds)
+    return 2 * max(caches.memory_side_bytes, caches.l2_bytes * caches.dies)
 
 
 def _flop(program: Program, record: LaunchRecord) -> int | None:

@@ -1,4 +1,7 @@
-"""A program as C: a header and a source with the code object in it, for HIP or Level Zero, and nothing else to link."""
+"""A program as C: a header, and a source with the code object in it, which needs the runtime of its family only.
+
+Parts that are the runtime's are templates in the family's folder (`backends.family.Runtime`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Any
 
 import jinja2
 
-from convgen.device import hip, level_zero
+from convgen.backends import target as targets
+from convgen.backends.family import Runtime
 from convgen.device.loaded import Program
 from convgen.ir import arithmetic, types
 from convgen.ir.error import Unsupported, UserError, visible
@@ -35,12 +39,6 @@ _TYPES = {
     "f32": "float",
     "f64": "double",
 }
-#: Suffix of code objects -> the runtime that loads them, its file of templates, its library, alignment of buffers.
-_RUNTIMES = {
-    ".hsaco": ("HIP", "hip.c.j2", "libamdhip64", hip.Device.alignment),
-    ".zebin": ("Level Zero", "level_zero.c.j2", "libze_loader", level_zero.Device.alignment),
-}
-
 _RESERVED = frozenset(  # words of C and C++ that a name may be
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const"
     " constexpr continue default delete do double else end_ enum explicit export extern false float for"
@@ -119,8 +117,8 @@ _CALLED = {"min": _two("min", "least"), "max": _two("max", "most"), "shift": _on
 class _Writer:
     """What the templates are told of a program."""
 
-    def __init__(self, program: Program, stem: str) -> None:
-        self.program, self.stem = program, stem
+    def __init__(self, program: Program, runtime: Runtime, stem: str) -> None:
+        self.program, self.runtime, self.stem = program, runtime, stem
         self.calls: set[str] = set()
         self.free = {
             a.name: a for n in program.record.launches for a in n.args if isinstance(a, Scalar) and a.expr is None
@@ -177,12 +175,7 @@ class _Writer:
             str(n) if expr is None else f"(unsigned){self.expression(expr)}"
             for n, expr in zip(launch.grid, launch.grid_expr)
         ]
-        axes = (
-            ("groups.x", "groups.y", "groups.z")
-            if self.program.suffix == ".zebin"
-            else ("grid[0]", "grid[1]", "grid[2]")
-        )
-        counted = [axis for axis, expr in zip(axes, launch.grid_expr) if expr is not None]  # which may be none
+        counted = [axis for axis, expr in enumerate(launch.grid_expr) if expr is not None]  # which may be none
         return {
             "counted": counted,
             "kernel": launch.kernel,
@@ -196,19 +189,15 @@ class _Writer:
 
     def values(self) -> dict[str, Any]:
         program, record, name = self.program, self.program.record, _identifier(self.stem)
-        runtime, file, library, alignment = _RUNTIMES[program.suffix]
+        runtime = self.runtime
         kernels = list(dict.fromkeys(launch.kernel for launch in record.launches))
         parts = [
             {"name": _member(n), "bytes": self.bytes_of(record.buffers[n]), "zero": record.buffers[n].zero}
             for n in program.workspaces
         ]
         launches = [self.launch(launch, kernels) for launch in record.launches]
-        queue = "hipStream_t stream" if runtime == "HIP" else "ze_command_list_handle_t list"
         scalars = [f"const {name}_scalars *scalars"] if self.free else []
         parameters = [f"const {name}_kernel *kernel", f"const {name}_buffers *buffers", *scalars, "void *workspace"]
-        comment = "Put all launches into a stream."
-        if runtime != "HIP":
-            comment = "Append all launches to a command list, each behind the one before."
         return {
             "title": _comment(program.name),
             "target": record.target,
@@ -216,9 +205,6 @@ class _Writer:
             "stem": self.stem,
             "name": name,
             "runtime": runtime,
-            "runtime_file": file,
-            "library": library,
-            "alignment": alignment,
             "room": _ROOM,
             "buffers": [self.buffer(n) for n in dict.fromkeys((*program.inputs, *program.outputs))],
             "scalars": [self.scalar(scalar) for scalar in self.free.values()],
@@ -228,9 +214,8 @@ class _Writer:
             "launches": launches,
             "content": list(program.content),
             "calls": self.calls,
-            "clear_parameters": ", ".join(["void *workspace", *scalars, queue]),
-            "launch_parameters": ", ".join([*parameters, queue]),
-            "launch_comment": comment,
+            "clear_parameters": ", ".join(["void *workspace", *scalars, runtime.c_queue]),
+            "launch_parameters": ", ".join([*parameters, runtime.c_queue]),
         }
 
 
@@ -247,9 +232,10 @@ def _identifier(stem: str) -> str:
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def _templates(package: str) -> jinja2.Environment:
+    """The templates of all runtimes, and those of one in its package."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("convgen.device"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("convgen.device"), jinja2.PackageLoader(package)]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -260,12 +246,19 @@ def _templates() -> jinja2.Environment:
 def export(code: Code | str | PathLike[str], prefix: str | PathLike[str]) -> tuple[Path, Path]:
     """Write code, or that of a launch record by its file, as C: PREFIX.h and PREFIX.c, whose paths it gives.
 
-    For AMD's targets they launch by HIP, for Intel's by Level Zero. Raises UserError, with nothing written, for a
-    prefix that is no name in C or files that cannot be written.
+    They launch by the runtime of the target's family. Raises UserError, with nothing written, for a prefix that is no
+    name in C, files that cannot be written, and a record without a code object; Unsupported for a family without a
+    runtime.
     """
     stem = Path(prefix)
     header, source = stem.with_name(f"{stem.name}.h"), stem.with_name(f"{stem.name}.c")
-    values: Mapping[str, Any] = _Writer(Program.of(code), stem.name).values()
-    texts = {header: "kernel.h.j2", source: "kernel.c.j2"}
-    write_all({path: _templates().get_template(file).render(values).encode() for path, file in texts.items()}, "--c")
+    program = Program.of(code)
+    family = targets.get(program.record.target).family
+    if family.runtime is None:
+        raise Unsupported(
+            f"C for {program.record.target}: {family.vendor}'s {family.title} has no runtime", rule="export-c"
+        )
+    values: Mapping[str, Any] = _Writer(program, family.runtime, stem.name).values()
+    texts, templates = {header: "kernel.h.j2", source: "kernel.c.j2"}, _templates(family.runtime.package)
+    write_all({path: templates.get_template(file).render(values).encode() for path, file in texts.items()}, "--c")
     return header, source

@@ -1,119 +1,28 @@
-"""What kernels need of a device, whoever made it, and the devices by name: `hip:0`, `level_zero:1`."""
+"""Devices by name: the kind of a runtime, a colon and a number."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
-from typing import Protocol
 
-from convgen.backends.simulation import Bytes
-from convgen.ir.error import UserError, named
-from convgen.ir.record import frozen
-from convgen.run.launch_record import Extents
-
-#: Kind of device -> its module, whose `Device` takes a number.
-_KINDS = {"hip": "convgen.device.hip", "level_zero": "convgen.device.level_zero"}
-
-
-@frozen
-class Region:
-    """An allocation: where it begins, its bytes, and the number of the device that it belongs to."""
-
-    base: int
-    size: int
-    device: int
-
-
-@frozen
-class Call:
-    """One launch, ready: each argument's bytes at its offset in a block of `block_size` bytes."""
-
-    grid: Extents  #: workgroups
-    workgroup: Extents  #: work-items
-    arguments: Sequence[tuple[int, bytes]]
-    block_size: int
-    shared_bytes: int  #: local memory of a workgroup, in all
-
-
-class Function(Protocol):
-    """A kernel of a loaded code object."""
-
-
-class Module(Protocol):
-    """A code object on a device."""
-
-    def function(self, name: str) -> Function:
-        """A kernel by name. Raises DeviceError."""
-
-    def unload(self) -> None:
-        """Give it back; its functions are none any more."""
-
-
-class Event(Protocol):
-    """A point in a stream."""
-
-
-class Device(Protocol):
-    """A device. Addresses and streams are numbers; stream 0 is the device's own. Sizes are bytes.
-
-    What is put into a stream runs behind what was put there before. All raise DeviceError where the runtime refuses.
-    """
-
-    name: str  #: `hip:0`
-    number: int
-    arch: str  #: of its code, as targets are named; "" where the runtime does not tell
-    title: str  #: as its maker calls it
-    dlpack: int  #: the kind of device in DLPack
-    suffix: str  #: of files with code objects for it
-    alignment: int  #: of addresses, which kernels take for granted
-    strangers: bool  #: whether there is memory that kernels may use and `region` does not know
-
-    def allocate(self, size: int) -> int: ...
-
-    def free(self, address: int) -> None:
-        """Give memory back, once all that was put into streams is done: some of it may use it."""
-
-    def region(self, address: int) -> Region | None:
-        """The allocation that holds an address; None where it is in none that lives."""
-
-    def upload(self, address: int, data: Bytes, stream: int) -> None:
-        """Copy to the device; the bytes may change when this returns."""
-
-    def download(self, data: Bytes, address: int, stream: int) -> None:
-        """Copy to the host; the bytes are there when this returns."""
-
-    def fill(self, address: int, size: int, byte: int, stream: int) -> None: ...
-
-    def load(self, content: bytes) -> Module: ...
-
-    def launch(self, function: Function, call: Call, stream: int) -> None: ...
-
-    def new_stream(self) -> int: ...
-
-    def end_stream(self, stream: int) -> None: ...
-
-    def synchronize(self, stream: int) -> None:
-        """Wait until all that was put into a stream is done."""
-
-    def record(self, stream: int) -> Event:
-        """A point behind all that was put into a stream so far."""
-
-    def seconds(self, first: Event, last: Event) -> float:
-        """What passed on the device between two points, once the last is reached."""
+from convgen.backends import family as families
+from convgen.backends.device import Device
+from convgen.ir.error import UserError, imported, named
 
 
 @cache
 def open_device(name: str) -> Device:
-    """The device of a name: its kind, and its number from 0 behind a colon (0 if there is none).
+    """Return the device of a name: its runtime's kind, and its number from 0 behind a colon (0 if there is none).
 
     Raises UserError for a name that is none, a missing library or a missing device.
     """
     kind, _, number = name.replace("-", "_").partition(":")
-    if kind not in _KINDS:
-        raise UserError(f"given the device {named(name, _KINDS)}, wanted one of {', '.join(f'{k}:0' for k in _KINDS)}")
+    modules = {family.runtime.kind: family.runtime.module for family in families.having("runtime") if family.runtime}
+    if kind not in modules:
+        raise UserError(
+            f"given the device {named(name, modules)}, wanted one of {', '.join(f'{k}:0' for k in modules)}"
+        )
     if not re.fullmatch("[0-9]{0,4}", number):
         raise UserError(f"given the device {name!r}, wanted a number behind {kind}:")
-    device: Device = import_module(_KINDS[kind]).Device(int(number or 0))
+    device: Device = imported(modules[kind]).Device(int(number or 0))
     return device

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from convgen.backends.device import Call, Device
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages, SimReport
-from convgen.device.devices import Call, Device
 from convgen.device.loaded import check_target
 from convgen.ir.record import frozen
 

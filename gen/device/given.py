@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from convgen.backends.device import Device
 from convgen.device import dlpack
 from convgen.device.allocated import DeviceArray
-from convgen.device.devices import Device
 from convgen.ir import types
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
@@ -93,8 +93,7 @@ def _of_dlpack(name: str, given: Any, device: Device, stream: int) -> Given:
     if seen.kind in dlpack.HOST:
         return OnHost(name, _array(name, seen), seen.writable, given)
     kind = dlpack.DEVICES.get(seen.kind, f"device kind {seen.kind}")
-    # a HIP build of a framework may call its devices cuda
-    ours = seen.kind == device.dlpack or (seen.kind == dlpack.CUDA and device.dlpack == dlpack.ROCM)
+    ours = seen.kind in (device.dlpack, *device.also)
     _check_device(name, f"{device.name.split(':')[0] if ours else kind}:{seen.device}", device)
     return OnDevice(name, seen.address, seen.dims, seen.strides, seen.dtype, seen.writable, seen.owner)
 
@@ -128,8 +127,8 @@ def _of_interface(name: str, given: Any, device: Device) -> OnDevice:
         steps = told.get("strides")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"given {name} whose __cuda_array_interface__ lacks or breaks {error}") from None
-    if device.dlpack != dlpack.ROCM:
-        _check_device(name, "hip or cuda", device)
+    if not device.cuda_interface:
+        _check_device(name, "a device of __cuda_array_interface__", device)
     if steps is not None and any(step % dtype.itemsize for step in steps):
         raise UserError(f"given {name} of strides {tuple(steps)} bytes, wanted multiples of {dtype.itemsize}")
     strides = dlpack.dense(dims) if steps is None else tuple(step // dtype.itemsize for step in steps)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from convgen.backends import target as targets
+from convgen.backends.device import Call, Device, Function
 from convgen.device import frameworks
 from convgen.device.allocated import DeviceArray, fetched
 from convgen.device.benchmark import Benchmark, benchmark
-from convgen.device.devices import Call, Device, Function, open_device
+from convgen.device.devices import open_device
 from convgen.device.given import Given, OnDevice, OnHost, check, look
-from convgen.ir.error import UserError, named
+from convgen.ir.error import Unsupported, UserError, named
 from convgen.ir.record import frozen
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run.code import Code
@@ -56,7 +57,7 @@ class Program:
     @property
     def suffix(self) -> str:
         """Of files with its kind of code object."""
-        return targets.get(self.record.target).object_suffix
+        return targets.get(self.record.target).family.object_suffix
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -83,20 +84,32 @@ class Program:
         return tuple(dict.fromkeys(a.name for a in args if a.expr is None))
 
 
-def load(code: Code | str | PathLike[str], device: str = "hip:0") -> DeviceKernel:
-    """Compiled code on a device, `hip:N` or `level_zero:N`: a kernel that is called with tensors (`DeviceKernel`).
+def load(code: Code | str | PathLike[str], device: str | None = None) -> DeviceKernel:
+    """Return compiled code on a device: a kernel that is called with tensors (`DeviceKernel`).
 
-    `code` is what `compile` gives, or the path of a launch record with its code object beside it. Raises UserError for
-    a device or a runtime that is not there, and for code that another device runs.
+    `code` is what `compile` gives, or the path of a launch record with its code object beside it. `device` is a kind of
+    runtime, a colon and a number; by default the first device of the runtime for the code's target. Raises UserError
+    for a device or a runtime that is not there, and for code that another device runs; Unsupported where the target has
+    no runtime.
     """
     if not isinstance(code, Code | str | PathLike):
         raise UserError(f"given code of type {type(code).__name__}, wanted Code or the path of a launch record")
-    return DeviceKernel(Program.of(code), open_device(device))
+    program = Program.of(code)
+    return DeviceKernel(program, open_device(device or _usual_device(program.record.target)))
+
+
+def _usual_device(target: str) -> str:
+    """The name of the first device that runs a target's code."""
+    family = targets.get(target).family
+    if family.runtime is None:
+        why = f"{family.vendor}'s {family.title} has no runtime"
+        raise Unsupported(f"code for {target} on a device: {why}", rule="device")
+    return f"{family.runtime.kind}:0"
 
 
 def check_target(given: str, target: str, device: Device) -> None:
     """Refuse code for another target than a device runs, where the device tells. Raises UserError."""
-    if device.arch not in ("", target) or targets.get(target).object_suffix != device.suffix:
+    if device.arch not in ("", target) or targets.get(target).family.object_suffix != device.suffix:
         runs = f"{device.arch or device.suffix} code, which {device.name} ({device.title}) runs"
         raise UserError(f"given {given}, wanted {runs}")
 

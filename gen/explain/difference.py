@@ -17,17 +17,19 @@ from convgen.show import listing
 _ALIKE = 0.005  #: share by which numbers that count as equal differ at most
 _WAITS = 4  #: kinds of instructions that are told of
 
-#: Word of a config -> what it decides first, by the names of `Side.numbers`.
+_REGISTERS, _ACCUMULATORS = "registers", "accumulators"  #: of a family, whose words tell their classes
+
+#: Word of a config -> what it decides first, by the names of `Side.numbers`, and classes of registers.
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {
-    "tile": ("workgroups", "FLOP of an iteration", "bytes of an iteration", "shared bytes", "vgpr", "agpr", "grf"),
-    "waves": ("threads", "vgpr", "agpr", "grf", "bytes of an iteration"),
+    "tile": ("workgroups", "FLOP of an iteration", "bytes of an iteration", "shared bytes", _REGISTERS, _ACCUMULATORS),
+    "waves": ("threads", _REGISTERS, _ACCUMULATORS, "bytes of an iteration"),
     "mma": ("loop instructions", "FLOP of an iteration", "clocks a kFLOP"),
     "slots": ("shared bytes", "workgroups of a unit"),
-    "stages": ("vgpr", "grf", "workgroups of a unit"),
-    "taps": ("loop instructions", "vgpr", "grf"),
-    "acc": ("vgpr", "agpr", "workgroups of a unit"),
+    "stages": (_REGISTERS, "workgroups of a unit"),
+    "taps": ("loop instructions", _REGISTERS),
+    "acc": (_REGISTERS, _ACCUMULATORS, "workgroups of a unit"),
     "slices": ("workgroups", "launches"),
-    "subtiles": ("vgpr", "grf", "workgroups of a unit"),
+    "subtiles": (_REGISTERS, "workgroups of a unit"),
     "prefetch": ("loop instructions",),
     "reorder": ("launches",),
     "packed": ("launches", "loop instructions"),
@@ -36,8 +38,8 @@ _FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "in": ("clocks a kFLOP", "loop instructions"),
     "grids": ("launches", "code bytes"),
     "phases": ("launches", "workgroups"),
-    "copy": ("loop instructions", "vgpr", "shared bytes"),
-    "padding": ("code bytes", "vgpr"),
+    "copy": ("loop instructions", _REGISTERS, "shared bytes"),
+    "padding": ("code bytes", _REGISTERS),
 }
 
 
@@ -211,6 +213,11 @@ class Difference:
         found = _beside(self.a.stalls, self.b.stalls)
         return dict(sorted(found.items(), key=lambda row: -abs((row[1][1] or 0) - (row[1][0] or 0))))
 
+    @property
+    def subgroup(self) -> str:
+        """How people call a subgroup of the targets: by A's family."""
+        return self.a.subject.analysis.terms.subgroup if self.a.subject.analysis else "subgroup"
+
     # ------------------------------------------------------------ in words
 
     def told(self) -> list[str]:
@@ -224,10 +231,22 @@ class Difference:
         if self.a.subject.target != self.b.subject.target:
             yield f"A is for {self.a.subject.target}, B for {self.b.subject.target}."
         for word, mine, other in self.config():
-            follows = [text for name in _FOLLOWS[word] if name not in told and (text := self._changed(name))]
-            told |= set(_FOLLOWS[word])
+            names = list(self._follows(word))
+            follows = [text for name in names if name not in told and (text := self._changed(name))]
+            told |= set(names)
             behind = f" With it change: {'; '.join(follows)}." if follows else ""
             yield f"{word} is {mine} in A and {other} in B ({words.MEANINGS[word]}).{behind}"
+
+    def _follows(self, word: str) -> Iterator[str]:
+        """Numbers that a word of the config decides first; registers by the classes of both families."""
+        terms = [side.subject.analysis.terms for side in (self.a, self.b) if side.subject.analysis is not None]
+        for name in _FOLLOWS[word]:
+            if name == _REGISTERS:
+                yield from dict.fromkeys(kind for each in terms for kind in each.registers)
+            elif name == _ACCUMULATORS:
+                yield from dict.fromkeys(kind for each in terms for kind in each.accumulators)
+            else:
+                yield name
 
     def _changed(self, name: str) -> str:
         """The values of a number that differs, else nothing."""
@@ -261,9 +280,11 @@ class Difference:
         both = [(kind, a or 0.0, b or 0.0) for kind, (a, b) in self.stalls().items()]
         most = [f"{kind} {shown(a)} to {shown(b)}" for kind, a, b in both[:_WAITS] if not _is_alike(a, b)]
         if not self.is_comparable:
-            yield "Clocks of one are those of a wave of its launch, of the other those of an iteration: do not compare."
+            one = f"a {self.subgroup} of its launch"
+            yield f"Clocks of one are those of {one}, of the other those of an iteration: do not compare."
         elif most:
-            yield f"What differs most in how long a wave waits, in clocks by kind of instruction: {'; '.join(most)}."
+            what = f"how long a {self.subgroup} waits, in clocks by kind of instruction"
+            yield f"What differs most in {what}: {'; '.join(most)}."
         for side in (self.a, self.b):
             longest = max(side.timed, key=lambda t: t.stalled, default=None)
             if longest is not None and longest.stalled >= 1:

@@ -179,7 +179,7 @@ def _kernels(subject: Subject) -> Iterator[KernelPart]:
         assert subject.made is not None
         for number, name in enumerate(subject.made.code.kernels):
             rows = listing.printed_rows(subject.text or "", name)
-            yield KernelPart(number, name, rows, Waits(), list(_ir(listings[f"{name}.ir"], rows)))
+            yield KernelPart(number, name, rows, Waits(), list(_ir(listings.get(f"{name}.ir", ""), rows)))
         return
     for number, kernel in enumerate(subject.analysis.kernels):
         rows = listing.rows_of(subject.text, kernel, subject.timed(kernel.name))

@@ -231,18 +231,18 @@ def _run(along: Addresses, elem_bytes: int, most: int) -> int:
 
 @frozen(eq=False)
 class MappingShown:
-    """Which workgroup computes which tile of the largest launch, on which XCD and when."""
+    """Which workgroup computes which tile of the largest launch, on which die and when."""
 
     order: str
     m: int
     n: int
     slices: int
     batch: int
-    xcds: int
-    in_flight: int  #: workgroups of an XCD at a time
+    dies: int
+    in_flight: int  #: workgroups of a die at a time
     persists: bool  #: whether workgroups take several tiles, or shares of tiles
     drawing: Drawing | None
-    tiles: Sequence[Sequence[str]]  #: by M and N, in words: its XCD, workgroup and round; none where there are too many
+    tiles: Sequence[Sequence[str]]  #: by M and N, in words: its die, workgroup and round; none where there are too many
 
     @property
     def example(self) -> tuple[int, int]:
@@ -262,37 +262,37 @@ def mapping(plan: Plan, together: int) -> MappingShown | None:
     launch = Launch.of(plan, together)
     found = plan.largest.mapping
     batch, m, n, slices = found.counts
-    xcds, persists, takers = plan.facts.caches.xcds, found.order.persist is not None, takers_of(found)
-    in_flight = -(-found.turns.workgroups // xcds) if persists else launch.in_flight
-    shown = MappingShown(str(found.order), m, n, slices, batch, xcds, in_flight, persists, None, ())
+    dies, persists, takers = plan.facts.caches.dies, found.order.persist is not None, takers_of(found)
+    in_flight = -(-found.turns.workgroups // dies) if persists else launch.in_flight
+    shown = MappingShown(str(found.order), m, n, slices, batch, dies, in_flight, persists, None, ())
     if found.numbers > _MOST_TILES:
         return shown
     first = np.where((found.tiles()[:, 0] == 0)[:, None], tiles_of(found), -1)  # of the first result
     title = f"{m} x {n} tiles in the order {found.order}"
-    drawing = draw(first, (m, n), xcds, in_flight, title, takers)
-    tiles = _of_persisting(found, xcds) if persists else _by_tile(Schedule.of(first, xcds, in_flight), found, xcds)
+    drawing = draw(first, (m, n), dies, in_flight, title, takers)
+    tiles = _of_persisting(found, dies) if persists else _by_tile(Schedule.of(first, dies, in_flight), found, dies)
     return evolve(shown, drawing=drawing, tiles=tiles)
 
 
-def _by_tile(schedule: Schedule, found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+def _by_tile(schedule: Schedule, found: WorkgroupMapping, dies: int) -> list[list[str]]:
     """Of each tile the workgroup that has its first slice."""
     _, m, n, _ = found.counts
     told = [["none"] * n for _ in range(m)]
     columns = schedule.tile, schedule.number, schedule.round
     for (row, column, part), number, turn in zip(*(each.tolist() for each in columns)):
         if part == 0:
-            told[row][column] = f"{_who((found.first or 0) + number, xcds)}, round {turn}"
+            told[row][column] = f"{_who((found.first or 0) + number, dies)}, round {turn}"
     return told
 
 
-def _of_persisting(found: WorkgroupMapping, xcds: int) -> list[list[str]]:
+def _of_persisting(found: WorkgroupMapping, dies: int) -> list[list[str]]:
     """Of each tile all workgroups that have a share of it."""
     _, m, n, _ = found.counts
     here = {"batch": (0,), "k": (0,)}
     groups = [[found.groups({**here, "m": (row,), "n": (column,)}) for column in range(n)] for row in range(m)]
-    return [["; ".join(_who(group, xcds) for group in each) for each in row] for row in groups]
+    return [["; ".join(_who(group, dies) for group in each) for each in row] for row in groups]
 
 
-def _who(group: int, xcds: int) -> str:
-    """A workgroup, on the XCD to which the chip deals it."""
-    return f"XCD {group % xcds}, workgroup {group}" if xcds > 1 else f"workgroup {group}"
+def _who(group: int, dies: int) -> str:
+    """A workgroup, on the die to which the chip deals it."""
+    return f"die {group % dies}, workgroup {group}" if dies > 1 else f"workgroup {group}"

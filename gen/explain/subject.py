@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convgen import driver
+from convgen.backends import family as families
 from convgen.backends import target as targets
 from convgen.backends.analysis import Analysis
 from convgen.backends.timing import KernelProfile, TimedLine
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from convgen.run.verdict import Outcome
 
 _CONFIG = re.compile(r"^// config:\s+(\S.*)$", re.MULTILINE)
-_OBJECTS = {".s": ".hsaco", ".asm": ".zebin"}  #: suffix of text -> of what it becomes
 
 
 @frozen(eq=False, kw_only=True)
@@ -151,7 +151,10 @@ def _told(made: Made, chip: str | None, groups: int) -> Subject:
     if code.object is None:
         remark = f"No assembler was found ({target.assembler}), so nothing is known of the machine code's clocks."
         return evolve(bare, remarks=(remark,))
-    name = f"{code.name}{target.object_suffix}"
+    if not target.family.reader:
+        remark = f"{target.family.vendor}'s {target.family.title} has no reader of code, so nothing is known of it."
+        return evolve(bare, remarks=(remark,))
+    name = f"{code.name}{target.family.object_suffix}"
     analysis = targets.analyze_code(code.object, name)
     times, loops, remarks = _clocks(prepared.of_launches(code.record, code.object, name), chip)
     outcome = None
@@ -177,6 +180,9 @@ def _clocks(given: Prepared, chip: str | None) -> tuple[Times | None, Sequence[K
         return launches.profile(given, chip), (), ()
     if chip is not None:
         raise UserError(f"given the chip {chip} with {given.name}, wanted none: launches on it have no model")
+    family = families.of_object(given.content)
+    if family is None or not family.model:
+        return None, (), ("Nothing is timed: for this target there is no model.",)
     remark = "Loops alone are timed: of this target's launches there is no model."
     return None, targets.profile_code(given.content, given.name), (remark,)
 
@@ -236,8 +242,8 @@ def _made_again(record: LaunchRecord, file: Path, analysis: Analysis) -> tuple[M
 
 def _text_beside(file: Path) -> str | None:
     """The assembly that was written with an object."""
-    suffix = next((text for text, made in _OBJECTS.items() if made == file.suffix), None)
-    beside = file.with_suffix(suffix) if suffix else None
+    family = families.of_suffix(file.suffix)
+    beside = file.with_suffix(family.text_suffix) if family and file.suffix == family.object_suffix else None
     return targets.read(beside).decode(errors="replace") if beside and beside.is_file() else None
 
 
@@ -245,7 +251,8 @@ def of_code(path: Path, launch: Prepared | None, chip: str | None = None) -> Sub
     """Anybody's code object or assembly; with a launch, its times. Raises UserError, Unsupported."""
     content = targets.read(path)
     analysis = targets.analyze_code(content, path.name)
-    is_text = path.suffix in _OBJECTS
+    family = families.of_suffix(path.suffix)
+    is_text = family is not None and path.suffix == family.text_suffix
     if launch is None:
         loops = targets.profile_code(content, path.name)
         remark = "Loops alone are timed: without a launch (--grid, --block) nothing is executed."

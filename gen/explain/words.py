@@ -13,7 +13,7 @@ from convgen.plan.variants.variant import variant_of
 #: Word of a config -> what it means, of a value (`docs/config.md` says more).
 MEANINGS: dict[str, str] = {
     "tile": "outputs of a workgroup along M and N, and the block of K that it takes at a time, in elements",
-    "waves": "subgroups (AMD's waves, Intel's threads) of a workgroup, along M and N of its tile, and along K if given",
+    "waves": "subgroups of a workgroup, along M and N of its tile, and along K if given",
     "mma": "the matrix instruction: rows along N, columns along M, depth along K; or what each lane sums by itself",
     "slots": "copies of the tile's inputs in shared memory; 0: fragments come straight from global memory",
     "stages": "blocks of K that registers hold on their way to shared memory",
@@ -65,8 +65,8 @@ BOUNDS: dict[str, str] = {
     "memory": "operands come no faster from memory",
     "write back": "results leave the caches no faster",
     "launch": "the launch itself takes most of the time: the problem is small",
-    "latency": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
-    "waiting": "no pipe is busy for half of the time: waves wait for each other, or for memory to answer",
+    "latency": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
+    "waiting": "no pipe is busy for half of the time: subgroups wait for each other, or for memory to answer",
 }
 
 

@@ -4,7 +4,7 @@ Subgroups that share an instruction pointer (`TargetFacts.lockstep`) part at no 
 between them is made one first. The rows of one factor come from all subgroups that execute such an instruction: each
 puts its lanes' ones and zeros there, all find all of them in their sums, and neither shared memory nor a barrier takes
 part. Where a workgroup's subgroups do not make whole teams, each decides by itself; the back end says what then becomes
-of its kernel (`backends/intel/fused_branches.py`).
+of its kernel.
 """
 
 from __future__ import annotations

@@ -19,18 +19,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends import target as targets
+from convgen.backends.family import Chip
+from convgen.ir.facts import TargetFacts
 from convgen.ir.record import frozen
-from convgen.profile.chips import Chip
 
 Numbers = npt.NDArray[np.float64]
 
-_WAVE = 64  #: lanes
-_SIMDS = 4  #: of a unit
-_REGISTERS = 512  #: of a lane of a SIMD, for all its waves
-_OTHER_REGISTERS = 48  #: of a wave; addresses, masks and temporaries
-_LOCAL = 65536  #: bytes of local memory of a unit
-_LOCAL_RATE = 128  #: bytes a clock of local memory (CDNA3 ISA, "LDS")
-_MOST_RESIDENT = 8  #: workgroups of four waves that a unit holds (CDNA3 ISA: eight waves a SIMD)
+_OTHER_REGISTERS = 48  #: registers; of a subgroup, for addresses, masks and temporaries
 _STAGES = 2  #: blocks of K held in registers and in local memory
 SUM = 4.0  #: bytes of an element of a sum that others are added to
 PACE = 4.0  #: exponent of the smooth maximum within an iteration
@@ -221,36 +217,39 @@ def at_clock(chip: Chip, terms: Terms, used: Numbers) -> Numbers:
 
 def _inner(p: Products, chip: Chip, terms: Terms) -> Inner:
     """Rounds of workgroups, iteration by iteration."""
+    facts = targets.get(chip.target).facts
+    lanes, simds = facts.subgroup_size, facts.core.simds
     rounds = np.ceil(p.groups / p.launches / chip.units)  # of a launch
-    together = np.minimum(rounds, _resident(p))
+    together = np.minimum(rounds, _resident(p, facts))
     turns = p.launches * np.ceil(rounds / together)
     rounds = p.launches * rounds
     iterations = np.ceil(p.depth / p.tile_k)
     matrix = 2 * p.tile_m * p.tile_n * p.tile_k / p.rate
-    arranged = _arranged(p) * terms.arrange
+    arranged = _arranged(p, facts) * terms.arrange
     busy, fetched = terms.matrix * matrix + arranged, _fetched(p, terms.run)
     asked_for = p.groups * iterations * _fetched(p, 0.0)
     missed = np.minimum(1.0, chip.partitions * p.bytes_once / asked_for)
-    multiplied = np.maximum(rounds, turns * _SIMDS / np.minimum(p.waves, _SIMDS)) * busy
-    shared = _shared_bytes(p) / _LOCAL_RATE * terms.shared
+    multiplied = np.maximum(rounds, turns * simds / np.minimum(p.waves, simds)) * busy
+    shared = _shared_bytes(p) / facts.core.shared_rate * terms.shared
     waited = turns * (shared + terms.serial + terms.far * missed)
     together_in = p.groups * fetched / terms.fabric
-    taken_in = smooth(PACE, rounds * fetched / terms.operands, together_in, rounds * _loads(p) * terms.load)
+    taken_in = smooth(PACE, rounds * fetched / terms.operands, together_in, rounds * _loads(p, lanes) * terms.load)
     pace = smooth(PACE, multiplied, taken_in, rounds * shared, waited)
     result = np.minimum(p.tile_m, p.m) * np.minimum(p.tile_n, p.n) * p.result
     stores = np.maximum(p.launches, p.groups / chip.units)  # not in rounds: what takes results away serves all units
-    stored = stores * result * (terms.store + terms.put / (_WAVE * p.lane_out))
+    stored = stores * result * (terms.store + terms.put / (lanes * p.lane_out))
     partial = np.where(p.depth % p.tile_k, turns * terms.rest, 0.0)
     clocks = iterations * pace + stored + partial + turns * terms.round
     return Inner(clocks, p.groups * iterations * matrix, rounds * iterations * matrix)
 
 
-def _resident(p: Products) -> Numbers:
-    """Workgroups that a unit holds, as registers and local memory allow."""
-    lanes, block = p.waves * _WAVE, (p.tile_m + p.tile_n) * p.tile_k * p.elem
+def _resident(p: Products, facts: TargetFacts) -> Numbers:
+    """Workgroups that a unit holds, as registers and shared memory allow."""
+    simds, core = facts.core.simds, facts.core
+    lanes, block = p.waves * facts.subgroup_size, (p.tile_m + p.tile_n) * p.tile_k * p.elem
     registers = p.tile_m * p.tile_n / lanes + _STAGES * block / (4 * lanes) + _OTHER_REGISTERS
-    fit = np.minimum(_REGISTERS / registers * _SIMDS / p.waves, _LOCAL / block)
-    return np.clip(np.floor(fit), 1, _MOST_RESIDENT * _SIMDS / np.minimum(p.waves, _SIMDS))
+    fit = np.minimum(core.simd_registers / registers * simds / p.waves, facts.shared_bytes / block)
+    return np.clip(np.floor(fit), 1, core.simd_subgroups * simds / np.minimum(p.waves, simds))
 
 
 def _fetched(p: Products, more: float) -> Numbers:
@@ -266,10 +265,10 @@ def _fetched(p: Products, more: float) -> Numbers:
     return side(m, run_m) + side(n, run_n)
 
 
-def _loads(p: Products) -> Numbers:
-    """Loads of waves in an iteration."""
-    lanes = np.minimum(p.tile_m, p.m) / p.lane_m + np.minimum(p.tile_n, p.n) / p.lane_n
-    return np.asarray(lanes * p.tile_k * p.elem / _WAVE)
+def _loads(p: Products, lanes: int) -> Numbers:
+    """Loads of subgroups of so many `lanes` in an iteration."""
+    loaders = np.minimum(p.tile_m, p.m) / p.lane_m + np.minimum(p.tile_n, p.n) / p.lane_n
+    return np.asarray(loaders * p.tile_k * p.elem / lanes)
 
 
 def _shared_bytes(p: Products) -> Numbers:
@@ -278,8 +277,8 @@ def _shared_bytes(p: Products) -> Numbers:
     return np.asarray(rows * p.tile_k * p.elem)
 
 
-def _arranged(p: Products) -> Numbers:
+def _arranged(p: Products, facts: TargetFacts) -> Numbers:
     """Clocks of a SIMD in which elements narrower than a register, not contiguous along K, are joined along it."""
     rows = np.where(p.k_runs_m > 0, 0.0, p.tile_m * p.waves_n) + np.where(p.k_runs_n > 0, 0.0, p.tile_n * p.waves_m)
-    registers = rows * p.tile_k * p.elem / (4 * _WAVE)  # of all waves
-    return np.where(p.elem < 4, registers * 4 / _SIMDS, 0.0)
+    registers = rows * p.tile_k * p.elem / (4 * facts.subgroup_size)  # of all waves
+    return np.where(p.elem < 4, registers * 4 / facts.core.simds, 0.0)

@@ -7,36 +7,26 @@ than its L2s can be filled and memory can be read at the rates of the data sheet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
+from convgen.backends import family as families
 from convgen.backends import target as targets
-from convgen.backends.timing import L2_LATENCY, LaunchProfile, Machine
+from convgen.backends.family import Chip, Fits, chip_of, chips_of
+from convgen.backends.timing import LaunchProfile, Machine
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
 from convgen.ir.record import evolve, frozen
 from convgen.profile import constants
-from convgen.profile.chips import CHIPS, Chip, chip_of
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
 from convgen.profile.loop_times import Borrowed, Loops
 from convgen.run.prepared import Prepared
 
 ROUNDS = 16  #: of a loop, modelled one by one where they are all equal
-_MAKERS = ("miopen code", "aiter code", "aiter", "rocblas")  #: of kernels whose constants serve others, the best first
 _CODE = " code/"  #: in the names of kinds that were fitted to machine code
-_IN_CLOCKS = "rocblas"  #: whose ticks are clocks, of whatever number a us had
-#: Chip -> the kinds that tell what a launch takes, and each further one, where that is in clocks: of calls, which have
-#: no further launches and start later than kernels do. MIOpen's table times kernels; the shortest, a gradient of
-#: weights, takes 5.1 us from start to end, and gradients of data have further launches.
-_LAUNCHES = {
-    "mi250x": ("miopen nhwc/mi250/mlir W", "miopen nhwc/mi250/mlir B"),
-    "mi300x": ("miopen code/mi300x/f16", "miopen code/mi300x/f16"),
-}
-#: How matrix instructions write types -> as chips have them.
-_TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
 
 
@@ -44,10 +34,10 @@ def chip_named(name: str | None, facts: TargetFacts) -> Chip:
     """The chip of that name, or the one that the target's facts are of. Raises UserError."""
     if name is None:
         return chip_of(facts.name, facts.compute_units)
-    fitting = [chip.name for chip in CHIPS.values() if chip.target == facts.name]
+    fitting = {chip.name: chip for chip in chips_of(facts.name)}
     if name not in fitting:
         raise UserError(f"given the chip {named(name, fitting)}, wanted one of {', '.join(fitting)} for {facts.name}")
-    return CHIPS[name]
+    return fitting[name]
 
 
 def machine_of(chip: Chip, caches: Caches) -> Machine:
@@ -62,14 +52,14 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     First come those of the chip, of types that are as fast; last those of other chips that run the same code.
     What launches take is always of tables that time kernels.
     """
-    known = constants.known()
-    wanted = _kinds(chip, _TYPES.get(element, element))
+    known, fits = constants.known(), _fits(chip)
+    wanted = _kinds(chip, fits.types.get(element, element), fits.makers)
     found = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
     entry = known[found]
-    if not entry.source.startswith(_IN_CLOCKS):
+    if not entry.source.startswith(fits.in_clocks):
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
-    first, further = (known[kind].terms for kind in _LAUNCHES[entry.kind.split("/")[1]])
+    first, further = (known[kind].terms for kind in fits.launches[entry.kind.split("/")[1]])
     told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
     return entry, evolve(entry.terms, **(scaled | told))
 
@@ -81,14 +71,22 @@ def _per_us(unit: str, chip: Chip) -> float:
     return float(chip.clock) if unit.endswith("/tick") else 1.0
 
 
-def _kinds(chip: Chip, element: str) -> Iterator[str]:
-    others = [c for c in CHIPS.values() if c.target == chip.target and c is not chip]
+def _fits(chip: Chip) -> Fits:
+    """Return which constants suit the code of a chip's family. Raises UserError for a family without any."""
+    family = families.of_target(chip.target)
+    if family is None or family.fits is None:
+        raise UserError(f"given the chip {chip.name}, wanted one with constants of the time model")
+    return family.fits
+
+
+def _kinds(chip: Chip, element: str, makers: Sequence[str]) -> Iterator[str]:
+    others = [c for c in chips_of(chip.target) if c.name != chip.name]
     rate = chip.rates.get(element)
     types = [element, *(t for t, other in chip.rates.items() if other == rate and t != element)]
     for each in (chip, *others):
-        for maker in _MAKERS:
+        for maker in makers:
             yield from (f"{maker}/{each.name}/{t}" for t in types)
-        yield from (f"{maker}/{each.name}" for maker in _MAKERS)
+        yield from (f"{maker}/{each.name}" for maker in makers)
 
 
 @frozen(eq=False)
@@ -134,14 +132,16 @@ class Times:
         return max(self.launches, key=lambda time: time.total)
 
 
-def profile(given: Prepared, chip: str | None = None, latency: float = L2_LATENCY, rounds: int = ROUNDS) -> Times:
+def profile(given: Prepared, chip: str | None = None, latency: float | None = None, rounds: int = ROUNDS) -> Times:
     """The times of launches on a chip by name, by default the one that the target's facts are of.
 
-    `latency` is that of vector memory in clocks; of equal rounds of a loop, `rounds` are modelled one by one.
+    `latency` is that of vector memory in clocks, by default the family's; of equal rounds of a loop, `rounds` are
+    modelled one by one.
     Raises UserError, Unsupported.
     """
     timer = targets.timer(given.content, given.name)
-    facts = targets.get(timer.architecture(given.content)).facts
+    target = targets.get(timer.architecture(given.content))
+    facts, latency = target.facts, latency or target.family.load_latency
     found = chip_named(chip, facts)
     machine = machine_of(found, facts.caches)
     profiles = [
@@ -159,7 +159,7 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
     clock, moved = told["clock"], launch.moved
     start = terms.other if further else terms.start
-    fill = moved.fill / (caches.fill_rate * chip.partitions / caches.xcds) / chip.clock
+    fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock
     memory = max(told["memory"], (moved.memory + moved.stored) / caches.memory_rate / chip.clock)
     kernel = max(told["total"] - told["start"] - told["meeting"], fill, memory)
     busiest = launch.work.busiest / launch.work.mean  # in average workgroups

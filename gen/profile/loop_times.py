@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from convgen.backends.family import Chip
 from convgen.ir.record import frozen
-from convgen.profile.chips import Chip
 from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Products, Terms, Work, smooth
 
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from convgen.profile.chips import Chip
+from convgen.backends.family import Chip
 from convgen.profile.closed import SUM, Numbers, Products, Terms
 
 _EDGES = (16, 32, 64, 128, 256)  #: M or N

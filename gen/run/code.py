@@ -43,7 +43,7 @@ class OutputTiles(Protocol):
 
 @frozen
 class KernelCost:
-    """The resources that one kernel takes: registers by class (vgpr, agpr, sgpr, ...) and static local memory."""
+    """The resources that one kernel takes: registers by class, in the family's words, and static local memory."""
 
     registers: Mapping[str, int]
     shared_bytes: int

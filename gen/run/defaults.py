@@ -21,7 +21,7 @@ from convgen.run.fills import Fill
 
 MOST_BYTES = 1 << 32  #: of a buffer that nobody gives
 
-#: Element type by its name in HIP and OpenCL metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
+#: Element type by its name in compilers' metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
 _ELEMENTS: Mapping[str, str] = {
     **dict.fromkeys(("half", "_Float16", "__half", "f16"), "f16"),
     **dict.fromkeys(("__hip_bfloat16", "__bf16", "bf16"), "bf16"),

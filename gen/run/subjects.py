@@ -1,8 +1,9 @@
 """Code objects to check: in a file, in the bundles of clang's offloading, or in a folder such as Triton's cache.
 
 Bundle: `__CLANG_OFFLOAD_BUNDLE__`, then u64 count, and of each entry u64 offset, u64 size, u64 length of its name, and
-the name, KIND-TRIPLE-PROCESSOR (clang, ClangOffloadBundler). Triton writes NAME.json and NAME.ttir beside NAME.hsaco:
-the JSON gives kernel, waves and LDS, the .ttir names, types and divisors of the arguments, in order.
+the name, KIND-TRIPLE-PROCESSOR (clang, ClangOffloadBundler). Triton writes NAME.json and NAME.ttir beside the code
+object: the JSON gives kernel, subgroups and shared memory, the .ttir names, types and divisors of the arguments, in
+order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from convgen.backends import family as families
 from convgen.backends import target as targets
 from convgen.backends.simulation import Parameter, Signature
 from convgen.ir import untrusted
@@ -28,7 +30,7 @@ _MOST_ENTRIES = 256
 _MOST_FILES = 4096  #: of a folder that are looked at
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
 _MOST_ITEMS = 1024  #: work-items of a workgroup
-_MOST_LDS = 1 << 24
+_MOST_SHARED = 1 << 24
 _MOST_DIVISOR = 1 << 16
 _MOST_TEXT = 1 << 24  #: bytes of a .ttir
 #: An argument of a function in MLIR: `%name: type {tt.divisibility = 16 : i32} loc(...)`.
@@ -80,7 +82,8 @@ def files(path: Path) -> list[Path]:
         return [path]
     paths = list(_below(path))
     if not paths:
-        raise UserError(f"given the folder {path} without code objects, wanted .hsaco, .zebin or offload bundles in it")
+        wanted = f"files of code ({families.suffixes('object_suffix')}) or offload bundles"
+        raise UserError(f"given the folder {path} without code objects, wanted {wanted} in it")
     return paths
 
 
@@ -112,7 +115,8 @@ def of_file(path: Path) -> Iterator[Subject]:
         return
     entries = [(name, code) for name, code in _unbundled(content, path) if targets.can_execute(code)]
     if not entries:
-        raise UserError(f"given the bundle {path} without a code object for an AMD or Intel GPU, wanted one")
+        wanted = f"a code object for a GPU of {families.makers('executor')}"
+        raise UserError(f"given the bundle {path}, wanted one with {wanted}")
     for name, code in entries:
         yield Subject(f"{path}:{name}", code)
 
@@ -152,7 +156,7 @@ def _hints(path: Path) -> Hints:
         raise UserError(f"given workgroups of {items} work-items, wanted at most {_MOST_ITEMS}, at {beside}")
     name = entry["name"].text()
     return Hints(
-        name, (items, 1, 1), entry["shared"].integer(0, _MOST_LDS), _parameters(path.with_suffix(".ttir"), name)
+        name, (items, 1, 1), entry["shared"].integer(0, _MOST_SHARED), _parameters(path.with_suffix(".ttir"), name)
     )
 
 

@@ -48,7 +48,7 @@ def hot_rows(kernel: KernelAnalysis, terms: Terms) -> list[tuple[str, str]]:
     hot = kernel.hot
     moved = ", ".join(f"{path} {count}" for path, count in hot.bytes.items())
     span = "an iteration" if hot.is_loop else "in all"
-    once = "what every wave runs through once" if kernel.loops else "the whole kernel"
+    once = f"what every {terms.subgroup} runs through once" if kernel.loops else "the whole kernel"
     return [
         ("hot loop", where(hot) if hot.is_loop else f"none: {once}, {where(hot)}"),
         ("mix", ", ".join(f"{kind} {count}" for kind, count in hot.mix.items())),

@@ -1,7 +1,7 @@
-"""Pictures: of a workgroup mapping, which XCD computes each tile, and when; of a layout, who owns each element.
+"""Pictures: of a workgroup mapping, which die computes each tile, and when; of a layout, who owns each element.
 
 Tiles come as in `choose/traffic.py`: M and N tile by workgroup number, -1 where a workgroup has none. M runs downwards,
-N to the right. Colours say the XCD, lighter ones later rounds; large tiles also bear the XCD's number. A drawing is a
+N to the right. Colours say the die, lighter ones later rounds; large tiles also bear the die's number. A drawing is a
 list of boxes and lines of text, which become SVG or PNG; both say the same, and equal mappings give equal bytes.
 """
 
@@ -104,29 +104,29 @@ def _whole(pixels: float) -> float:
 
 
 def draw(
-    tiles: Tiles, shape: tuple[int, int], xcds: int, in_flight: int, title: str, takers: Ints | None = None
+    tiles: Tiles, shape: tuple[int, int], dies: int, in_flight: int, title: str, takers: Ints | None = None
 ) -> Drawing:
-    """A grid of M x N tiles; an XCD has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn.
+    """A grid of M x N tiles; a die has `in_flight` workgroups at a time. Of slices of a tile, the first is drawn.
 
     `takers` are the workgroups that take the tiles, where they persist.
     """
-    at = Schedule.of(tiles, xcds, in_flight, takers=takers)
+    at = Schedule.of(tiles, dies, in_flight, takers=takers)
     grid = _Grid.of(*shape)
     right, bottom = grid.end
     boxes = [Box(_MARGIN, 2 * _MARGIN, right - _MARGIN, bottom - 2 * _MARGIN, _EMPTY)]
     names = [[str(n) for n in range(count)] for count in shape]
     lines = [Line(_MARGIN, _MARGIN / 2, title, size=_TEXT + 4), *_ruler(grid, ("M", "N"), *names)]
     _, first = np.unique(at.tile[:, 0] * shape[1] + at.tile[:, 1], return_index=True)
-    for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.xcd[n], at.number[n])):
-        xcd, turn = int(at.xcd[n]), int(at.round[n])
-        colour = _shade(xcd, turn, at.rounds)
-        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(xcd),), turn))
+    for n in sorted(first.tolist(), key=lambda n: (at.round[n], at.die[n], at.number[n])):
+        die, turn = int(at.die[n]), int(at.round[n])
+        colour = _shade(die, turn, at.rounds)
+        parts = list(_tile(grid, int(at.tile[n, 0]), int(at.tile[n, 1]), colour, (str(die),), turn))
         boxes += [part for part in parts if isinstance(part, Box)]
         lines += [part for part in parts if isinstance(part, Line)]
-    legend = list(_legend(("XCD", "round"), sorted(set(at.xcd.tolist())), at.rounds, bottom + _MARGIN / 2))
+    legend = list(_legend(("die", "round"), sorted(set(at.die.tolist())), at.rounds, bottom + _MARGIN / 2))
     boxes += [part for part in legend if isinstance(part, Box)]
     lines += [part for part in legend if isinstance(part, Line)]
-    told = f"{shape[0]} x {shape[1]} tiles (M x N) on {xcds} XCDs in {at.rounds} rounds of {in_flight} workgroups each"
+    told = f"{shape[0]} x {shape[1]} tiles (M x N) on {dies} dies in {at.rounds} rounds of {in_flight} workgroups each"
     return _drawing(title, told, grid, at.rounds, boxes, lines)
 
 
@@ -225,10 +225,10 @@ def _legend(kinds: tuple[str, str], colours: list[int], rounds: int, y: float) -
         yield Line(_MARGIN + (len(shown) + 0.5) * _TEXT, y + _TEXT / 2, f"{shade} 0 to {rounds - 1}")
 
 
-def _shade(xcd: int, turn: int, rounds: int) -> str:
-    """An XCD's colour, the lighter the later."""
+def _shade(die: int, turn: int, rounds: int) -> str:
+    """A die's colour, the lighter the later."""
     white = _LIGHTEST * turn / max(1, rounds - 1)
-    parts = _channels(PALETTE[xcd % len(PALETTE)])
+    parts = _channels(PALETTE[die % len(PALETTE)])
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)
 
 

@@ -1,7 +1,7 @@
 """Dump files: one kernel between two passes, with all that is needed to go on from there.
 
     # convgen dump
-    # target: gfx942
+    # target: TARGET
     # after: lower_tiles
     # problem: --dir=FWD_D --dt=f16 mb1_ic16oc16_ih6oh6kh3ph1
     # config: tile=32x16x16 waves=1x1 mma=16x16x16 slots=1 taps=split acc=v

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from convgen.backends import family as families
 from convgen.show import report
 
 if TYPE_CHECKING:
+    from convgen.backends.family import Chip
     from convgen.backends.timing import KernelProfile, LaunchProfile, LoopProfile, TimedLine, UnitProfile
-    from convgen.profile.chips import Chip
     from convgen.profile.launch_times import LaunchTime, Times
 
 _EQUAL = 0.99  #: of the work of one that has most, from which workgroups are said to have as much
@@ -104,7 +105,8 @@ def _executed_text(launch: LaunchProfile) -> str:
         least, mean = _percent(launch.work.least), _percent(launch.work.mean)
         what += f" with {least} or more of the longest's work, {mean} on average"
     some = f"{len(launch.executed)} of {launch.workgroups} workgroups, {what}"
-    return f"{some}; {launch.instructions:.0f} instructions a wave"
+    family = families.of_target(launch.target)
+    return f"{some}; {launch.instructions:.0f} instructions a {family.terms.subgroup if family else 'subgroup'}"
 
 
 def _loop_text(unit: UnitProfile) -> str:
@@ -124,7 +126,9 @@ def total_rows(found: Times) -> list[tuple[str, str]]:
     flop = sum(time.profile.flop * time.profile.workgroups for time in found.launches)
     useful = f", {2e-6 * found.macs / total:.1f} TFLOP/s of the problem" if found.macs else ""
     rate = f", {1e-6 * flop / total:.1f} TFLOP/s of matrix instructions with padding" if flop else ""
-    units = f"{chip.units} units of {chip.partitions} XCDs"
+    family = families.of_target(chip.target)
+    assert family is not None, chip.target
+    units = f"{chip.units} units of {chip.partitions} {family.terms.partition}s"
     entries = {time.entry.kind: time.entry for time in found.launches}
     return [
         ("chip", f"{chip.name} ({chip.target}), {units}"),

@@ -102,7 +102,10 @@ def labels_of(code: Code, outcome: Outcome) -> Labels:
     from convgen.backends import target as targets
     from convgen.show.listing import rows_of
 
-    analysis = targets.analyze_code(code.object, f"{code.name}{targets.get(code.target).object_suffix}")
+    family = targets.get(code.target).family
+    if not family.reader:
+        return {}
+    analysis = targets.analyze_code(code.object, f"{code.name}{family.object_suffix}")
     found: dict[str, list[tuple[int, str]]] = {}
     for kernel in analysis.kernels:
         labels: list[str] = []
@@ -235,7 +238,7 @@ def hint_rows(outcome: Outcome) -> list[tuple[str, str]]:
         finding.kind == "lds-bounds" or (finding.kind == "out-of-bounds" and "local memory" in finding.message)
         for finding in outcome.findings
     ):
-        hints.append("if the host asks for dynamic LDS, give its size: --lds BYTES")
+        hints.append("if the host asks for dynamic shared memory, give its size: --lds BYTES")
     missed, places = (
         sum(map(len, (one.missed for one in outcome.coverage))),
         sum(one.places for one in outcome.coverage),

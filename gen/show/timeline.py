@@ -1,19 +1,22 @@
 """When waves and pipes of a unit did what: Chrome's trace format, which Perfetto opens, and a picture.
 
 In the trace a clock is a nanosecond, whatever clock the chip runs at, so that every time is a whole number. Each SIMD
-is a process with a track for each of its waves and one for its matrix unit; LDS and address pipe are the unit's.
+is a process with a track for each of its subgroups and one for its matrix unit; shared memory and the address pipe are
+the unit's. What kinds of instructions do, the words of the target's family say (`backends.analysis.Terms`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from convgen.backends import family as families
+from convgen.backends.analysis import GROUPS, Terms
 from convgen.backends.timing import LaunchProfile, Slice, UnitProfile
 from convgen.ir.error import UserError
 from convgen.run.files import write_all
@@ -23,16 +26,7 @@ from convgen.show.drawing import PALETTE, Box, Drawing, Line
 _KNOB = "--timeline"
 _PER_US = 1000  #: clocks of a microsecond of the trace
 _LEFT, _TOP, _WIDTH, _ROW, _TEXT = 220, 72, 960, 18, 12  #: pixels
-_KINDS: Mapping[str, tuple[str, ...]] = {  # in the picture -> kinds of instructions
-    "matrix": ("mfma",),
-    "wait": ("wait", "waitcnt", "barrier"),
-    "lds": ("ds_read", "ds_write", "ds_other"),
-    "memory": ("vmem_load", "vmem_store", "vmem_atomic", "smem"),
-    "vector": ("valu",),
-    "scalar": ("salu", "branch", "nop", "other"),
-}
-_COLOURS = dict(zip(_KINDS, (PALETTE[0], "#d9d9d9", PALETTE[1], PALETTE[3], PALETTE[2], PALETTE[4]), strict=True))
-_SHOWN_AS = {kind: name for name, kinds in _KINDS.items() for kind in kinds}
+_COLOURS = dict(zip(GROUPS, (PALETTE[0], "#d9d9d9", PALETTE[1], PALETTE[3], PALETTE[2], PALETTE[4]), strict=True))
 
 
 def check_output(output: str) -> None:
@@ -99,7 +93,9 @@ def _event(s: Slice, begin: float, process: int, thread: int) -> dict[str, Any]:
 
 def picture(launch: LaunchProfile) -> Drawing:
     """A row for each track; each pixel shows what takes most of its clocks."""
-    unit = launch.units[launch.full]
+    family = families.of_target(launch.target)
+    assert family is not None, launch.target
+    terms, unit = family.terms, launch.units[launch.full]
     slices = unit.slices()
     end = max((s.start + s.clocks for s in slices), default=1.0)
     groups = f"{unit.groups} workgroup{'s' * (unit.groups > 1)}"
@@ -110,11 +106,12 @@ def picture(launch: LaunchProfile) -> Drawing:
     for lane, tracks in _lanes(slices):
         for track, some in tracks:
             lines.append(Line(_LEFT - 8, y + _ROW / 2, f"{lane}, {track}", "end", _TEXT))
-            boxes += _row(some, end, y)
+            boxes += _row(some, terms, end, y)
             y += _ROW
     for n, (name, colour) in enumerate(_COLOURS.items()):
         boxes.append(Box(_LEFT + n * 110, y + _ROW, _TEXT, _TEXT, colour))
-        lines.append(Line(_LEFT + n * 110 + 18, y + _ROW + _TEXT / 2, name, size=_TEXT))
+        shown = terms.shared if name == "shared" else name
+        lines.append(Line(_LEFT + n * 110 + 18, y + _ROW + _TEXT / 2, shown, size=_TEXT))
     remark = _remark(unit, end)
     lines.append(Line(_LEFT, y + 3 * _ROW, remark, size=_TEXT))
     return Drawing(title, remark or title, _LEFT + _WIDTH + 24, int(y + 4 * _ROW), 0, boxes, lines)
@@ -128,17 +125,16 @@ def _remark(unit: UnitProfile, end: float) -> str:
     return f"pipes are at work for {behind:.0f} clocks more than waves: with their last stores" if behind >= 1 else ""
 
 
-def _row(slices: Sequence[Slice], end: float, y: float) -> Iterator[Box]:
-    names = list(_KINDS)
-    spent = np.zeros((len(names), _WIDTH))
+def _row(slices: Sequence[Slice], terms: Terms, end: float, y: float) -> Iterator[Box]:
+    spent = np.zeros((len(GROUPS), _WIDTH))
     for s in slices:
         a, b = s.start / end * _WIDTH, (s.start + s.clocks) / end * _WIDTH
         for column in range(int(a), min(_WIDTH, int(b) + 1)):
-            spent[names.index(_SHOWN_AS[s.kind]), column] += max(0.0, min(b, column + 1) - max(a, column))
+            spent[GROUPS.index(terms.group(s.kind)), column] += max(0.0, min(b, column + 1) - max(a, column))
     shown = np.where(spent.sum(axis=0) > 0.5, spent.argmax(axis=0), -1).tolist()  # half a pixel of work at least
     x = 0
     for kind, same in groupby(shown):
         width = len(list(same))
         if kind >= 0:
-            yield Box(_LEFT + x, y + 2, width, _ROW - 4, _COLOURS[names[kind]])
+            yield Box(_LEFT + x, y + 2, width, _ROW - 4, _COLOURS[GROUPS[kind]])
         x += width

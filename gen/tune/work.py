@@ -9,12 +9,12 @@ from typing import Any
 
 import attrs
 
+from convgen.backends.family import chips_of
 from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.record import frozen
 from convgen.ir.untrusted import shown
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
-from convgen.profile.chips import CHIPS
 from convgen.registry import Entry
 from convgen.tune import trials
 from convgen.version import __version__
@@ -70,7 +70,7 @@ def checked(task: Task, answer: object) -> Result:
         if entry.key != (task.target, task.problem):
             given = f"the problem {shown(entry.problem)} on {entry.target}"
             raise UserError(f"given {given} from a worker, wanted {task.problem} on {task.target}")
-        models = [f"convgen {__version__}, {chip.name}" for chip in CHIPS.values() if chip.target == task.target]
+        models = [f"convgen {__version__}, {chip.name}" for chip in chips_of(task.target)]
         if entry.model not in models:
             raise UserError(f"given a time by {entry.model!r} from a worker, wanted {' or '.join(models)}")
         best = min(timed, key=lambda each: each.us, default=None)

@@ -23,8 +23,8 @@ from convgen.ir.sizes import Extent
 
 TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
 
-#: workgroups along y or z; HIP and Level Zero launch 65,535 everywhere, but more along x
-_MOST_ALONG_Y_OR_Z = (1 << 16) - 1
+#: workgroups along y or z; every launch interface of a family takes so many, and more along x
+MOST_ALONG_Y_OR_Z = (1 << 16) - 1
 _MOST_LISTED = 1 << 24  #: workgroups; of an order that is proved, and inverted, by a list of all
 
 
@@ -76,7 +76,7 @@ class WorkgroupMapping:
         order = self.order
         if order.remaps or order.flip or order.persist or self.first is not None:
             return True
-        return not self.exact and max(self._parts[1:]) > _MOST_ALONG_Y_OR_Z
+        return not self.exact and max(self._parts[1:]) > MOST_ALONG_Y_OR_Z
 
     @property
     def _parts(self) -> tuple[int, int, int]:

@@ -140,7 +140,7 @@ class Shared(Node):
     """`slots` copies of a rows x cols tile in shared memory.
 
     `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled, and likewise
-    those of a column in a column-major one; `chunk` is the unit of that in bytes (16: one ds_read_b128).
+    those of a column in a column-major one; `chunk` is the unit of that in bytes (16: a lane's widest read).
     """
 
     name: str

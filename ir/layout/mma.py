@@ -9,7 +9,7 @@ from math import gcd
 from operator import mul
 
 from convgen.ir.checks import check_name, check_range
-from convgen.ir.error import UserError
+from convgen.ir.error import DoesNotFit, UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve, frozen
@@ -56,13 +56,20 @@ class MmaAtom:
         return max(f.subgroups for f in (self.a, self.b, self.d))
 
     def of_one(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
-        """The instruction among some that a subgroup executes alone, with the same sums as of this one."""
+        """Return the instruction among some that a subgroup executes alone, with the sums that it has of this one.
+
+        Raises DoesNotFit where there is none: not every instruction of several subgroups has such a twin.
+        """
         if self.spans == 1:
             return self
         own = tuple(d for d in self.d.digits if d.space is not Space.SUBGROUP)
         what = self.a_elem, self.b_elem, self.acc, self.k, self.rounds_to
         found = (a for a in atoms if (a.a_elem, a.b_elem, a.acc, a.k, a.rounds_to) == what and a.d.digits == own)
-        return next(a for a in found if a.spans == 1)
+        alone = next((a for a in found if a.spans == 1), None)
+        if alone is None:
+            why = f"{self.name} takes {self.spans} subgroups, and no instruction of one has its sums"
+            raise DoesNotFit(why, short_of="twins")
+        return alone
 
 
 @frozen(cache_hash=True)

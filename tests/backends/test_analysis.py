@@ -42,6 +42,6 @@ def test_ours(target: str, golden: Callable[[str, str], None], tmp_path: Path) -
     text = to.module([to.emit(kernel) for kernel in samples.lowered(target, OURS[target])])
     if to.assemble(text) is None:
         pytest.skip(f"no assembler: {to.assembler}")
-    path = tmp_path / f"k{to.text_suffix}"
+    path = tmp_path / f"k{to.family.text_suffix}"
     path.write_text(text)
     golden(f"analysis/{target}_{OURS[target]}.txt", analysed(path))

@@ -9,7 +9,6 @@ import pytest
 
 from convgen.backends import toolchain
 from convgen.backends.amdgpu import assemble as amdgpu
-from convgen.backends.amdgpu.tables import FACTS
 from convgen.backends.toolchain import CLANG, IGA64, LLVM_OBJDUMP, Tool
 from convgen.commands import cli
 
@@ -134,7 +133,3 @@ def test_a_program_without_a_version_says_which_llvm_is_wanted(
     assert cli.main([*GEMM, "--target", "gfx950", "-o", str(tmp_path / "k")]) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "given gfx950 with clang, which does not know it; wanted LLVM 20 or newer" in said
-
-
-def test_processors_that_convgen_targets_have_a_first_llvm() -> None:
-    assert toolchain.FIRST_LLVM.keys() == FACTS.keys()

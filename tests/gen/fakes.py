@@ -9,6 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 
+from convgen.backends.amdgpu.family import FAMILY
+from convgen.backends.family import Family
 from convgen.backends.simulation import STRICT, Finding, LaunchRequest, Pages, Scrutiny, SimReport
 from convgen.problem.conv import Conv
 from convgen.run import reference
@@ -75,8 +77,7 @@ class Target:
     """Executes such objects; `spoil` may change the memory afterwards, `findings` are reported."""
 
     facts: Any = attrs.Factory(lambda: SimpleNamespace(name="fake", surface_max=2**31 - 2))
-    text_suffix: str = ".s"
-    object_suffix: str = ".hsaco"
+    family: Family = FAMILY
     assembler: str = "any will do"
     spoil: Callable[[Memory], None] = lambda memory: None
     findings: tuple[Finding, ...] = ()

@@ -19,19 +19,19 @@ TILE = (128, 256, 64)  #: M, N, K
 ELEM = 2  #: bytes
 
 
-def remapped(total: int, xcds: int = 8) -> Ints:
+def remapped(total: int, dies: int = 8) -> Ints:
     """Numbers of which each XCD has one run: rocRoller's XCC remap, Wave's and AITER's."""
     w = np.arange(total)
-    xcd = w % xcds
-    return xcd * (total // xcds) + np.minimum(xcd, total % xcds) + w // xcds
+    die = w % dies
+    return die * (total // dies) + np.minimum(die, total % dies) + w // dies
 
 
-def chunked(total: int, chunk: int, xcds: int = 8) -> Ints:
+def chunked(total: int, chunk: int, dies: int = 8) -> Ints:
     """Numbers of which each XCD has runs of `chunk`; the last that do not fill all XCDs stay."""
     w = np.arange(total)
-    whole = total // (xcds * chunk) * xcds * chunk
-    turn = w // xcds
-    return np.where(w < whole, turn // chunk * xcds * chunk + w % xcds * chunk + turn % chunk, w)
+    whole = total // (dies * chunk) * dies * chunk
+    turn = w // dies
+    return np.where(w < whole, turn // chunk * dies * chunk + w % dies * chunk + turn % chunk, w)
 
 
 def grouped(number: Ints, rows: int, columns: int, group: int) -> Tiles:
@@ -53,9 +53,9 @@ def even(number: Ints, rows: int, columns: int, group: int) -> Tiles:
     return _tiles(bounds[at] + inside % height, np.where(at % 2, columns - 1 - column, column))
 
 
-def alternating(total: int, xcds: int, in_flight: int) -> Flags:
+def alternating(total: int, dies: int, in_flight: int) -> Flags:
     """Workgroups of odd rounds."""
-    odd: Flags = np.arange(total) // xcds // in_flight % 2 == 1
+    odd: Flags = np.arange(total) // dies // in_flight % 2 == 1
     return odd
 
 
@@ -88,6 +88,6 @@ REFERENCES: dict[str, Callable[[int, int], Tiles]] = {
 }
 
 
-def backwards(name: str, total: int, xcds: int, in_flight: int) -> Flags | None:
+def backwards(name: str, total: int, dies: int, in_flight: int) -> Flags | None:
     """Who walks K backwards in a mapping of that name."""
-    return alternating(total, xcds, in_flight) if name.endswith("K flip") else None
+    return alternating(total, dies, in_flight) if name.endswith("K flip") else None

@@ -17,10 +17,12 @@ from typing import Any
 import attrs
 import pytest
 
+from convgen.backends.amdgpu import att
+from convgen.backends.amdgpu.att import Category, State, Traced
 from convgen.backends.analysis import KernelAnalysis, Line, Stretch
 from convgen.backends.timing import Executed, Step
-from convgen.commands import att, cli
-from convgen.commands.att import Category, State, Traced
+from convgen.commands import cli
+from convgen.commands.profile import remove_old
 from tests.gen.test_launches import USUAL, unit
 
 #: Of wave.cpp, filenames.cpp, occupancy.cpp: what there is, and what it holds.
@@ -261,13 +263,17 @@ def test_waves_of_a_simd_have_slots() -> None:
 
 def test_old_waves_go(tmp_path: Path) -> None:
     old = tmp_path / "ui_output_agent_0_dispatch_1" / "se0_sm3_sl7_wv0.json"
-    old.parent.mkdir()
-    old.write_text("{}")
+    kept = tmp_path / "ui_output_agent_0_dispatch_2" / "se0_sm3_sl7_wv0.json"
+    for path in (old, kept):
+        path.parent.mkdir()
+        path.write_text("{}")
     line = Line(0, "s_endpgm", "other", "", 1)
     kernel = KernelAnalysis("k", {}, 0, 4, 64, {}, 0, Stretch((line,), False), (line,))
-    att.write([attrs.evolve(USUAL, units={2: unit(2)})], {"k": kernel}, str(tmp_path), tmp_path)
+    written = att.files([attrs.evolve(USUAL, units={2: unit(2)})], {"k": kernel}, tmp_path)
+    assert any(path.name == "filenames.json" for path in written)
+    remove_old(tmp_path, att.OLD, [tmp_path / path for path in written])
     assert not old.exists()
-    assert (old.parent / "filenames.json").exists()
+    assert kept.exists()
 
 
 def test_wrong_folders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

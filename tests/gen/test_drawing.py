@@ -73,11 +73,11 @@ def shapes(text: str) -> list[tuple[str, int]]:
     return [(p.attrib["fill"], p.attrib["d"].count("M")) for p in paths]
 
 
-def test_each_tile_is_drawn_once_in_the_colour_of_its_xcd() -> None:
+def test_each_tile_is_drawn_once_in_the_colour_of_its_die() -> None:
     picture = draw(wave(16, 8), (16, 8), 8, 38, "Wave")
     tiles = [box for box in picture.boxes if box.round is not None]
     assert len(tiles) == len({(box.x, box.y) for box in tiles}) == 128
-    assert [box.colour for box in tiles] == [drawing.PALETTE[xcd] for xcd in range(8) for _ in range(16)]
+    assert [box.colour for box in tiles] == [drawing.PALETTE[die] for die in range(8) for _ in range(16)]
 
 
 def test_later_rounds_are_lighter() -> None:
@@ -109,7 +109,7 @@ def test_svg_is_told_to_those_who_do_not_see_it() -> None:
     assert title is not None
     assert title.text == "WGM 4 & more"
     assert told is not None
-    assert told.text == "6 x 8 tiles (M x N) on 8 XCDs in 3 rounds of 2 workgroups each"
+    assert told.text == "6 x 8 tiles (M x N) on 8 dies in 3 rounds of 2 workgroups each"
     background = root.find(f"{SVG}rect")
     assert background is not None
     assert background.attrib["fill"] == "#ffffff"
@@ -155,8 +155,8 @@ def luminance(colour: str) -> float:
 def test_numbers_stand_out_from_their_tiles() -> None:
     """WCAG's contrast for large text is 3."""
     for rounds in (1, 2, 5):
-        for xcd in range(8):
+        for die in range(8):
             for turn in range(rounds):
-                tile = drawing._shade(xcd, turn, rounds)
+                tile = drawing._shade(die, turn, rounds)
                 high, low = sorted((luminance(tile), luminance(drawing._readable(tile))), reverse=True)
-                assert (high + 0.05) / (low + 0.05) >= 3, (tile, xcd)
+                assert (high + 0.05) / (low + 0.05) >= 3, (tile, die)

@@ -220,7 +220,7 @@ def test_printed_and_decoded_instructions_are_put_together(target: str) -> None:
         return
     from convgen.backends import target as targets
 
-    (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).object_suffix}").kernels
+    (kernel,) = targets.analyze_code(made.code.object, f"k{targets.get(target).family.object_suffix}").kernels
     merged = listing.rows_of(made.code.asm, kernel, ())
     assert [row.offset for row in merged if row.offset >= 0] == [line.offset for line in kernel.lines]
     assert [row.text for row in merged] == [row.text for row in rows]
@@ -260,7 +260,7 @@ def test_a_config_that_failed_leaves_no_steps() -> None:
     assert len({step.name for step in way.steps}) == len(way.steps)
 
 
-def test_tiles_and_xcds() -> None:
+def test_tiles_and_dies() -> None:
     made = make(
         cg.Matmul.parse("1024x1024:1024x1024", dt="f16"),
         "gfx942",
@@ -268,13 +268,13 @@ def test_tiles_and_xcds() -> None:
     )
     found = pictures.mapping(made.plan, made.together)
     assert found is not None
-    assert (found.m, found.n, found.xcds) == (8, 8, 8)
+    assert (found.m, found.n, found.dies) == (8, 8, 8)
     tiles = WorkgroupMapping.of(8, 8, order=made.plan.config.map).tiles()
     group = next(n for n, row in enumerate(tiles.tolist()) if row[1:3] == [3, 5])
-    assert found.tiles[3][5] == f"XCD {group % 8}, workgroup {group}, round 0"
+    assert found.tiles[3][5] == f"die {group % 8}, workgroup {group}, round 0"
     text = page(of_problem(made.problem, "gfx942", str(made.plan.config)))
-    assert f'<td id="tile-3-5" title="XCD {group % 8}, workgroup {group}, round 0">' in text
-    assert f"tile (3, 5), say, has XCD {group % 8}, workgroup {group}, round 0; " in text
+    assert f'<td id="tile-3-5" title="die {group % 8}, workgroup {group}, round 0">' in text
+    assert f"tile (3, 5), say, has die {group % 8}, workgroup {group}, round 0; " in text
 
 
 def test_workgroups_that_persist_have_several_tiles() -> None:
@@ -284,14 +284,14 @@ def test_workgroups_that_persist_have_several_tiles() -> None:
         pictures.mapping(make(problem, "gfx942", f"{config}{order}").plan, 1) for order in ("persist:20", "stream:20")
     )
     assert whole is not None
-    assert whole.tiles[7][7] == "XCD 3, workgroup 3"  # number 63, in the fourth round of 20
+    assert whole.tiles[7][7] == "die 3, workgroup 3"  # number 63, in the fourth round of 20
     assert whole.drawing is not None
     last = max((box for box in whole.drawing.boxes if box.round is not None), key=lambda box: (box.y, box.x))
     assert (last.colour, last.round) == (_shade(3, 3, 4), 3)
     assert shared is not None
     several = [told for row in shared.tiles for told in row if ";" in told]
     assert 0 < len(several) < 64
-    assert all(re.fullmatch(r"XCD (\d+), workgroup \d+(; .*)?", told) for told in several)
+    assert all(re.fullmatch(r"die (\d+), workgroup \d+(; .*)?", told) for told in several)
 
 
 def test_results_of_many_tiles_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

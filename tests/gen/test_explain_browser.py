@@ -163,7 +163,7 @@ def test_a_tile_is_looked_up(browser: Any, made: tuple[str, Path]) -> None:
         field.clear()
         field.send_keys(value)
     # Four columns of tiles of 64 rows, with gaps behind lines, and one of 32.
-    maker, last = {"gfx942": ("XCD 4, workgroup 12", 49), "xehpc": ("workgroup 3", 97)}[target]
+    maker, last = {"gfx942": ("die 4, workgroup 12", 49), "xehpc": ("workgroup 3", 97)}[target]
     assert answer.text == f"Tile (3, 0): {maker}, round 0"
     n.clear()
     n.send_keys("5")

@@ -159,10 +159,14 @@ def test_the_json_of_a_clean_kernel(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "text.hsaco",
             b"nothing",
-            "given text.hsaco, wanted a launch record, or a code object for an AMD or Intel GPU",
+            "given text.hsaco, wanted a launch record, or a code object for a GPU of AMD or Intel",
         ),
         ("zipped.o", b"CCOB" + bytes(40), "given zipped.o, a compressed bundle, wanted it unbundled"),
-        ("host.o", bundle(("host-x86_64-unknown-linux-gnu-", b"")), "given the bundle host.o without a code object"),
+        (
+            "host.o",
+            bundle(("host-x86_64-unknown-linux-gnu-", b"")),
+            "given the bundle host.o, wanted one with a code object",
+        ),
         ("cut.o", b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", 2), "given the damaged bundle cut.o"),
         ("far.o", bundle(("hip-amdgcn--gfx942", b"x" * 64))[:-1], "given the damaged bundle far.o"),
     ],

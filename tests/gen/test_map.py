@@ -74,7 +74,7 @@ def test_a_picture_of_workgroups_that_persist(tmp_path: Path, capsys: pytest.Cap
     assert "8 x 8 tiles, persist:12, 8 dies, 2 workgroups a die at a time" in texts
     told = root.find("{http://www.w3.org/2000/svg}desc")
     assert told is not None
-    assert told.text == "8 x 8 tiles (M x N) on 8 XCDs in 6 rounds of 2 workgroups each"
+    assert told.text == "8 x 8 tiles (M x N) on 8 dies in 6 rounds of 2 workgroups each"
     numbers = [text for text in texts if text.isdigit()][16:]  # behind those of the sides
     assert sorted(numbers[:64]) == sorted(str(n % 12 % 8) for n in range(64))
 
@@ -119,7 +119,7 @@ def test_orders_of_a_problem(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_half_a_mapping_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     config = "tile=128x256x64 waves=2x2 mma=32x32x8 slots=1 acc=a"
     words = ["map", "8192x4096:4096x8192", "--dt", "f16", "--config", config]
-    for order, missing in (("group:8m", "an XCD remap"), ("xcc:8", "groups")):
+    for order, missing in (("group:8m", "a die remap"), ("xcc:8", "groups")):
         assert main([*words, "--map", order]) == 0
         assert f"{order} without {missing} fills L2" in capsys.readouterr().err
     assert main([*words, "--map", "xcc:8+group:8m"]) == 0

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convgen.backends.family import chip_of, chips
 from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
 from convgen.profile import constants
-from convgen.profile.chips import CHIPS, chip_of
 from convgen.profile.closed import Products, Terms, at_clock
 from convgen.profile.loop_times import Borrowed, Loops
 from convgen.profile.published.mlir import tile_of
@@ -24,7 +24,7 @@ from convgen.profile.published.transposes import Transpose, transposes_of
 from convgen.profile.usual_tiles import tiled
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
-CHIP = CHIPS["mi300x"]
+CHIP = chips()["mi300x"]
 FIELDS = attrs.fields(Terms)
 
 #: Terms that make everything slower as they grow, and rates that make it quicker.
@@ -290,10 +290,10 @@ def test_a_product_gets_the_tile_of_least_clocks() -> None:
     terms = constants.known()["rocblas/mi250x/f16"].terms
     sizes = {**ALONE, "rate": 1024.0, "elem": 2.0, "result": 2.0, "batch": 1.0, "launches": 1.0}
     sizes |= {"k_runs_m": 1.0, "k_runs_n": 1.0, "k_piece_m": 8192.0, "lane_m": 16.0, "lane_n": 16.0, "lane_out": 16.0}
-    large = tiled({**sizes, "m": 8192.0, "n": 8192.0, "k": 4096.0}, CHIPS["mi250"], terms)
+    large = tiled({**sizes, "m": 8192.0, "n": 8192.0, "k": 4096.0}, chips()["mi250"], terms)
     assert large["tile_m"] * large["tile_n"] >= 128 * 128
     assert large["split"] == 1
-    narrow = tiled({**sizes, "m": 64.0, "n": 16.0, "k": 65536.0}, CHIPS["mi250"], terms)
+    narrow = tiled({**sizes, "m": 64.0, "n": 16.0, "k": 65536.0}, chips()["mi250"], terms)
     assert narrow["tile_n"] <= 32
     assert narrow["split"] > 8
 
@@ -334,7 +334,7 @@ def test_constants_are_physical() -> None:
             assert 0.99 * low <= getattr(entry.terms, f.name) <= 1.01 * high, (kind, f.name)
         if entry.source.startswith("rocblas") or "/" not in kind:
             continue  # clocks of no chip, or of several
-        chip = CHIPS[kind.split("/")[1]]
+        chip = chips()[kind.split("/")[1]]
         full = float(at_clock(chip, entry.terms, np.ones(1))[0])
         assert 0.35 * chip.clock <= full <= 1.001 * chip.kept * chip.clock, (kind, full)
 

@@ -33,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 DATA = json.loads((Path(__file__).parents[1] / "data" / "mapping.json").read_text())
 MI300X = get("gfx942").facts
 MIB = 2**20
-IN_FLIGHT = MI300X.compute_units // MI300X.caches.xcds
+IN_FLIGHT = MI300X.compute_units // MI300X.caches.dies
 
 
 def product(m: int, n: int, k: int, dt: str = "f16") -> Product:
@@ -44,7 +44,7 @@ def product(m: int, n: int, k: int, dt: str = "f16") -> Product:
 def tiled(name: str, size: int) -> tuple[Tiles, npt.NDArray[np.bool_] | None]:
     m, n, _ = GEMMS[size]
     shape = -(-m // TILE[0]), -(-n // TILE[1])
-    return REFERENCES[name](*shape), backwards(name, prod(shape), MI300X.caches.xcds, IN_FLIGHT)
+    return REFERENCES[name](*shape), backwards(name, prod(shape), MI300X.caches.dies, IN_FLIGHT)
 
 
 def steps(size: int) -> Steps:
@@ -198,7 +198,7 @@ def test_workgroups_without_a_tile_make_room() -> None:
     tiles = np.array([[0, 0], [-1, -1], [1, 0], [2, 0], [-1, -1], [3, 0]], np.int32)
     at = Schedule.of(tiles, 2, 1)
     assert at.number.tolist() == [0, 2, 3, 5]
-    assert at.xcd.tolist() == [0, 0, 1, 1]
+    assert at.die.tolist() == [0, 0, 1, 1]
     assert at.round.tolist() == [0, 1, 0, 1]
 
 
@@ -207,14 +207,14 @@ def test_workgroups_that_persist_stay_on_their_die(in_flight: int, rounds: list[
     """Three on two dies take two tiles each; with one at a time on a die, the third begins when the first has ended."""
     tiles = np.array([[n, 0] for n in range(6)], np.int32)
     at = Schedule.of(tiles, 2, in_flight, takers=np.arange(6) % 3)
-    assert at.xcd.tolist() == [0, 1, 0, 0, 1, 0]
+    assert at.die.tolist() == [0, 1, 0, 0, 1, 0]
     assert at.round.tolist() == rounds
 
 
 def test_persisting_is_the_same_where_dies_divide_it() -> None:
     tiles = np.array([[n, 0] for n in range(60)], np.int32)
     persisting, usual = Schedule.of(tiles, 8, 2, takers=np.arange(60) % 16), Schedule.of(tiles, 8, 2)
-    assert persisting.xcd.tolist() == usual.xcd.tolist()
+    assert persisting.die.tolist() == usual.die.tolist()
     assert persisting.round.tolist() == usual.round.tolist()
 
 
@@ -240,7 +240,7 @@ def test_slices_of_a_product_read_their_part_of_k() -> None:
     operands = Operands.of(product(256, 256, 4096), (128, 256), MI300X.caches)
     whole = Count.of(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8).traffic
     cut = np.array([[m, 0, k] for k in range(4) for m in range(2)], np.int32)
-    found = Count.of(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 8).traffic
+    found = Count.of(cut, operands, attrs.evolve(MI300X.caches, dies=1), 8).traffic
     assert found.requested == whole.requested
     assert found.fill == operands.rows.whole + operands.columns.whole
 
@@ -249,7 +249,7 @@ def test_slices_of_taps_read_the_same_pixels() -> None:
     (part,) = products(Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16"), 1)
     operands = Operands.of(part, (256, 64), MI300X.caches)
     cut = np.array([[0, 0, k] for k in range(9)], np.int32)
-    one = Count.of(cut, operands, attrs.evolve(MI300X.caches, xcds=1), 9).traffic
+    one = Count.of(cut, operands, attrs.evolve(MI300X.caches, dies=1), 9).traffic
     assert one.fill == 9 * operands.rows.whole + operands.columns.whole
 
 
@@ -259,9 +259,9 @@ def test_what_fits_stays() -> None:
     tiles = np.array([[0, 0], [1, 0]], np.int32)
     panel = 128 * 512 * 2
     for capacity, read in ((2 * panel, 3 * panel), (2 * panel - 1, 4 * panel)):
-        caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=capacity, memory_side_bytes=0)
+        caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
         assert Count.of(tiles, operands, caches, 1).traffic.fill == read
-    caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=panel, memory_side_bytes=0)
+    caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=panel, memory_side_bytes=0)
     turned_round = np.array([False, True])
     found = Count.of(tiles, operands, caches, 1, k_reversed=turned_round).traffic
     assert found.fill == pytest.approx(4 * panel - panel / 3)
@@ -273,7 +273,7 @@ def test_halos_stay_from_round_to_round_where_they_fit() -> None:
     tiles = np.array([[n, 0] for n in range(8)], np.int32)
     filled = {}
     for capacity in (1 << 10, 1 << 30):
-        caches = attrs.evolve(MI300X.caches, xcds=1, l2_bytes=capacity, memory_side_bytes=0)
+        caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
         filled[capacity] = Count.of(tiles, operands, caches, 1).traffic.fill
     row = 32 * 64 * 2
     assert filled[1 << 10] == (2 * 5 + 6 * 6) * row + 8 * operands.columns.whole
@@ -301,7 +301,7 @@ def test_halves_are_named_where_they_hurt() -> None:
     assert traffic.halves("xcc", True, False, xcc, default) == (
         "xcc without groups fills L2 1.52 times as much as no mapping: wanted both or neither"
     )
-    assert "without an XCD remap fills L2 1.64" in str(traffic.halves("wgm", False, True, groups, default))
+    assert "without a die remap fills L2 1.64" in str(traffic.halves("wgm", False, True, groups, default))
     assert traffic.halves("wave", True, True, both, default) is None
     assert traffic.halves("xcc", True, False, both, default) is None
 
@@ -319,7 +319,7 @@ def test_pitches_that_camp_are_named() -> None:
 def test_caches_of_targets(target: str) -> None:
     facts = get(target).facts
     caches = facts.caches
-    assert facts.compute_units % caches.xcds == 0
+    assert facts.compute_units % caches.dies == 0
     assert caches.l2_bytes % (caches.channels * caches.line_bytes) == 0
     assert caches.memory_rate <= caches.fill_rate
     assert bool(caches.memory_side_bytes) == (caches.fill_rate > caches.memory_rate)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from convgen.backends.amdgpu.analyze import groups_held, hot_code, most_threads, readable, shared_bytes
 from convgen.backends.amdgpu.costs import flop, line_of
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.tables import WAVE
@@ -15,7 +16,6 @@ from convgen.backends.amdgpu.timing.ops import Op, Port, op_of, registers_of
 from convgen.backends.amdgpu.timing.unit import Latencies, Unit, busy_of
 from convgen.backends.steady_loop import TURNS, Steady
 from convgen.backends.timing import (
-    L2_LATENCY,
     LATER,
     KernelProfile,
     LoopClocks,
@@ -38,7 +38,7 @@ def profile(content: bytes, where: str, latency: float | None = None, groups: in
     Raises UserError for what is neither, and where not so many `groups` fit a unit.
     """
     with readable(content, where) as (loaded, code):
-        return [_profile(_Kernel(code, name), latency or L2_LATENCY, groups) for name in loaded.kernels]
+        return [_profile(_Kernel(code, name), latency or FAMILY.load_latency, groups) for name in loaded.kernels]
 
 
 def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfile:

@@ -2,7 +2,7 @@
 
 Workgroups that run to their end say how much each reads. Which lines they share, others say that are run for their
 first instructions only: all that one XCD runs at a time, and those of its next round. They go through their loops side
-by side, so L2 takes in each line that any of them touches, once. Workgroup w runs on XCD `w % xcds`, on its units in
+by side, so L2 takes in each line that any of them touches, once. Workgroup w runs on XCD `w % dies`, on its units in
 turn.
 """
 
@@ -15,8 +15,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.sim.simulate import BATCH_WAVES, simulate
 from convgen.backends.amdgpu.tables import WAVE
+from convgen.backends.family import check_rows
 from convgen.backends.sim.run import Buffers
 from convgen.backends.simulation import Bytes, LaunchRequest, Pages
 from convgen.backends.timing import Machine, Moved
@@ -26,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 #: Bytes of a unit's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
+check_rows(FAMILY, {"timing/moved.py: _L1_BYTES": _L1_BYTES})
 _UNITS = 2  #: whose L1 is followed line by line
 _BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, stand above those of lines
 _MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
@@ -102,7 +105,7 @@ class Share:
     @property
     def units(self) -> int:
         """Of an XCD."""
-        return self.machine.units // self.machine.xcds
+        return self.machine.units // self.machine.dies
 
     @property
     def in_flight(self) -> int:
@@ -111,7 +114,7 @@ class Share:
 
     def round(self, number: int) -> list[int]:
         """The workgroups of a round of the first XCD."""
-        mine = range(0, self.workgroups, self.machine.xcds)
+        mine = range(0, self.workgroups, self.machine.dies)
         return list(mine[number * self.in_flight : (number + 1) * self.in_flight])
 
     def unit(self, number: int) -> list[int]:
@@ -138,7 +141,7 @@ def moved(
     there = sum(len(_bytes_of(buffers[name])) for name in whole.buffers if name in buffers)
     fill = min(asked, seen.fill(whole.count / executed))
     if there <= machine.l2_bytes:
-        fill = min(fill, machine.xcds * there)
+        fill = min(fill, machine.dies * there)
     memory = min(fill, there) if machine.memory_side_bytes else fill
     return Moved(whole.halves * every * machine.line_bytes // 2, requested, asked, fill, memory, whole.stored * every)
 
@@ -171,14 +174,14 @@ class _Seen:
         bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
         before, after = (self.reads.of(groups) for groups in self.rounds)
         first = len(before) * bytes_of_a_line
-        mine, later = len(self.rounds[0]), self.share.workgroups / machine.xcds - len(self.rounds[0])
+        mine, later = len(self.rounds[0]), self.share.workgroups / machine.dies - len(self.rounds[0])
         if later <= 0:
             return first * self.share.workgroups / mine
         each = first / mine
         if self.rounds[1]:
             kept = first <= machine.l2_bytes
             each = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
-        return machine.xcds * (first + later * each)
+        return machine.dies * (first + later * each)
 
 
 def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 
 import attrs
 
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
-from convgen.backends.timing import L2_LATENCY
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
@@ -28,7 +28,7 @@ Workgroup = Sequence[Stream]  #: its waves
 class Latencies:
     """Clocks from issue to the first data."""
 
-    vector: float = L2_LATENCY  #: vector memory
+    vector: float = FAMILY.load_latency  #: vector memory
     lds: float = 64.0
 
 

@@ -7,13 +7,14 @@ from functools import cached_property
 
 from convgen.backends.intel.analyze import hot_code, most_items, readable, threads_held
 from convgen.backends.intel.costs import line_of
+from convgen.backends.intel.family import FAMILY
 from convgen.backends.intel.sim import CodeObject, KernelInfo
 from convgen.backends.intel.sim.decode import Instruction
 from convgen.backends.intel.tables import FACTS
 from convgen.backends.intel.timing.ops import Op, op_of
 from convgen.backends.intel.timing.unit import run
 from convgen.backends.steady_loop import TURNS, Steady
-from convgen.backends.timing import L3_LATENCY, KernelProfile, LoopProfile, TimedLine
+from convgen.backends.timing import KernelProfile, LoopProfile, TimedLine
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -25,7 +26,10 @@ def profile(content: bytes, where: str, latency: float | None = None, groups: in
     so many `groups` fit a core.
     """
     with readable(content, where) as loaded:
-        return [_profile(_Kernel(loaded, kernel, latency or L3_LATENCY), groups) for kernel in loaded.kernels.values()]
+        return [
+            _profile(_Kernel(loaded, kernel, latency or FAMILY.load_latency), groups)
+            for kernel in loaded.kernels.values()
+        ]
 
 
 def _profile(kernel: _Kernel, groups: int | None) -> KernelProfile:

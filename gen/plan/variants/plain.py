@@ -9,7 +9,7 @@ from convgen.plan.config import Staging
 from convgen.plan.loads import OperandLoad, are_rectangles
 from convgen.plan.variants.variant import TILE_M, TILE_N, Choices, Offer, Variant, stagings, tiles_k
 
-_STRAIGHT = Staging(0, prefetch=3)  #: fragments straight from memory, as oneDNN's convolutions for XeHPC load them
+_STRAIGHT = Staging(0, prefetch=3)  #: fragments straight from memory, as oneDNN's convolutions load them
 
 Loads = tuple[OperandLoad, OperandLoad]
 

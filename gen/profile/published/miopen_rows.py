@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from math import ceil, inf
 
+from convgen.backends.family import chip_of
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import evolve, frozen
-from convgen.profile.chips import chip_of
 from convgen.profile.closed import SUM
 from convgen.profile.loop_times import Loops
 from convgen.profile.published.table import BYTES, WIDEST, Row, Sample, Table, in_half_lines, of_loop

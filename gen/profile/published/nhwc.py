@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from convgen.profile.chips import CHIPS
+from convgen.backends.family import chips
 from convgen.profile.closed import SUM, Terms
 from convgen.profile.constants import Entry
 from convgen.profile.published.miopen_rows import forward_shape, product_of
@@ -13,7 +13,7 @@ from convgen.profile.published.mlir import tile_of
 from convgen.profile.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
 from convgen.profile.usual_tiles import tiled
 
-_CHIP = CHIPS["mi250"]  #: 104 units; the column of the card with 110 has the same problems
+_CHIP = chips()["mi250"]  #: 104 units; the column of the card with 110 has the same problems
 TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile
 _ASSEMBLY = "ConvAsm"  #: solvers of hand-written code; the others are compiled from MLIR
 _DEPTH = 16.0  #: elements along K; blocks of K do not cross taps

@@ -7,10 +7,10 @@ import gzip
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from convgen.backends.family import chip_of
 from convgen.backends.timing import LoopClocks
 from convgen.ir.error import UserError
 from convgen.profile import constants
-from convgen.profile.chips import chip_of
 from convgen.profile.constants import Entry
 from convgen.profile.published import aiter_rows, miopen_rows, nhwc, rocblas
 from convgen.profile.published.table import Row, Table

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from math import prod
 
-from convgen.profile.chips import CHIPS, Chip
+from convgen.backends.family import Chip, chips
 from convgen.profile.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, lane_bytes
 
 _THREADS = re.compile(r"_WG(\d+)_(\d+)_(\d+)")  #: of a workgroup; where its waves share K they are more than M x N
@@ -146,7 +146,7 @@ def _measured_on(chip: Chip, row: Row) -> Chip:
     to its peak: tuning tries multiples of a chip's XCDs, of which that has six and an MI300X eight. Some of them have
     up to 98 % of the peak where 304 units could reach 75, and none more than its 228 units can.
     """
-    other = CHIPS["mi300a"]
+    other = chips()["mi300a"]
     order = int(row["wgm"])
     is_other = chip.name == "mi300x" and row["dtype"] == "f32" and order > 0 and order % other.partitions == 0
     return other if is_other else chip

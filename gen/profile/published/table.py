@@ -14,9 +14,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from convgen.backends.family import Chip
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import define, frozen
-from convgen.profile.chips import Chip
 from convgen.profile.closed import Numbers, Products, Work
 
 Row = dict[str, str]

@@ -12,10 +12,10 @@ from elftools.elf.elffile import ELFFile
 
 from convgen import driver
 from convgen.backends.amdgpu.assemble import _is_harmless, assemble, assemble_module
+from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.hsaco import linked
 from convgen.backends.amdgpu.llvm import library
 from convgen.backends.target import get
-from convgen.backends.toolchain import FIRST_LLVM
 from convgen.ir.error import AssemblerError, ConvgenError
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -68,7 +68,7 @@ def _symbols(elf: Any) -> Iterator[Any]:
 
 
 def in_process(text: str, target: str) -> bytes | None:
-    llvm = library(FIRST_LLVM[target])
+    llvm = library(FAMILY.first_llvm[target])
     assert llvm is not None
     relocatable = llvm.relocatable(text, target)
     return None if relocatable is None else linked(relocatable)
@@ -106,7 +106,7 @@ def test_what_llvm_refuses_makes_nothing_and_ends_nothing(name: str) -> None:
 def test_what_the_printer_does_not_write_is_left_to_the_linker(more: str, is_linked: bool) -> None:
     problem, target = MODULES["one kernel"]
     text = driver.compile(driver.build(problem, target)).asm
-    llvm = library(FIRST_LLVM[target])
+    llvm = library(FAMILY.first_llvm[target])
     assert llvm is not None
     relocatable = llvm.relocatable(text + "\n" + more, target)
     assert relocatable is not None

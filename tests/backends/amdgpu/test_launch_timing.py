@@ -114,7 +114,7 @@ def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
 
 
 def test_workgroups_come_to_dies_and_units_in_turn() -> None:
-    share = Share(attrs.evolve(MI300X, units=8, xcds=4), 40, 2)
+    share = Share(attrs.evolve(MI300X, units=8, dies=4), 40, 2)
     assert share.round(0) == [0, 4, 8, 12]
     assert share.round(1) == [16, 20, 24, 28]
     assert share.unit(0) == [0, 8]  # two units a die

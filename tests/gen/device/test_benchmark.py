@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.device import hip
+from convgen.backends.amdgpu import hip
 from convgen.device.benchmark import Benchmark
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.backends.amdgpu.family import RUNTIME
 from convgen.backends.toolchain import CLANG
 from convgen.commands import cli
 from convgen.device.c_export import _templates, _Writer
@@ -170,9 +171,9 @@ def test_numbers_that_break_a_promise(standin: StandIn, tmp_path: Path) -> None:
 @pytest.mark.parametrize("expr", ["(n + 63) // 64 - n % 7", "max(n, 3) * min(-n, 5)", "magic(n)", "shift(n)"])
 def test_launch_expressions(expr: str, standin: StandIn, tmp_path: Path) -> None:
     """What C makes of them is what `evaluate` does."""
-    writer = _Writer(Program.of(cg.compile(saxpy(), scalars={"n": 2})), "k")
+    writer = _Writer(Program.of(cg.compile(saxpy(), scalars={"n": 2})), RUNTIME, "k")
     text = writer.expression(expr)
-    helpers = _templates().get_template("arithmetic.c.j2").render(calls=writer.calls)
+    helpers = _templates(RUNTIME.package).get_template("arithmetic.c.j2").render(calls=writer.calls)
     numbers = (1, 2, 3, 64, 65, 127, 12345)
     rows = "\n".join(
         f"    {{ struct S s = {{ {n} }}, *scalars = &s; if ({text} != {evaluate(expr, {'n': n})}) return {n % 100}; }}"

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import convgen as cg
+from convgen.backends.device import Call
+from convgen.backends.intel import level_zero
 from convgen.backends.intel.zebin_devices import DEVICES
-from convgen.device import level_zero
-from convgen.device.devices import Call
 from convgen.ir.error import UserError
 from convgen.problem.matmul import parse_problem
 from convgen.run.code import Code

@@ -12,7 +12,8 @@ import pytest
 
 import convgen as cg
 from convgen import tile
-from convgen.device import dlpack, hip
+from convgen.backends.amdgpu import hip
+from convgen.device import dlpack
 from convgen.device.allocated import DeviceArray
 from convgen.device.loaded import DeviceKernel
 from convgen.problem.matmul import Problem, parse_problem

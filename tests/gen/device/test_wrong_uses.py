@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import convgen as cg
-from convgen.device import devices, dlpack, hip, library
-from convgen.device.library import DeviceError
+from convgen.backends import library
+from convgen.backends.amdgpu import hip
+from convgen.backends.library import DeviceError
+from convgen.device import devices, dlpack
 from convgen.device.loaded import DeviceKernel, Program
 from convgen.ir.error import UserError
 from convgen.run import reference

@@ -9,9 +9,10 @@ import ctypes as c
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from convgen.backends.amdgpu.family import FAMILY, RUNTIME
+from convgen.backends.device import Call, Event, Function, Region
+from convgen.backends.library import Library
 from convgen.backends.simulation import Bytes
-from convgen.device.devices import Call, Event, Function, Region
-from convgen.device.library import Library
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
@@ -94,16 +95,18 @@ class _Event:
 
 
 class Device:
-    """One GPU; `convgen.device.devices` explains the members."""
+    """One GPU; `convgen.backends.device` explains the members."""
 
     dlpack = 10  #: kDLROCM
-    suffix = ".hsaco"
-    alignment = 4  #: a dword: what buffer and global instructions want of more than two bytes
+    also: tuple[int, ...] = (2,)  #: kDLCUDA: a build of a framework for HIP may say so
+    cuda_interface = True
+    suffix = FAMILY.object_suffix
+    alignment = RUNTIME.alignment
     strangers = True  #: what allocators map page by page, as torch's may
 
     def __init__(self, number: int) -> None:
         """Raises UserError where there is no library or no such device."""
-        self.name, self.number = f"hip:{number}", number
+        self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "the HIP runtime of ROCm 6 or later", _SIGNATURES, _error_name)
         count = _INT()
         if self.library.status("hipInit", 0) or self.library.status("hipGetDeviceCount", c.byref(count)):

@@ -27,7 +27,6 @@ from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import Executed, LaunchProfile, Step
 from convgen.ir import untrusted
 from convgen.ir.record import define, frozen
-from convgen.run.files import write_all
 
 _VERSION = "3.0.0"  #: of the tool whose files these are
 _MOST_SOURCE = 1 << 24  #: bytes of a source file that is copied
@@ -37,7 +36,7 @@ _CODE_OBJECT = 1  #: its number; 0 means that nobody knows the code
 _KERNEL = 1  #: its number; 0 is that of no code
 _HEADER = "ISA, _, LineNumber, Source, Codeobj, Vaddr, Hit, Latency, Stall, Idle"
 _COLUMNS = ("CodeObj", "Vaddr", "Instruction", "Hitcount", "Latency", "Stall", "Idle", "Source")
-_WAVES = "se*_sm*_sl*_wv*.json"
+OLD = "ui_output_agent_0_dispatch_*/se*_sm*_sl*_wv*.json"  #: waves of an earlier trace, which may have had more
 _COUNTS = re.compile(r"(vmcnt|lgkmcnt)\((\d+)\)")
 
 
@@ -102,20 +101,19 @@ class Traced:
         return f"se{_ENGINE}_sm{self.simd}_sl{self.slot}_wv0.json"
 
 
-def write(launches: Sequence[LaunchProfile], kernels: Mapping[str, KernelAnalysis], folder: str, beside: Path) -> None:
-    """A folder and a table for each launch, as rocprofv3 names them; UserError where that cannot be.
+def files(
+    launches: Sequence[LaunchProfile], kernels: Mapping[str, KernelAnalysis], beside: Path
+) -> dict[PurePath, bytes]:
+    """Return a folder and a table for each launch, as rocprofv3 names them: contents by path.
 
     `kernels` has the code by name; sources of debug information lie in the folder `beside`.
     """
-    contents: dict[Path, bytes] = {}
+    contents: dict[PurePath, bytes] = {}
     for number, launch in enumerate(launches, 1):
         name, kernel = f"ui_output_agent_0_dispatch_{number}", kernels[launch.kernel]
-        contents |= {Path(folder, name, file): content for file, content in _files(launch, kernel, beside)}
-        contents[Path(folder, f"stats_{name}.csv")] = _table(launch, kernel).encode()
-    write_all(contents, "--att")
-    for path in {path.parent for path in contents} - {Path(folder)}:
-        for old in set(path.glob(_WAVES)) - contents.keys():
-            old.unlink(missing_ok=True)  # of a launch with more waves
+        contents |= {PurePath(name, file): content for file, content in _files(launch, kernel, beside)}
+        contents[PurePath(f"stats_{name}.csv")] = _table(launch, kernel).encode()
+    return contents
 
 
 def _files(launch: LaunchProfile, kernel: KernelAnalysis, beside: Path) -> Iterator[tuple[str, bytes]]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import attrs
 
+from convgen.backends.device import Call, Event, Function, Region
+from convgen.backends.intel.family import FAMILY, RUNTIME
+from convgen.backends.library import DeviceError, Library
 from convgen.backends.simulation import Bytes
-from convgen.device.devices import Call, Event, Function, Region
-from convgen.device.library import DeviceError, Library
 from convgen.ir.error import UserError, visible
 from convgen.ir.record import define, frozen
 
@@ -177,17 +178,19 @@ class _Event:
 
 
 class Device:
-    """One GPU; `convgen.device.devices` explains the members."""
+    """One GPU; `convgen.backends.device` explains the members."""
 
     arch = ""  # the driver refuses code for another product
     dlpack = 14  #: kDLOneAPI
-    suffix = ".zebin"
-    alignment = 64  #: bytes: what 2-D block messages want of a matrix
+    also: tuple[int, ...] = ()
+    cuda_interface = False
+    suffix = FAMILY.object_suffix
+    alignment = RUNTIME.alignment
     strangers = False  #: memory of another context is not ours to use
 
     def __init__(self, number: int) -> None:
         """Raises UserError where there is no library or no such device."""
-        self.name, self.number = f"level_zero:{number}", number
+        self.name, self.number = f"{RUNTIME.kind}:{number}", number
         self.library = Library.find(NAMES, VARIABLE, "the loader of Level Zero", _SIGNATURES, _error_name)
         found = [] if self.library.status("zeInit", 0) else list(self._found())
         if number >= len(found):

@@ -1,0 +1,259 @@
+"""A family of targets as one record, which its folder of `backends/` keeps in `family.py` as `FAMILY`.
+
+`families` finds the records by their folders: no file outside a family's folder names it. `adding` takes in a record
+from elsewhere, as a test does. A record is light to load: modules with code stand in it by name, and are loaded when
+they are used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import attrs
+
+from convgen.backends.analysis import Terms
+from convgen.ir.error import UserError
+from convgen.ir.record import frozen
+
+_ELF = b"\x7fELF"
+_MACHINE = slice(18, 20)  #: bytes of an ELF header with e_machine
+
+
+@frozen(kw_only=True, eq=False)
+class Chip:
+    """One GPU, or one die of it where programs see dies, as the time model knows it."""
+
+    name: str
+    target: str  #: whose code it runs
+    units: int  #: compute units
+    partitions: int  #: parts with an L2 of their own, to which workgroups go in turn
+    clock: float  #: clocks per us; the most
+    rates: Mapping[str, int]  #: FLOP of matrix instructions a clock and unit, dense; by type
+    kept: float = 0.85  #: share of the clock that it keeps at most while all matrix units work
+
+
+@frozen(kw_only=True)
+class Fits:
+    """Which entries of the time model's constants (`gen/profile/constants.json`) suit a family's kernels."""
+
+    makers: tuple[str, ...]  #: beginnings of the kinds of entries, the best first
+    in_clocks: str  #: beginning of the sources of entries whose ticks are clocks, not us
+    #: Chip -> the kinds that tell what a first and a further launch take, for entries in clocks
+    launches: Mapping[str, tuple[str, str]]
+    types: Mapping[str, str]  #: type as matrix instructions write it -> as `Chip.rates` has it, where they differ
+
+
+@frozen(kw_only=True)
+class Runtime:
+    """The host's interface that loads and launches a family's code."""
+
+    kind: str  #: of devices: the word before the colon and a number
+    title: str  #: for people
+    module: str  #: module whose `Device` takes the number of a device (`backends.device.Device`)
+    most_workgroups: tuple[int, int, int]  #: workgroups; along x, y and z of a launch, on every device
+    alignment: int  #: bytes; of the addresses of buffers, which kernels take for granted
+    library: str  #: that exported C links
+    package: str  #: with a folder `templates`, where the parts of exported C lie
+    c_header: str  #: template of the types that the header needs
+    c_source: str  #: template of the functions that load and launch
+    c_load: str  #: parameters of the function that loads, which others follow
+    c_queue: str  #: the parameter that launches go to
+    c_load_remark: str  #: sentence on the function that loads
+    c_launch_remark: str  #: sentence on the function that launches
+
+    @property
+    def option(self) -> str:
+        """The kind as people type it."""
+        return self.kind.replace("_", "-")
+
+
+@frozen(kw_only=True)
+class Viewer:
+    """Files of a timed launch for a maker's own viewer of traces."""
+
+    option: str  #: of `convgen profile`
+    help: str
+    #: module whose `files(launches, kernels, beside)` gives contents by path, and whose `OLD` is a pattern of paths
+    #: that an earlier trace may have left
+    module: str
+
+    @property
+    def dest(self) -> str:
+        """The attribute of parsed options that has the option's value."""
+        return self.option.lstrip("-").replace("-", "_")
+
+
+@frozen(kw_only=True)
+class Family:
+    """A family of targets: who makes it, its files, the modules that do its work, and its words for people.
+
+    A module that is "" is one that the family lacks; what needs it refuses in one line.
+    """
+
+    name: str  #: unique: its folder
+    vendor: str
+    title: str  #: its targets together, for people
+    targets: tuple[str, ...]  #: names, the oldest first
+    module: str  #: module whose `TARGETS` maps these names to callables that make a `backends.target.Target`
+    text_suffix: str  #: of assembly text
+    object_suffix: str  #: of code objects
+    machine: int  #: e_machine of its code objects, which are ELF files
+    terms: Terms
+    load_latency: float  #: clocks; from a load of global memory to its data, where nobody gives another
+    reader: str = ""  #: module whose `analyze(content, where)` gives an `Analysis`
+    model: str = ""  #: module whose `profile(content, where, latency, groups)` times loops on a unit
+    simulator: str = ""  #: module whose `simulate` executes its own code objects strictly
+    executor: str = ""  #: module whose `architecture`, `signatures` and `simulate` take code objects of any compiler
+    timer: str = ""  #: module whose `architecture` and `profile_launch` time whole launches
+    runtime: Runtime | None = None
+    viewer: Viewer | None = None  #: of launches that the timer has timed
+    chips: tuple[Chip, ...] = ()  #: those that the timer knows
+    fits: Fits | None = None  #: constants for these
+    #: Target -> the first LLVM that assembles and decodes for it; empty for a family that LLVM does not serve
+    first_llvm: Mapping[str, int] = attrs.Factory(dict)
+
+    @property
+    def suffixes(self) -> tuple[str, str]:
+        """Of its files of code."""
+        return self.text_suffix, self.object_suffix
+
+
+# ---------------------------------------------------------------- all families
+
+
+_added: list[Family] = []
+
+
+def families() -> tuple[Family, ...]:
+    """All families: those with a folder here in alphabetical order, then those that `adding` has taken in."""
+    return (*_found(), *_added)
+
+
+@cache
+def _found() -> tuple[Family, ...]:
+    folder = Path(__file__).parent
+    names = sorted(path.parent.name for path in folder.glob("*/family.py"))
+    found: list[Family] = [import_module(f"convgen.backends.{name}.family").FAMILY for name in names]
+    _check_apart(found)
+    return tuple(found)
+
+
+@contextmanager
+def adding(family: Family) -> Iterator[None]:
+    """Know one more family within the block, as if its folder lay here.
+
+    Raises UserError where a name, a target, a suffix, a machine or a runtime is another family's already.
+    """
+    _check_apart((*families(), family))
+    _added.append(family)
+    try:
+        yield
+    finally:
+        _added.remove(family)
+
+
+def _check_apart(known: Iterable[Family]) -> None:
+    """Raise UserError where two families have one name for something."""
+    for what, names in _NAMES.items():
+        counts = Counter(name for family in known for name in names(family))
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            raise UserError(f"given two families with the {what} {twice[0]}, wanted one")
+
+
+_NAMES: Mapping[str, Callable[[Family], Collection[object]]] = {
+    "name": lambda family: (family.name,),
+    "target": lambda family: family.targets,
+    "suffix": lambda family: family.suffixes,
+    "machine": lambda family: (family.machine,),
+    "runtime": lambda family: (family.runtime.kind,) if family.runtime else (),
+    "chip": lambda family: [chip.name for chip in family.chips],
+}
+
+
+def having(field: str) -> tuple[Family, ...]:
+    """The families that have a field of the record: a module, a runtime, a viewer or chips."""
+    return tuple(family for family in families() if getattr(family, field))
+
+
+def targets() -> tuple[str, ...]:
+    """The names of all targets, family by family."""
+    return tuple(name for family in families() for name in family.targets)
+
+
+def of_target(name: str) -> Family | None:
+    """The family of a target."""
+    return next((family for family in families() if name in family.targets), None)
+
+
+def of_suffix(suffix: str) -> Family | None:
+    """The family whose files of code end so."""
+    return next((family for family in families() if suffix in family.suffixes), None)
+
+
+def of_object(content: bytes) -> Family | None:
+    """The family of a code object, of which the first 20 bytes suffice; None for what is none."""
+    machine = int.from_bytes(content[_MACHINE], "little") if content[:4] == _ELF else -1
+    return next((family for family in families() if family.machine == machine), None)
+
+
+def chips() -> dict[str, Chip]:
+    """All chips that the time model knows, by name."""
+    return {chip.name: chip for family in families() for chip in family.chips}
+
+
+def chips_of(target: str) -> list[Chip]:
+    """The chips that run a target's code."""
+    return [chip for chip in chips().values() if chip.target == target]
+
+
+def chip_of(target: str, units: int) -> Chip:
+    """The chip of a target with that many units. Raises UserError if none is known."""
+    for chip in chips_of(target):
+        if chip.units == units:
+            return chip
+    known = ", ".join(f"{c.target} with {c.units}" for c in chips().values())
+    raise UserError(f"given {target} with {units} units, wanted one of {known}")
+
+
+# ---------------------------------------------------------------- words
+
+
+def listed(words: Iterable[str], last: str = "or") -> str:
+    """Words in a sentence: `a, b or c`."""
+    *most, end = dict.fromkeys(words)
+    return f"{', '.join(most)} {last} {end}" if most else end
+
+
+def makers(field: str) -> str:
+    """The vendors whose code something is for, in a sentence."""
+    return listed(family.vendor for family in having(field))
+
+
+def suffixes(*kinds: str) -> str:
+    """The endings of files of code, in a sentence: all, or those of the fields `text_suffix` or `object_suffix`."""
+    kinds = kinds or ("text_suffix", "object_suffix")
+    return listed(getattr(family, kind) for family in families() for kind in kinds)
+
+
+# ---------------------------------------------------------------- rows of a family's tables
+
+
+def check_rows(family: Family, tables: Mapping[str, Iterable[str]]) -> None:
+    """Hold a family's tables, by the place where each stands, to a row for each of its targets and no other.
+
+    Raises UserError with one sentence that names a target, the tables that have it and those that lack it.
+    """
+    rows = {where: set(table) for where, table in {"family.py: targets": family.targets, **tables}.items()}
+    for target in sorted(set().union(*rows.values())):
+        there = [where for where, names in rows.items() if target in names]
+        lacking = [where for where in rows if where not in there]
+        if lacking:
+            given = f"a row for {target} in {listed(there, 'and')} of backends/{family.name}/"
+            wanted = f"one in {listed(lacking, 'and')} as well (docs/adding-a-target.md)"
+            raise UserError(f"given {given}, wanted {wanted}")

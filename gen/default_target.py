@@ -1,0 +1,3 @@
+"""The target where nobody names one."""
+
+DEFAULT_TARGET = "gfx942"
