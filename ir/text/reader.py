@@ -118,7 +118,8 @@ class _Reader(Expressions):
             self.end()
         kernels = []
         while self.line_at < len(self.lines):
-            for table in (self.variables, self.buffers, self.tiles, self.views, self.instructions, self.products):
+            own = self.variables, self.temporaries, self.buffers, self.tiles, self.views
+            for table in (*own, self.instructions, self.products):
                 table.clear()
             inner = self.node()
             if not isinstance(inner, Kernel):
