@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 
 from convgen.ir import expr as x
 from convgen.ir import floats, fused, products, sizes, votes
-from convgen.ir.error import UserError
+from convgen.ir.error import UserError, meant
 from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.memory import Global, Shared, View
 from convgen.ir.layout.mma import BlockAtom, MmaTile
@@ -30,6 +30,7 @@ STRENGTH |= {"*": 7, "//": 7, "%": 7}
 _TURNED = {">": "<", ">=": "<="}
 
 _DEEPEST = 100  #: parentheses, calls and signs inside one another
+_MOST_NAMES = 1000  #: among which one that was perhaps meant is looked for
 _MOST_IN_EXTENT = 100  #: operators and operands
 _HEX = re.compile(r"0x([0-9a-f]{1,16})(?:_(.*))?", re.ASCII)
 _NUMBER = re.compile(r"([0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,5})?|inf|nan)(?:_(.*))?", re.ASCII)
@@ -60,6 +61,11 @@ def number(text: str, dtype: AnyType) -> Expr:
 
 def _visible(word: str) -> str:
     return ascii(word)[1:41].strip("'")
+
+
+def _meant(word: str, names: Collection[str]) -> str:
+    """Return the name that was perhaps meant, as a remark."""
+    return meant(word, names) if len(names) < _MOST_NAMES else ""
 
 
 @cache
@@ -253,7 +259,8 @@ class Expressions(Cursor):
             if word.split("_")[0] in ("inf", "nan"):
                 self.at += 1
                 return self._literal(word)
-            raise self.error(f"an unknown name {_visible(word)}")
+            known_names = ("lane", *self.variables, *self.temporaries)
+            raise self.error(f"an unknown name {_visible(word)}{_meant(name, known_names)}")
         self.at += 1
         return known
 
@@ -264,7 +271,7 @@ class Expressions(Cursor):
         op = self.products.get(rest) if group == "mma" and dot else None
         dtype = None if cls or op else self.made(type_named, group)
         if not (cls or op or dtype or name in fused.MEANING):
-            raise self.error(f"an unknown name {_visible(word)}")
+            raise self.error(f"an unknown name {_visible(word)}{_meant(name, calls())}")
         at = self.at
         self.at += 2
         if cls is not None:
@@ -325,7 +332,7 @@ class Expressions(Cursor):
         """Take a name that a table has. Raises UserError for another one."""
         at, name = self.at, self.name()
         if name not in table:
-            raise self.error(f"an unknown {what} {name[:40]}", at)
+            raise self.error(f"an unknown {what} {_visible(name)}{_meant(name, table)}", at)
         return table[name]
 
     def buffer(self) -> Global:

@@ -118,7 +118,8 @@ class _Reader(Expressions):
             self.end()
         kernels = []
         while self.line_at < len(self.lines):
-            for table in (self.variables, self.buffers, self.tiles, self.views, self.instructions, self.products):
+            own = self.variables, self.temporaries, self.buffers, self.tiles, self.views
+            for table in (*own, self.instructions, self.products):
                 table.clear()
             inner = self.node()
             if not isinstance(inner, Kernel):
@@ -488,7 +489,7 @@ class _Reader(Expressions):
         self.take(",")
         end = self.expr()
         self.take(")")
-        label = "" if self.sees("carrying") or self.sees(":") else self.name()
+        label = "" if self.ends or self.sees("carrying") or self.sees(":") else self.name()
         inits: list[Expr] = []
         starts: list[int] = []
         carried: tuple[Var, ...] = ()
@@ -610,7 +611,7 @@ _STRUCTURE: dict[str, Callable[[_Reader, int], Any]] = {
 _FIELDS: dict[str, Callable[[_Reader], Any]] = {
     "Expr": lambda r: r.expr(),
     "tuple[Expr, ...]": lambda r: () if r.sees("]") else r.exprs(),
-    "View": lambda r: r.known_as(r.views, "view"),
+    "View": lambda r: r.known_as(r.views, "view or shared tile"),
     "Shared": lambda r: r.known_as(r.tiles, "shared tile"),
     "Global": lambda r: r.buffer(),
     "Plane": lambda r: declared.read_plane(r, r.buffer),
