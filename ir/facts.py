@@ -127,6 +127,8 @@ class TargetFacts:
     split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
     #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none
     block_bytes: int = 0
+    #: bytes; greatest alignment that messages need, each that of its width if it is narrower
+    message_alignment: int = 4
     grid_items: int = 0  #: work-items; most along an axis of a grid, 0 where a launch counts workgroups only
     chunk_bytes: int = 16  #: bytes; of a lane in one write to shared memory, and in one part of a fragment
 

@@ -103,14 +103,14 @@ def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) ->
     linear = linearize(view)
     if not facts.turned_reads or elem is not view.memory.elem or elem.bits != TURNED_BITS:
         return False
-    runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes)
+    runs = linear.unit_axis == ROWS and linear.makes_messages(facts.chunk_bytes // elem.bytes, facts.message_alignment)
     return runs and can_turn(fragment, facts.subgroup_size)
 
 
-def message_elems(view: View, chunk_bytes: int, along: int = K) -> int:
+def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:
     """Elements along an axis that one load can bring, at most a chunk."""
     linear = linearize(view)
-    return _message(linear, chunk_bytes // linear.memory.elem.bytes) if linear.unit_axis == along else 1
+    return _message(linear, chunk_bytes // linear.memory.elem.bytes, alignment) if linear.unit_axis == along else 1
 
 
 def _runs_along(view: LinearView) -> int:
@@ -120,9 +120,9 @@ def _runs_along(view: LinearView) -> int:
     return min((K, ROWS), key=lambda axis: most(view.axes[axis][-1].stride) or view.memory.bytes)
 
 
-def _message(view: LinearView, most: int) -> int:
+def _message(view: LinearView, most: int, alignment: int) -> int:
     run = most
-    while run > 1 and not view.makes_messages(run):
+    while run > 1 and not view.makes_messages(run, alignment):
         run //= 2
     return run
 
@@ -228,7 +228,9 @@ def _split_in_chunks(
         with suppress(Straddles):
             loaded = _share(*along_k, *Digits((line,), dealt).then(places).digits)
             if suits(loaded):
-                found.append(CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk)))
+                found.append(
+                    CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk, facts.message_alignment))
+                )
     if not found:
         raise DoesNotFit("no such layout suits")
     return _with_least_conflicts(found, memory, elem, facts)
@@ -482,7 +484,7 @@ def _split_along_rows(
     """
     lanes = facts.subgroup_size
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
-    widest = _message(view, facts.chunk_bytes // elem.bytes) if view.unit_axis == ROWS else 1
+    widest = _message(view, facts.chunk_bytes // elem.bytes, facts.message_alignment) if view.unit_axis == ROWS else 1
     run = rows_at_once(widest, share, elem.bytes)
     if view.memory.elem.bits == 4:  # of which two stand in a byte
         run = max(run, 2)

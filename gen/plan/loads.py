@@ -38,7 +38,7 @@ class OperandLoad:
 
 def view_load(view: View, facts: TargetFacts) -> OperandLoad:
     """The load of a view whose lanes take neighbours in memory, whatever the fragment."""
-    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis) for axis in (K, ROWS))
+    along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis, facts.message_alignment) for axis in (K, ROWS))
     return OperandLoad(max(along_k, along_rows), along_k >= along_rows, trimmed=isinstance(view, RunView))
 
 

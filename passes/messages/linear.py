@@ -121,12 +121,15 @@ class LinearView:
         found = [a for a, d in enumerate(inner) if d.stride == self.memory.elem.bytes and not d.reversed]
         return next((a for a in found if inner[a].size > 1), found[0] if found else None)
 
-    def makes_messages(self, run: int) -> bool:
-        """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there."""
+    def makes_messages(self, run: int, alignment: int = 4) -> bool:
+        """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there.
+
+        Messages begin at multiples of `alignment` bytes, or of their own width if that is less.
+        """
         if self.unit_axis is None:
             return run == 1
         inner, elem = self.axes[self.unit_axis][-1], self.memory.elem
-        align = min(8, run) if elem.bits == 4 else min(4, run * elem.bytes)
+        align = min(2 * alignment, run) if elem.bits == 4 else min(alignment, run * elem.bytes)
         others = (d.stride for dims in self.axes for d in dims if d is not inner)
         whole = is_multiple(inner.extent, run) and inner.padded % run == 0
         together = all(h.is_constant_over(inner.name, run) for h in self.halos)

@@ -139,14 +139,14 @@ def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, im
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:
     """Elements a message: contiguous in registers and memory, aligned, and all there or none."""
-    view, layout = access.view, access.layout
+    view, layout, alignment = access.view, access.layout, access.facts.message_alignment
     axis, elem = view.unit_axis, view.memory.elem.bytes
     if axis is None:
         return 1
     together = layout.contiguous(layout.dims[axis])
     for run in range(together, 1, -1):
         legal = together % run == 0 and run * elem <= widest and run * elem in access.facts.global_widths
-        if legal and positions.multiples[axis] % run == 0 and view.makes_messages(run):
+        if legal and positions.multiples[axis] % run == 0 and view.makes_messages(run, alignment):
             return run
     return 1
 

@@ -170,6 +170,8 @@ class Runs(Variant):
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
         if not config.slots or any(config.direct):
             yield f"taps={self.word}: wanted copies through registers"
+        if facts.message_alignment > WORD:
+            yield f"taps={self.word}: wanted messages that begin at any word, {facts.name} aligns them"
         if any(scalar(tensor.dtype).bits < 8 for tensor in problem.factors):
             yield f"taps={self.word}: wanted elements of whole bytes"
 
@@ -185,7 +187,7 @@ class Runs(Variant):
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
         """Blocks of whole runs, where messages get wider so; padded to chunks or, as blocks are, to a power of two."""
-        if form.launches > 1 or form.merged or form.words or form.is_sized:
+        if form.launches > 1 or form.merged or form.words or form.is_sized or facts.message_alignment > WORD:
             return
         product = form.product
         views, chunk = (product.of_m, product.of_n), facts.chunk_bytes // product.of_m.memory.elem.bytes

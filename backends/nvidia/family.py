@@ -1,0 +1,49 @@
+"""NVIDIA's GPUs from Ampere on as a family of targets."""
+
+from __future__ import annotations
+
+from convgen.backends.analysis import Terms
+from convgen.backends.family import Family, Runtime
+
+_HERE = "convgen.backends.nvidia"
+
+RUNTIME = Runtime(
+    kind="cuda",
+    title="CUDA",
+    module=f"{_HERE}.cuda",
+    most_workgroups=((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1),  # CUDA C++ Programming Guide, "Compute Capabilities"
+    alignment=16,  # PTX ISA, "ld": a vector is aligned to its size
+    library="libcuda",
+    package=_HERE,
+    c_header="",
+    c_source="",
+    c_load="",
+    c_queue="CUstream stream",
+    c_load_remark="Load the code on the current context.",
+    c_launch_remark="Put all launches into a stream.",
+)
+
+FAMILY = Family(
+    name="nvidia",
+    vendor="NVIDIA",
+    title="Ampere and later",
+    targets=("sm_80", "sm_86", "sm_89", "sm_90", "sm_120"),
+    module=f"{_HERE}.targets",
+    text_suffix=".ptx",
+    object_suffix=".cubin",
+    machine=190,  # EM_CUDA
+    terms=Terms(
+        slot_clocks=1,
+        slot="have one clock",
+        matrix="mma",
+        subgroup="warp",
+        shared="shared memory",
+        partition="die",
+        occupancy="warps an SM",
+        issue="long instructions",
+        registers=("r",),
+        groups={"mma": "matrix"},
+    ),
+    load_latency=500.0,  # assumed
+    runtime=RUNTIME,
+)

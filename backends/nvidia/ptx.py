@@ -1,0 +1,80 @@
+"""PTX text: registers by kind, instructions with their purpose as a comment, and the frame of a kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from convgen.ir.record import define
+
+VERSION = "7.8"  #: of PTX, the first with sm_90
+KINDS = {"r": "b32", "rd": "b64", "h": "b16", "p": "pred"}  #: register kind -> its type
+_COLUMN = 72  #: where comments begin
+
+
+@define
+class Writer:
+    """The body of a kernel as it is selected: instructions on virtual registers."""
+
+    lines: list[str] = attrs.field(factory=list)
+    counts: Counter[str] = attrs.field(factory=Counter)
+    labels: int = 0
+
+    def new(self, kind: str = "r") -> str:
+        """Return a fresh register: `r` 32 bits, `rd` 64 bits, `h` 16 bits, `p` a predicate."""
+        self.counts[kind] += 1
+        return f"%{kind}{self.counts[kind]}"
+
+    def label(self, name: str) -> str:
+        """Return a fresh label."""
+        self.labels += 1
+        return f"{name}_{self.labels}"
+
+    def emit(self, text: str, comment: str = "") -> None:
+        """Append one instruction."""
+        line = f"    {text};"
+        self.lines.append(f"{line:<{_COLUMN}}// {comment}" if comment else line)
+
+    def place(self, label: str) -> None:
+        """Append a label."""
+        self.lines.append(f"{label}:")
+
+    def op(self, mnemonic: str, *sources: str, kind: str = "r", comment: str = "") -> str:
+        """Append an instruction with one result, and return its register."""
+        result = self.new(kind)
+        self.emit(f"{mnemonic} {', '.join((result, *sources))}", comment)
+        return result
+
+
+def braces(registers: Sequence[str]) -> str:
+    """One register, or several as a vector operand."""
+    return registers[0] if len(registers) == 1 else "{" + ", ".join(registers) + "}"
+
+
+def kernel_text(
+    name: str, parameters: Sequence[tuple[str, int]], threads: int, writer: Writer, header: Sequence[str] = ()
+) -> str:
+    """A kernel: entry, registers and body. `parameters` are names and bytes."""
+    listed = ",\n".join(f"    .param .b{8 * size} {parameter}" for parameter, size in parameters)
+    registers = [f"    .reg .{KINDS[kind]} %{kind}<{count + 1}>;" for kind, count in sorted(writer.counts.items())]
+    return "\n".join(
+        [
+            *(f"// {line}" for line in header),
+            f".visible .entry {name}(",
+            listed,
+            f") .maxntid {threads}, 1, 1",
+            "{",
+            *registers,
+            *writer.lines,
+            "}",
+            "",
+        ]
+    )
+
+
+def module_text(target: str, kernels: Sequence[str]) -> str:
+    """A module of several kernels, which share one name for dynamic shared memory."""
+    head = [f".version {VERSION}", f".target {target}", ".address_size 64", ""]
+    return "\n".join([*head, ".extern .shared .align 1024 .b8 shared_memory[];", "", *kernels])

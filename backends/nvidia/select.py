@@ -1,0 +1,490 @@
+"""Selection of PTX: a message-level kernel becomes instructions on virtual registers.
+
+A value is a list of registers. 32-bit words hold elements of up to 32 bits, lowest first, several to a word. Each 64-bit
+element has a register of 64 bits, each bool a predicate; a scalar narrower than a word is in the low bits of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from convgen.backends.nvidia import arithmetic
+from convgen.backends.nvidia.ptx import Writer, braces
+from convgen.backends.nvidia.tables import LANES, ROWS
+from convgen.ir import expr as x
+from convgen.ir import stmt as st
+from convgen.ir.error import Unsupported
+from convgen.ir.expr import Expr, Var
+from convgen.ir.floats import Fma
+from convgen.ir.layout.memory import Global
+from convgen.ir.mutate import statements
+from convgen.ir.program import Kernel
+from convgen.ir.types import AnyType, Type, bool_
+from convgen.ir.votes import AllLanes
+
+Words = list[str]
+
+#: bytes of a lane -> (type of a load or store, registers)
+_WIDTHS: Mapping[int, str] = {1: "u8", 2: "u16", 4: "b32", 8: "v2.b32", 16: "v4.b32"}
+_WIDE_WIDTHS: Mapping[int, str] = {8: "b64", 16: "v2.b64"}  #: of 64-bit elements
+_RESULTS = {  # of atomic operations without a result: `red`, PTX ISA
+    ("add", "f32"): "add.f32",
+    ("add", "f64"): "add.f64",
+    ("add", "s32"): "add.u32",
+    ("add", "u32"): "add.u32",
+    **{(op, t): f"{op}.{t}" for op in ("min", "max") for t in ("s32", "u32")},
+    **{(op, t): f"{op}.b32" for op in ("and", "or", "xor") for t in ("s32", "u32")},
+}
+
+
+def kind_of(elem: Type) -> str:
+    """The kind of register that holds an element, or a word of elements."""
+    if elem is bool_:
+        return "p"
+    return "rd" if elem.bits == 64 else "r"
+
+
+def count_of(type: AnyType) -> int:
+    """Registers of a value."""
+    if type.elem is bool_ or type.elem.bits == 64:
+        return type.lanes
+    return max(1, -(-type.bits // 32))
+
+
+class Selector:
+    """One kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.out = kernel, Writer()
+        self.env: dict[Var, Words] = {}
+        self.pointers: dict[str, str] = {}
+        self.exits: list[tuple[list[Words], str]] = []  #: registers of results, and end label, of the loops around
+        self.comment = ""
+        written = (s.buffer for s in statements(kernel.body) if isinstance(s, (st.FlatStore, st.Ticket)))
+        self.written = {buffer.name for buffer in written}
+
+    def run(self) -> Writer:
+        """Select the whole kernel."""
+        self._enter()
+        self._statement(self.kernel.body)
+        self.out.emit("ret")
+        return self.out
+
+    def _enter(self) -> None:
+        out, kernel = self.out, self.kernel
+        thread = out.op("mov.u32", "%tid.x")
+        self.lane = out.op("and.b32", thread, str(LANES - 1), comment="lane")
+        warp = out.op("shr.u32", thread, "5")
+        self.env[kernel.subgroup] = [out.op("shfl.sync.idx.b32", warp, "0", "31", "-1", comment="warp, uniform")]
+        for var, axis in zip(kernel.group_ids, "xyz"):
+            self.env[var] = [out.op("mov.u32", f"%ctaid.{axis}", comment=var.name)]
+        for parameter in kernel.params:
+            if isinstance(parameter, Global):
+                raw = out.op("ld.param.u64", f"[{parameter.name}]", kind="rd")
+                pointer = out.op("cvta.to.global.u64", raw, kind="rd", comment=parameter.name)
+                self.pointers[parameter.name] = pointer
+            else:
+                wide = parameter.type.bits == 64
+                text = "ld.param.b64" if wide else "ld.param.b32"
+                loaded = out.op(text, f"[{parameter.name}]", kind="rd" if wide else "r", comment=parameter.name)
+                self.env[parameter] = [loaded]
+        self.shared = out.op("mov.u32", "shared_memory") if kernel.shared else ""
+
+    # ------------------------------------------------------------ values
+
+    def scalar(self, e: Expr) -> str:
+        """The register, or the immediate, of a scalar."""
+        if isinstance(e, x.Const) and e.dtype.is_int and e.dtype.bits == 32:
+            return str(e.bits)
+        (register,) = self.words(e)
+        return register
+
+    def words(self, e: Expr) -> Words:
+        """The registers of a value."""
+        if isinstance(e, Var):
+            return self.env[e]
+        handler = _VALUES.get(type(e))
+        if handler is None:
+            raise Unsupported(f"selection of {type(e).__name__} for {self.kernel.name}")
+        return handler(self, e)
+
+    def elements(self, e: Expr) -> Words:
+        """A register for each element: of integers extended to 32 bits, of other narrow elements in the low bits."""
+        words, elem = self.words(e), e.type.elem
+        if elem is bool_ or elem.bits >= 32:
+            return words
+        return [self._element(words, elem, n) for n in range(e.type.lanes)]
+
+    def _element(self, words: Words, elem: Type, number: int) -> str:
+        each = 32 // elem.bits
+        signed = "s32" if elem.is_int and elem.min < 0 else "u32"
+        at = number % each * elem.bits
+        return self.out.op(f"bfe.{signed}", words[number // each], str(at), str(elem.bits))
+
+    def joined(self, elements: Words, elem: Type) -> Words:
+        """Words of elements that are each in the low bits of a register."""
+        if elem is bool_ or elem.bits >= 32:
+            return elements
+        each, out = 32 // elem.bits, self.out
+        if elem.bits not in (8, 16):
+            raise Unsupported(f"selection of elements of {elem}")
+        words = []
+        for first in range(0, len(elements), each):
+            part = elements[first : first + each]
+            if elem.bits == 8:
+                part = [
+                    out.op("prmt.b32", a, b, "0x0040") if b else a
+                    for a, b in zip(part[::2], [*part[1::2], *[""] * (len(part) % 2)])
+                ]
+            words.append(out.op("prmt.b32", part[0], part[1], "0x5410") if len(part) > 1 else part[0])
+        return words
+
+    def _const(self, e: x.Const) -> Words:
+        out, bits = self.out, e.bits & ((1 << max(1, e.dtype.bits)) - 1)
+        if e.dtype is bool_:
+            return [out.op("setp.eq.u32" if bits else "setp.ne.u32", self.lane, self.lane, kind="p")]
+        wide = e.dtype.bits == 64
+        return [out.op("mov.b64" if wide else "mov.b32", f"0x{bits:x}", kind="rd" if wide else "r")]
+
+    def _splat(self, e: x.Splat) -> Words:
+        (word,), elem = self.words(e.a), e.dtype.elem
+        if elem.bits == 16:
+            word = self.out.op("prmt.b32", word, word, "0x1010")
+        elif elem.bits == 8:
+            word = self.out.op("prmt.b32", word, word, "0x0000")
+        return [word] * count_of(e.dtype)
+
+    def _pack(self, e: x.Pack) -> Words:
+        """Parts of whole words stand as they are; others are taken to the narrowest elements and joined."""
+        to = e.dtype.elem
+        if to.bits == 64:
+            return self._pack_wide(e)
+        if all(part.type.bits % 32 == 0 for part in e.parts):
+            return [word for part in e.parts for word in self._as_words(part)]
+        narrow = min((part.type.elem for part in e.parts), key=lambda elem: elem.bits)
+        pieces = [piece for part in e.parts for piece in self._pieces(part, narrow.bits)]
+        return self._joined_bits(pieces, narrow.bits)
+
+    def _pack_wide(self, e: x.Pack) -> Words:
+        halves = [word for part in e.parts for word in self._as_words(part)]
+        pairs = zip(halves[::2], halves[1::2])
+        result = []
+        for low, high in pairs:
+            register = self.out.new("rd")
+            self.out.emit(f"mov.b64 {register}, {{{low}, {high}}}")
+            result.append(register)
+        return result
+
+    def _as_words(self, e: Expr) -> Words:
+        """The 32-bit words of a value, of 64-bit elements their halves."""
+        if e.type.elem.bits != 64:
+            return self.words(e)
+        result = []
+        for register in self.words(e):
+            low, high = self.out.new(), self.out.new()
+            self.out.emit(f"mov.b64 {{{low}, {high}}}, {register}")
+            result += [low, high]
+        return result
+
+    def _pieces(self, e: Expr, bits: int) -> Words:
+        words = self._as_words(e)
+        if bits == 32:
+            return words
+        each = 32 // bits
+        return [
+            self.out.op("bfe.u32", words[n // each], str(n % each * bits), str(bits))
+            for n in range(e.type.bits // bits)
+        ]
+
+    def _joined_bits(self, pieces: Words, bits: int) -> Words:
+        each, words = 32 // bits, []
+        for first in range(0, len(pieces), each):
+            word = pieces[first]
+            for n, piece in enumerate(pieces[first + 1 : first + each], 1):
+                word = self.out.op("bfi.b32", piece, word, str(n * bits), str(bits))
+            words.append(word)
+        return words
+
+    def _slice(self, e: x.Slice) -> Words:
+        return self._picked(e.a, range(e.start, e.start + e.count))
+
+    def _shuffle(self, e: x.Shuffle) -> Words:
+        return self._picked(e.a, e.order)
+
+    def _picked(self, of: Expr, order: Sequence[int]) -> Words:
+        """Elements by number; whole words that stay together are taken as they are."""
+        words, elem = self.words(of), of.type.elem
+        if elem is bool_ or elem.bits >= 32:
+            return [words[n] for n in order]
+        each, result = 32 // elem.bits, []
+        for first in range(0, len(order), each):
+            part = list(order[first : first + each])
+            begin = part[0]
+            if begin % each == 0 and part == list(range(begin, begin + len(part))):
+                result.append(words[begin // each])
+            else:
+                pieces = [self._element(words, elem, n) for n in part]
+                result += self._joined_bits(pieces, elem.bits)
+        return result
+
+    def _select(self, e: x.Select) -> Words:
+        conditions = self.words(e.cond)
+        if e.type.elem is bool_:
+            pairs = zip(conditions * (e.type.lanes // len(conditions)), self.words(e.a), self.words(e.b))
+            return [self._chosen(*each) for each in pairs]
+        if len(conditions) == 1:
+            condition, width = conditions[0], "b64" if e.type.elem.bits == 64 else "b32"
+            kind = kind_of(e.type.elem)
+            return [
+                self.out.op(f"selp.{width}", a, b, condition, kind=kind)
+                for a, b in zip(self.words(e.a), self.words(e.b))
+            ]
+        kind, width = kind_of(e.type.elem), "b64" if e.type.elem.bits == 64 else "b32"
+        chosen = [
+            self.out.op(f"selp.{width}", a, b, p, kind=kind)
+            for a, b, p in zip(self.elements(e.a), self.elements(e.b), conditions)
+        ]
+        return self.joined(chosen, e.type.elem)
+
+    def _chosen(self, condition: str, a: str, b: str) -> str:
+        """One of two predicates."""
+        out = self.out
+        where = out.op("and.pred", condition, a, kind="p")
+        other = out.op("and.pred", out.op("not.pred", condition, kind="p"), b, kind="p")
+        return out.op("or.pred", where, other, kind="p")
+
+    def _bitwise(self, e: x.Binary) -> Words:
+        name = {x.And: "and", x.Or: "or", x.Xor: "xor"}[type(e)]
+        elem = e.type.elem
+        suffix = "pred" if elem is bool_ else "b64" if elem.bits == 64 else "b32"
+        return [
+            self.out.op(f"{name}.{suffix}", a, b, kind=kind_of(elem)) for a, b in zip(self.words(e.a), self.words(e.b))
+        ]
+
+    def _not(self, e: x.Not) -> Words:
+        elem = e.type.elem
+        suffix = "pred" if elem is bool_ else "b64" if elem.bits == 64 else "b32"
+        return [self.out.op(f"not.{suffix}", a, kind=kind_of(elem)) for a in self.words(e.a)]
+
+    def _elementwise(self, e: Any) -> Words:
+        """An operation on each element, by the row of `arithmetic`."""
+        operands = [getattr(e, name) for name in e.child_fields]
+        columns = [self.elements(operand) for operand in operands]
+        of = operands[0].type.elem
+        results = [arithmetic.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
+        return self.joined(results, e.type.elem)
+
+    def _convert(self, e: x.Conversion) -> Words:
+        of, to = e.a.type.elem, e.type.elem
+        saturates = isinstance(e, x.Saturate)
+        if of.is_int and to.is_int and of.bits == to.bits and not saturates:
+            return self.words(e.a)
+        made = [arithmetic.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
+        return self.joined(made, to)
+
+    def _from_lane(self, e: x.FromLane) -> Words:
+        lane, out = self.scalar(e.lane), self.out
+        moved = [out.op("shfl.sync.idx.b32", word, lane, "31", "-1") for word in self._as_words(e.a)]
+        if e.type.elem.bits != 64:
+            return moved
+        result = []
+        for low, high in zip(moved[::2], moved[1::2]):
+            register = out.new("rd")
+            out.emit(f"mov.b64 {register}, {{{low}, {high}}}")
+            result.append(register)
+        return result
+
+    def _mma(self, e: x.Mma) -> Words:
+        op, row = e.op, ROWS[e.op.atom.name]
+        sums, a, b = list(self.words(e.acc)), self.words(e.a), self.words(e.b)
+        per = 32 // row.elem.bits
+        of_a, of_b, of_d = op.atom.a.registers // per, op.atom.b.registers // per, op.atom.d.registers
+        for step in range(op.steps):
+            for m in range(op.tiles_m):
+                for n in range(op.tiles_n):
+                    at_a, at_b, at_d = op.a_start(n, step) // per, op.b_start(m, step) // per, op.d_start(n, m)
+                    result = [self.out.new() for _ in range(of_d)]
+                    operands = (result, b[at_b : at_b + of_b], a[at_a : at_a + of_a], sums[at_d : at_d + of_d])
+                    self.out.emit(f"{row.mnemonic} {', '.join(map(braces, operands))}")
+                    sums[at_d : at_d + of_d] = result
+        return sums
+
+    def _vote(self, e: AllLanes) -> Words:
+        return [self.out.op("vote.sync.all.pred", self.scalar(e.a), "-1", kind="p")]
+
+    def _lane(self, _e: x.Lane) -> Words:
+        return [self.lane]
+
+    def _address_of(self, e: x.AddressOf) -> Words:
+        return [self.pointers[e.buffer.name]]
+
+    def _uniform(self, e: x.Uniform) -> Words:
+        return self.words(e.a)
+
+    # ------------------------------------------------------------ statements
+
+    def _statement(self, s: st.Stmt) -> None:
+        handler = _STATEMENTS.get(type(s))
+        if handler is None:
+            raise Unsupported(f"selection of {type(s).__name__} for {self.kernel.name}")
+        handler(self, s)
+
+    def _block(self, s: st.Block) -> None:
+        for inner in s.stmts:
+            self._statement(inner)
+
+    def _let(self, s: st.Let) -> None:
+        self.env[s.var] = self.words(s.value)
+
+    def _copies(self, to: list[Words], values: Sequence[Expr]) -> None:
+        """Move values to registers; all values are computed before any move."""
+        sources = [self.words(value) for value in values]
+        for targets, registers, value in zip(to, sources, values):
+            elem = value.type.elem
+            suffix = "pred" if elem is bool_ else "b64" if elem.bits == 64 else "b32"
+            held = [self.out.op(f"mov.{suffix}", each, kind=kind_of(elem)) for each in registers]
+            for target, source in zip(targets, held):
+                self.out.emit(f"mov.{suffix} {target}, {source}")
+
+    def _fresh(self, type: AnyType) -> Words:
+        return [self.out.new(kind_of(type.elem)) for _ in range(count_of(type))]
+
+    def _for(self, s: st.For) -> None:
+        out = self.out
+        carried = [self._fresh(var.type) for var in s.carried]
+        self._copies(carried, s.inits)
+        begin, end = self.scalar(s.begin), self.scalar(s.end)
+        counter = out.op("mov.u32", begin, comment=s.label)
+        head, tail = out.label("LOOP"), out.label("END")
+        skip = out.op("setp.ge.s32", counter, end, kind="p")
+        out.emit(f"@{skip} bra.uni {tail}")
+        out.place(head)
+        self.env[s.var] = [counter]
+        self.env |= dict(zip(s.carried, carried))
+        self.exits.append((carried, tail))
+        self._statement(s.body)
+        self.exits.pop()
+        self._copies(carried, s.yields)
+        out.emit(f"add.s32 {counter}, {counter}, 1")
+        more = out.op("setp.lt.s32", counter, end, kind="p")
+        out.emit(f"@{more} bra.uni {head}")
+        out.place(tail)
+        self.env |= dict(zip(s.results, carried))
+
+    def _if(self, s: st.If) -> None:
+        out, condition = self.out, self.scalar(s.cond)
+        other, end = out.label("ELSE"), out.label("JOIN")
+        out.emit(f"@!{condition} bra.uni {other}")
+        self._statement(s.then)
+        out.emit(f"bra.uni {end}")
+        out.place(other)
+        self._statement(s.other)
+        out.place(end)
+
+    def _exit_if(self, s: st.ExitIf) -> None:
+        out, condition = self.out, self.scalar(s.cond)
+        stay, (results, end) = out.label("STAY"), self.exits[-1]
+        out.emit(f"@!{condition} bra.uni {stay}")
+        self._copies(results, s.values)
+        out.emit(f"bra.uni {end}")
+        out.place(stay)
+
+    def _barrier(self, s: st.Barrier) -> None:
+        self.out.emit("bar.sync 0", s.site.stage)
+
+    # ------------------------------------------------------------ memory
+
+    def _guard(self, mask: Expr) -> str:
+        """The predicate in front of a message; empty where all lanes take part."""
+        return "" if isinstance(mask, x.Const) and mask.bits else f"@{self.scalar(mask)} "
+
+    @staticmethod
+    def _width(type: AnyType) -> str:
+        return (_WIDE_WIDTHS if type.elem.bits == 64 else _WIDTHS)[type.bits // 8]
+
+    def _flat_load(self, s: st.FlatLoad) -> None:
+        out, address, guard = self.out, self.scalar(s.address), self._guard(s.mask)
+        registers = self._fresh(s.var.type)
+        if guard and type(s) is st.FlatLoad:
+            for register in registers:
+                out.emit(f"mov.{'b64' if register.startswith('%rd') else 'b32'} {register}, 0")
+        path = "ld.global" if s.buffer.name in self.written else "ld.global.nc"
+        out.emit(f"{guard}{path}.{self._width(s.var.type)} {braces(registers)}, [{address}]", _remark(s))
+        self.env[s.var] = registers
+
+    def _flat_store(self, s: st.FlatStore) -> None:
+        address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
+        self.out.emit(f"{guard}st.global.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
+
+    def _flat_atomic(self, s: st.FlatAtomic) -> None:
+        name = _RESULTS.get((s.op, s.value.type.elem.name))
+        if name is None or s.value.type.lanes != 1:
+            raise Unsupported(f"given atomic {s.op} of {s.value.type}, wanted one of f32, f64, s32, u32")
+        address, guard, value = self.scalar(s.address), self._guard(s.mask), self.words(s.value)
+        self.out.emit(f"{guard}red.global.{name} [{address}], {value[0]}", _remark(s))
+
+    def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> str:
+        address = self.out.op("add.u32", self.shared, self.scalar(s.address))
+        return f"{address}+{self.kernel.shared_base(s.tile) + s.imm}"
+
+    def _shared_read(self, s: st.SharedRead) -> None:
+        registers, address = self._fresh(s.var.type), self._shared_address(s)
+        self.out.emit(f"ld.shared.{self._width(s.var.type)} {braces(registers)}, [{address}]", _remark(s))
+        self.env[s.var] = registers
+
+    def _shared_write(self, s: st.SharedWrite) -> None:
+        self._write(s, self.words(s.value))
+
+    def _filled_write(self, s: st.FilledWrite) -> None:
+        value, guard = self.words(s.value), self._guard(s.mask)
+        if guard:
+            width = "b64" if s.value.type.elem.bits == 64 else "b32"
+            kind = kind_of(s.value.type.elem)
+            value = [self.out.op(f"selp.{width}", each, "0", guard[1:-1], kind=kind) for each in value]
+        self._write(s, value)
+
+    def _write(self, s: st.SharedWrite, value: Words) -> None:
+        address = self._shared_address(s)
+        self.out.emit(f"st.shared.{self._width(s.value.type)} [{address}], {braces(value)}", _remark(s))
+
+
+def _remark(s: Any) -> str:
+    """The purpose of a message: its stage, and what it moves."""
+    return f"{s.site.comment} {s.site.stage}".strip()
+
+
+_VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
+    x.Const: Selector._const,
+    x.Lane: Selector._lane,
+    x.Splat: Selector._splat,
+    x.Pack: Selector._pack,
+    x.Slice: Selector._slice,
+    x.Shuffle: Selector._shuffle,
+    x.Select: Selector._select,
+    x.Uniform: Selector._uniform,
+    x.FromLane: Selector._from_lane,
+    x.Mma: Selector._mma,
+    x.AddressOf: Selector._address_of,
+    AllLanes: Selector._vote,
+    x.Not: Selector._not,
+    **dict.fromkeys((x.And, x.Or, x.Xor), Selector._bitwise),
+    **dict.fromkeys((x.Cast, x.Saturate), Selector._convert),
+    **dict.fromkeys(arithmetic.OPERATIONS, Selector._elementwise),
+    Fma: Selector._elementwise,
+}
+
+_STATEMENTS: Mapping[type[st.Stmt], Callable[[Selector, Any], None]] = {
+    st.Block: Selector._block,
+    st.Let: Selector._let,
+    st.For: Selector._for,
+    st.If: Selector._if,
+    st.ExitIf: Selector._exit_if,
+    st.Barrier: Selector._barrier,
+    **dict.fromkeys((st.FlatLoad, st.PartialLoad), Selector._flat_load),
+    st.FlatStore: Selector._flat_store,
+    st.FlatAtomic: Selector._flat_atomic,
+    st.SharedRead: Selector._shared_read,
+    st.SharedWrite: Selector._shared_write,
+    st.FilledWrite: Selector._filled_write,
+}

@@ -1,0 +1,140 @@
+"""Differences between NVIDIA's generations, as rows: matrix instructions, memory and register capacities.
+
+Layouts of matrix operands: PTX ISA, "Matrix Fragments for mma.m16n8k16" and its neighbours. Capacities: CUDA C++
+Programming Guide, "Compute Capabilities". Rates: NVIDIA's architecture white papers.
+"""
+
+from __future__ import annotations
+
+from convgen.backends.nvidia.tuning import TUNING
+from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
+from convgen.ir.layout.digits import Digit, Space
+from convgen.ir.layout.fragment import Fragment
+from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import frozen
+from convgen.ir.types import Type, bf16, f16, f32, s8, s32, u8
+
+LANES = 32
+_R, _L = Space.REGISTER, Space.LANE
+
+
+@frozen
+class MmaRow:
+    """One `mma.sync` of shape m16n8kK. The manual's rows are M here, its columns N."""
+
+    shape: str  #: mNnNkK
+    k: int
+    elem: Type  #: of both inputs
+    acc: Type
+    clocks: int  #: of a sub-core, dense; NVIDIA's white papers of GA100 and GH100
+
+    @property
+    def kinds(self) -> str:
+        """The types of the instruction, as its mnemonic has them: D, A, B, C."""
+        return f"{self.acc.name}.{self.elem.name}.{self.elem.name}.{self.acc.name}"
+
+    @property
+    def mnemonic(self) -> str:
+        return f"mma.sync.aligned.{self.shape}.row.col.{self.kinds}"
+
+    def atom(self) -> MmaAtom:
+        """The instruction's fragments: A of the manual is `b` here, since lanes hold neighbours along N."""
+        packed = 32 // self.elem.bits  # elements of a register
+        inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1))
+        a = Fragment(("n", "k"), (Digit("n", 8, _L, 4), *inner, Digit("k", 2, _R, packed)))
+        rows = (Digit("m", 8, _L, 4), Digit("m", 2, _R, packed))
+        b = Fragment(("m", "k"), (*rows, *inner, Digit("k", 2, _R, 2 * packed)))
+        columns = (Digit("n", 2, _R, 1), Digit("n", 4, _L, 1))
+        d = Fragment(("n", "m"), (*columns, Digit("m", 8, _L, 4), Digit("m", 2, _R, 2)))
+        return MmaAtom(
+            f"mma.{self.shape}.{self.elem.name}",
+            n=8,
+            m=16,
+            k=self.k,
+            a_elem=self.elem,
+            b_elem=self.elem,
+            acc=self.acc,
+            a=a,
+            b=b,
+            d=d,
+            clocks=self.clocks,
+        )
+
+
+MMA = (
+    MmaRow("m16n8k16", 16, f16, f32, 16),
+    MmaRow("m16n8k16", 16, bf16, f32, 16),
+    MmaRow("m16n8k32", 32, s8, s32, 16),
+    MmaRow("m16n8k32", 32, u8, s32, 16),
+)
+ROWS: dict[str, MmaRow] = {row.atom().name: row for row in MMA}
+
+
+def _phases(width: int) -> SharedPhases:
+    """Lanes in their order, 128 bytes a cycle (CUDA C++ Best Practices Guide, "Shared Memory")."""
+    together = min(LANES, 128 // width)
+    return SharedPhases(32, tuple(tuple(range(lane, lane + together)) for lane in range(0, LANES, together)))
+
+
+def _facts(name: str, *, shared: int, units: int, warps: int, caches: Caches) -> TargetFacts:
+    """`shared` bytes of a workgroup, `units` SMs, `warps` resident on a sub-core."""
+    return TargetFacts(
+        name=name,
+        subgroup_size=LANES,
+        max_subgroups=32,
+        shared_bytes=shared,
+        registers=255,
+        accumulators=0,
+        compute_units=units,
+        global_widths=(16, 8, 4, 2, 1),
+        shared_widths=(16, 8, 4, 2, 1),
+        global_imm_max=0,
+        shared_imm_max=(1 << 20) - 1,
+        surface_max=0x7FFFFFFE,
+        shared_read=_phases(16),
+        shared_half_read=_phases(8),
+        shared_write=_phases(16),
+        fused=frozenset(),
+        atoms=tuple(row.atom() for row in MMA),
+        core=Core(
+            simds=4,
+            simd_registers=512,
+            simd_subgroups=warps,
+            register_granule=8,
+            shared_rate=128,
+            shared_read_rate=128,
+            global_rate=64,
+        ),
+        caches=caches,
+        tuning=TUNING[name],
+        flat=True,
+        message_alignment=16,
+        permutes=True,
+    )
+
+
+def _caches(l2_mib: int, memory: int) -> Caches:
+    return Caches(
+        l2_bytes=l2_mib << 20, line_bytes=128, store_rate=64, result_rate=64, fill_rate=4 * memory, memory_rate=memory
+    )
+
+
+#: SMs and memory: of an A100, an A10, an L40S, an H200 and an RTX 5090 (NVIDIA's data sheets); bytes a clock.
+FACTS: dict[str, TargetFacts] = {
+    facts.name: facts
+    for facts in (
+        _facts("sm_80", shared=163 << 10, units=108, warps=16, caches=_caches(40, 1100)),
+        _facts("sm_86", shared=99 << 10, units=72, warps=12, caches=_caches(6, 350)),
+        _facts("sm_89", shared=99 << 10, units=142, warps=12, caches=_caches(96, 350)),
+        _facts("sm_90", shared=227 << 10, units=132, warps=16, caches=_caches(50, 2300)),
+        _facts("sm_120", shared=99 << 10, units=170, warps=12, caches=_caches(96, 750)),
+    )
+}
+
+PRODUCTS: dict[str, tuple[str, ...]] = {
+    "sm_80": ("a100", "a30"),
+    "sm_86": ("a10", "a40", "rtx3090"),
+    "sm_89": ("l40s", "l4", "rtx4090"),
+    "sm_90": ("h100", "h200"),
+    "sm_120": ("rtx5090",),
+}

@@ -1,0 +1,67 @@
+"""NVIDIA's targets as `backends.target.Target` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from convgen.backends.family import check_rows
+from convgen.backends.machine.selection import kernel_arguments
+from convgen.backends.nvidia.family import FAMILY
+from convgen.backends.nvidia.ptx import kernel_text, module_text
+from convgen.backends.nvidia.select import Selector
+from convgen.backends.nvidia.tables import FACTS, LANES, PRODUCTS
+from convgen.backends.nvidia.tuning import TUNING
+from convgen.backends.stages import Emitted, MachineKernel, Stage
+from convgen.backends.target import Target
+from convgen.ir.record import evolve
+
+check_rows(FAMILY, {"tables.py: FACTS": FACTS, "tables.py: PRODUCTS": PRODUCTS, "tuning.py: TUNING": TUNING})
+
+
+def select_ptx(made: MachineKernel) -> MachineKernel:
+    """PTX text on virtual registers; the driver, or ptxas, allocates registers and schedules."""
+    kernel = made.kernel
+    arguments = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
+    writer = Selector(kernel).run()
+    parameters = [(name, size) for name, _, size in arguments]
+    text = kernel_text(kernel.name, parameters, LANES * kernel.subgroups, writer, made.header)
+    emitted = Emitted(
+        name=kernel.name,
+        text=text,
+        registers={},
+        shared_bytes=kernel.shared_bytes,
+        arguments=arguments,
+        kernarg_size=max((offset + size for _, offset, size in arguments), default=0),
+        listing=made.listing,
+    )
+    return evolve(made, emitted=emitted)
+
+
+class PtxTarget(Target):
+    """One generation."""
+
+    family = FAMILY
+    stages = (Stage("select_ptx", select_ptx),)
+    banks = {}  # noqa: RUF012  # registers are virtual
+    assembler = "the driver compiles PTX"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts = FACTS[name]
+        self.products = PRODUCTS[name]
+
+    def module(self, kernels: Sequence[Emitted]) -> str:
+        """The PTX of several kernels."""
+        return module_text(self.name, [kernel.text for kernel in kernels])
+
+    def assemble(self, text: str) -> bytes | None:
+        """The text itself, which the driver compiles when it loads it."""
+        return text.encode()
+
+    def assembled_by(self) -> str:
+        """Nobody: the object is the text."""
+        return ""
+
+
+TARGETS: dict[str, Callable[[], PtxTarget]] = {name: partial(PtxTarget, name) for name in FACTS}
