@@ -12,7 +12,7 @@ A workgroup of one subgroup multiplies A[n, k] by B[m, k], both 32 x 64, into C[
 ...     return Fragment((row, "k"), digits)
 >>> d_digits = Digit("n", 4, Space.REGISTER, 1), Digit("n", 4, Space.LANE, 16), Digit("m", 16, Space.LANE, 1)
 >>> d = Fragment(("n", "m"), d_digits)
->>> atom = MmaAtom("mfma", 16, 16, 16, t.f16, t.f16, t.f32, operand("n"), operand("m"), d, 4)
+>>> atom = MmaAtom("mma", 16, 16, 16, t.f16, t.f16, t.f32, operand("n"), operand("m"), d, 4)
 >>> tile = MmaTile(atom, tiles_n=2, tiles_m=2, steps=1)
 
 >>> k = KernelBuilder("gemm")
@@ -32,12 +32,12 @@ kernel gemm(a: f16[2048], b: f16[2048], c: f32[1024]):
   view a = [row32, col64] -> a[row, col] as 32x64:ab
   view b = [row32, col64] -> b[row, col] as 32x64:ab
   view c = [row32, col32] -> c[row, col] as 32x32:ab
-  instruction mfma: 16 x 16 x 16, f16 x f16 to f32, 4 clocks, a n16l1 k4r1 k4l16, b m16l1 k4r1 k4l16, d n4r1 n4l16 m16l1
-  product mfma: 2 x 2 x 1 of mfma
+  instruction mma: 16 x 16 x 16, f16 x f16 to f32, 4 clocks, a n16l1 k4r1 k4l16, b m16l1 k4r1 k4l16, d n4r1 n4l16 m16l1
+  product mma: 2 x 2 x 1 of mma
   for kb in [0, 4) carrying (acc.6: f32x16 = 0.0) -> acc.7:
     fa: f16x8 = load a[0, kb * 16] as n16l1 n2r4 n1s1 k4r1 k1r4 k4l16 k1r4  # 1
     fb: f16x8 = load b[0, kb * 16] as m16l1 m2r4 m1s1 k4r1 k1r4 k4l16 k1r4  # 2
-    product: f32x16 = mma.mfma(acc.6, fa, fb)
+    product: f32x16 = mma.mma(acc.6, fa, fb)
     yield product
   store c[0, 0] = acc.7 as n4r1 n4l16 n2r4 n1s1 m16l1 m2r8 m1s1  # 3
 """

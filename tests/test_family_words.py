@@ -20,7 +20,10 @@ _SPELLED = r"LDS|SLM|Xe|XCDs?"  #: in this spelling only: `--lds` and `lds_bytes
 #: Files that name families, and why.
 EXCEPTIONS = {
     "gen/default_target.py": "the one place that names the default target",
+    "backends/device.py": "the attribute `__cuda_array_interface__`, which frameworks of all vendors have",
     "gen/device/dlpack.py": "names of DLPack's kinds of devices",
+    "gen/device/frameworks.py": "names of devices in frameworks",
+    "gen/device/given.py": "names of devices in frameworks",
     "gen/run/defaults.py": "names of types in the metadata of others' compilers",
     "gen/profile/published/": "readers of public tables of measurements",
     "ir/floats.py": "sources of error bounds: manuals by their vendors",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from convgen.backends.nvidia import arithmetic
+from convgen.backends.nvidia import element_ops
 from convgen.backends.nvidia.ptx import Writer, braces
 from convgen.backends.nvidia.tables import LANES, ROWS
 from convgen.ir import expr as x
@@ -268,11 +268,11 @@ class Selector:
         return [self.out.op(f"not.{suffix}", a, kind=kind_of(elem)) for a in self.words(e.a)]
 
     def _elementwise(self, e: Any) -> Words:
-        """An operation on each element, by the row of `arithmetic`."""
+        """An operation on each element, by the row of `element_ops`."""
         operands = [getattr(e, name) for name in e.child_fields]
         columns = [self.elements(operand) for operand in operands]
         of = operands[0].type.elem
-        results = [arithmetic.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
+        results = [element_ops.apply(self.out, type(e), of, operands) for operands in zip(*columns)]
         return self.joined(results, e.type.elem)
 
     def _convert(self, e: x.Conversion) -> Words:
@@ -280,7 +280,7 @@ class Selector:
         saturates = isinstance(e, x.Saturate)
         if of.is_int and to.is_int and of.bits == to.bits and not saturates:
             return self.words(e.a)
-        made = [arithmetic.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
+        made = [element_ops.convert(self.out, of, to, each, saturate=saturates) for each in self.elements(e.a)]
         return self.joined(made, to)
 
     def _from_lane(self, e: x.FromLane) -> Words:
@@ -470,7 +470,7 @@ _VALUES: Mapping[type[Expr], Callable[[Selector, Any], Words]] = {
     x.Not: Selector._not,
     **dict.fromkeys((x.And, x.Or, x.Xor), Selector._bitwise),
     **dict.fromkeys((x.Cast, x.Saturate), Selector._convert),
-    **dict.fromkeys(arithmetic.OPERATIONS, Selector._elementwise),
+    **dict.fromkeys(element_ops.OPERATIONS, Selector._elementwise),
     Fma: Selector._elementwise,
 }
 

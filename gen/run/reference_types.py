@@ -17,7 +17,7 @@ from convgen.ir.error import Unsupported
 Array = npt.NDArray[np.generic]
 
 #: benchdnn's name, or a name of the IR -> the name in numpy or in ml_dtypes. Formats: the OCP specifications of 8-bit
-#: floating point and of microscaling (MX); `fnuz`: AMD's CDNA3 ISA.
+#: floating point and of microscaling (MX); `fnuz`: LLVM, APFloat.h.
 _NAMES = {
     "boolean": "bool",
     "bool": "bool",

@@ -12,13 +12,13 @@ _HERE = "tests.backends.sm80"
 
 FAMILY = Family(
     name="sm80",
-    vendor="NVIDIA",
+    vendor="Third",
     title="Ampere",
     targets=("sm80", "sm90"),
     module=f"{_HERE}.targets",
-    text_suffix=".ptx",
-    object_suffix=".cubin",
-    machine=190,  # EM_CUDA
+    text_suffix=".listing",
+    object_suffix=".listed",
+    machine=0xFE00,  # nobody's
     terms=Terms(
         slot_clocks=1,
         slot="have one clock",
