@@ -99,7 +99,7 @@ def test_every_block_that_could_run_is_run_or_plain() -> None:
     for page in PAGES:
         text = page.read_text()
         for info in re.findall(r"^```(.+)$", text, re.MULTILINE):
-            assert info in ("python run", "python continued", "sh run", "sh continued", "output"), (
+            assert info in ("python run", "python continued", "sh run", "sh continued", "output", "text"), (
                 f"{page.name}: {info}"
             )
         assert len(re.findall(r"^```output$", text, re.MULTILINE)) == sum(s.output is not None for s in snippets(page))

@@ -1,7 +1,7 @@
 """Selection of PTX: a message-level kernel becomes instructions on virtual registers.
 
-A value is a list of registers. 32-bit words hold elements of up to 32 bits, lowest first, several to a word. Each 64-bit
-element has a register of 64 bits, each bool a predicate; a scalar narrower than a word is in the low bits of one.
+A value is a list of registers. 32-bit words hold elements of up to 32 bits, lowest first, several to a word. Each
+64-bit element has a register of 64 bits, each bool a predicate; a scalar narrower than a word has the low bits of one.
 """
 
 from __future__ import annotations

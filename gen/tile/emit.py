@@ -27,7 +27,7 @@ from convgen.ir.verify import MOST_LANES
 from convgen.plan.config import Config
 from convgen.plan.inputs import Operand, operand
 from convgen.tile.edges import Section, sections
-from convgen.tile.fma import FmaTile, multiplied
+from convgen.tile.lane_products import FmaTile, multiplied
 from convgen.tile.layouts import Layouts, Options, Spread, statements
 from convgen.tile.numbered import inside, once
 from convgen.tile.places import Places
@@ -387,17 +387,27 @@ class _Emitter:
     def _update_in_order(self, said: Store, stored: Spread) -> None:
         """Refuse to store what another subgroup may be about to load.
 
-        A subgroup's own accesses are in order, and what goes through shared memory is loaded ahead of a barrier.
+        A subgroup's own accesses are in order. What goes through shared memory, or into sums that subgroups share, is
+        there ahead of a barrier.
         """
         tensor, subgroups = said.tile.tensor, prod(self.options.subgroups)
         loads = [v for v in statements(self.trace.said) if isinstance(v, Load) and v.tile.tensor is tensor]
-        direct = [self.layouts.of[v] for v in loads if v not in self.shared]
+        direct = [self.layouts.of[v] for v in loads if v not in self.shared and v not in self._met()]
         held = min((each.layout.subgroups for each in (*direct, stored)), default=subgroups)
         if direct and held < subgroups:
             many = f"blocks whose elements {subgroups // held} subgroups hold"
             given = f"given {tensor.name}, loaded and stored in {many}"
             wanted, line = "larger blocks, one subgroup, or another tensor to store to", self.trace.lines.get(said)
             raise UserError(f"{given}, wanted {wanted}, at store_tile{f' in {line}' if line else ''}")
+
+    def _met(self) -> set[Value]:
+        """The values that sums of products begin with or are made of whose K subgroups share."""
+        ahead: list[Value] = [v for v, op in self.layouts.tiles.items() if isinstance(op, FmaTile) and op.meets]
+        met: set[Value] = set()
+        while ahead:
+            ahead = [v for each in ahead for v in each.args if v not in met]
+            met.update(ahead)
+        return met
 
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
         """The block in parts, along the dim in which memory runs, if it is known where there it begins."""

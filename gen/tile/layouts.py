@@ -22,7 +22,7 @@ from convgen.ir.record import define, evolve, frozen
 from convgen.ir.types import Type
 from convgen.plan.atoms import mma_tile
 from convgen.plan.config import Config
-from convgen.tile.fma import FmaTile, fma_tile
+from convgen.tile.lane_products import FmaTile, fma_tile
 from convgen.tile.tiles import Shape, Tile, sized
 from convgen.tile.trace import (
     Convert,

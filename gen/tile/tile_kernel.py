@@ -13,7 +13,7 @@ from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.passes.exchange import exchange
 from convgen.tile.emit import emit
-from convgen.tile.fma import FmaTile
+from convgen.tile.lane_products import FmaTile
 from convgen.tile.layouts import Layouts, Options
 from convgen.tile.printing import text_of
 from convgen.tile.source import Line, line_of

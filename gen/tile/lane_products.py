@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import gcd
 
 from convgen.ir.build import KernelBuilder
-from convgen.ir.expr import Add, Expr, Shuffle, zeros
+from convgen.ir.expr import Add, Expr, Lane, Shuffle, Splat, eq, select, zeros
 from convgen.ir.floats import fma
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve, frozen
-from convgen.ir.types import f16, f32, f64, vector
+from convgen.ir.types import bool_, f16, f32, f64, vector
 
 _ROUNDED_ONCE = (f16, f32, f64)  #: types with a multiplication and addition in one (docs/ir.md)
 _MOST_MET = 32  #: registers; sums of subgroups that a lane adds up in the end all stand side by side before
@@ -28,6 +28,11 @@ class FmaTile:
     b: Fragment
     sums: Fragment
     steps: int  #: positions of K of a lane
+
+    @property
+    def meets(self) -> bool:
+        """Whether subgroups share K, so that none has the result before all have their sums."""
+        return any(d.dim == _DEPTH and d.space is Space.SUBGROUP for d in self.sums.digits)
 
 
 def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTile:
@@ -66,11 +71,17 @@ def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, s
 
 
 def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | None) -> Expr:
-    """The lanes' part of `acc + a @ b`, all of one type: K in order, then what lanes share out of it."""
+    """Return `acc + a @ b`, all of one type: each lane adds its share of K in order, then shares are reduced.
+
+    The lanes with the first share begin with `acc`, so that it is there before any subgroup has the result.
+    """
     elem = a.type.elem
     held = vector(elem, tile.sums.registers)
     shared = any(d.dim == _DEPTH for d in tile.sums.digits)
-    total = zeros(held) if shared or acc is None else acc
+    total = zeros(held) if acc is None else acc
+    if shared and acc is not None:
+        first = eq(tile.sums.coords(k.subgroup, Lane(), 0)[_DEPTH], 0)
+        total = k.let("sums", select(Splat(vector(bool_, held.lanes), first), acc, zeros(held)))
     at = [tile.sums.coords(0, 0, r) for r in range(held.lanes)]
     for step in range(tile.steps):
         left = Shuffle(a, tuple(tile.a.owner({_ROWS: c[_ROWS], _COLS: step})[2] for c in at))
@@ -78,5 +89,5 @@ def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | No
         total = k.let("sums", fma(left, right, total) if elem in _ROUNDED_ONCE else total + left * right)
     if not shared:
         return total
-    met, _ = k.reduce("sums", total, tile.sums, _DEPTH, Add)
-    return met if acc is None else k.let("sums", acc + Shuffle(met, tuple(range(held.lanes))))
+    reduced, _ = k.reduce("sums", total, tile.sums, _DEPTH, Add)
+    return reduced
