@@ -60,7 +60,13 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "gen/run/ranges.py": ("tests/gen", "tests/product/test_epilogues.py"),
     "gen/tile": ("tests/tile", "tests/gen"),
     "backends": ("tests/backends",),
+    "backends/device.py": ("tests/backends", "tests/gen/device"),
+    "backends/library.py": ("tests/backends", "tests/gen/device"),
+    "backends/tuning.py": ("tests/backends", "tests/gen/test_registers.py", "tests/gen/test_search.py"),
+    "backends/amdgpu/att.py": ("tests/gen/test_att.py",),
+    "backends/amdgpu/hip.py": ("tests/backends", "tests/gen/device"),
     "backends/amdgpu/targets.py": ("tests/backends", "tests/gen/test_dumps.py"),
+    "backends/intel/level_zero.py": ("tests/backends", "tests/gen/device"),
     "backends/intel/analyze.py": ("tests/backends", "tests/product/test_hot_loop_xe.py"),
 }
 #: Simulators are judged by the faults that they find elsewhere.

@@ -1,4 +1,4 @@
-"""Types of src, weights and dst in any combination: the supported ones are generated, and README's table is true."""
+"""Types of src, weights and dst in any combination: the supported ones are generated, and the table of docs/generate.md is true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from convgen.run import verdict
 
 SHAPES = {"conv": "--dir=FWD_D mb1ic16ih4oc16kh1", "gemm": "16x32:32x16"}
 TARGETS = targets.names()
-README = Path(__file__).parents[2] / "README.md"
+GENERATE = Path(__file__).parents[2] / "docs" / "generate.md"
 
 Triple = tuple[str, str, str]
 
@@ -118,19 +118,19 @@ def test_gradients_that_are_sums_of_integers_have_the_type_of_their_tensor(line:
     assert verdict.run(cg.compile(cg.build(problem, target))).passed
 
 
-# ---------------------------------------------------------------- README's table
+# ---------------------------------------------------------------- the table of docs/generate.md
 
 
 def table() -> dict[str, tuple[set[str], set[str]]]:
-    """By the type of sums: the types of inputs and of results that a row of README names."""
-    section = README.read_text().partition("| inputs | sums, bias | result |\n")[2].partition("\n\n")[0]
+    """By the type of sums: the types of inputs and of results that a row of docs/generate.md names."""
+    section = GENERATE.read_text().partition("| inputs | sums, bias | result |\n")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[1:]]
     names = [tuple({*re.findall(r"`(\w+)`", cell)} for cell in (inputs, results)) for inputs, _, results in rows]
     return {sums[:3]: (own[0], own[1]) for (_, sums, _), own in zip(rows, names, strict=True)}
 
 
 def stated(triple: Triple, target: str) -> bool:
-    """Whether README's table has a combination."""
+    """Whether the table has a combination."""
     (src, wei, dst), rows = triple, table()
     factors, (any_two, results) = {src, wei}, rows["f32"]
     if factors <= rows["s32"][0]:
