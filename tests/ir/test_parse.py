@@ -368,6 +368,8 @@ def test_long_programs_take_linear_time() -> None:
         ("x: s32 = 3_u8", "let x: s32 = u8", 10),
         ("x: s33 = 3", "given the type s33", 4),
         ("load: s32 = 3", "given the name load, which is a word of the language, wanted `load`", 1),
+        ("given load: s32", "given the name load, which is a word of the language", 7),
+        ("kernel k(x: f16[4], load: s32):", "given the name load, which is a word of the language", 21),
         ("import os", "an unknown name import", 1),
         ("x: f32 = load tile[0] as n16l1", "an unknown view or shared tile tile", 15),
         ("given row: s32\nrov + 1", "an unknown name rov (did you mean row?), in line 2", 1),
