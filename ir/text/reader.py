@@ -167,7 +167,7 @@ class _Reader(Expressions):
         return found
 
     def _given(self) -> Node:
-        text = self.name()
+        text = self.new_name()
         self.take(":")
         return self.scalar(text)
 
@@ -246,12 +246,16 @@ class _Reader(Expressions):
             self.temporaries.pop(name, None)
         return v
 
+    def new_name(self) -> str:
+        """Take the name of a variable. Raises UserError for a word of the language."""
+        word = self.words[self.at]
+        if word in reserved():
+            raise self.error(f"given the name {word}, which is a word of the language, wanted `{word}`")
+        return self.name()
+
     def bind(self, default: AnyType | None = None) -> Var:
         """Take `NAME: TYPE`, or a name alone where there is a default."""
-        word, at = self.words[self.at], self.at
-        text = self.name()
-        if word in reserved():
-            raise self.error(f"given the name {word}, which is a word of the language, wanted `{word}`", at)
+        text = self.new_name()
         dtype = default
         if default is None or self.sees(":"):
             self.take(":")
@@ -274,9 +278,7 @@ class _Reader(Expressions):
             raise self.error("given a kernel of no lines, wanted its grid")
         self.next_line()
         self.take("grid")
-        sizes = [self.extent()]
-        while self.skip("x"):
-            sizes.append(self.extent())
+        sizes = self.extents()
         launched: list[Extent] = self.extents() if self.skip(",", "launched") else []
         self.take("as")
         ids = [self.bind(s32)]
@@ -309,7 +311,7 @@ class _Reader(Expressions):
         while not self.sees(")"):
             if found:
                 self.take(",")
-            name = self.name()
+            first, name = self.at, self.name()
             self.take(":")
             start = self.at
             self.type()
@@ -322,6 +324,8 @@ class _Reader(Expressions):
                     self.at += 1
                 self.at += 1
             else:
+                self.at = first
+                self.new_name()
                 self.at = start
                 found.append(self.scalar(name))
         end = self.at
@@ -544,7 +548,7 @@ class _Reader(Expressions):
             self.take(":")
             dtype = self.type()
             self.at = end
-            text = self.name()
+            text = self.new_name()
             name, id = self.identity(text)
             found.append(self.bound(text, self.made(Var, name, id, dtype)))
         return tuple(found)

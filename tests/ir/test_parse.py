@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -42,10 +43,12 @@ from convgen.ir.stmt import Let, Load, Site, Stmt
 from convgen.ir.text import parse, show, templates, to_text
 from convgen.ir.types import SCALARS, AddressSpace, f16, f32, pointer, s32, s64, u8, u32, u64, vector
 from convgen.ir.verify import verify
+from tests.gen import mutants
 from tests.ir.test_simplify_scopes import kernels
 from tests.ir.test_text import sample
 from tests.strategies import FIXED
 
+CASES = Path(__file__).parents[1] / "passes" / "cases"
 X, Y = Var("x", 1, s32), Var("y", 2, s32)
 BUFFER = Global("src", f32, 4096)
 ROWS = Fragment(("n", "m"), (Digit("m", 4, Space.REGISTER, 1), Digit("n", 16, Space.LANE, 1)))
@@ -365,6 +368,8 @@ def test_long_programs_take_linear_time() -> None:
         ("x: s32 = 3_u8", "let x: s32 = u8", 10),
         ("x: s33 = 3", "given the type s33", 4),
         ("load: s32 = 3", "given the name load, which is a word of the language, wanted `load`", 1),
+        ("given load: s32", "given the name load, which is a word of the language", 7),
+        ("kernel k(x: f16[4], load: s32):", "given the name load, which is a word of the language", 21),
         ("import os", "an unknown name import", 1),
         ("x: f32 = load tile[0] as n16l1", "an unknown view or shared tile tile", 15),
         ("given row: s32\nrov + 1", "an unknown name rov (did you mean row?), in line 2", 1),
@@ -408,3 +413,16 @@ def test_errors_point_at_what_is_wrong(text: str, message: str, column: int) -> 
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(UserError):
         parse(text)
+
+
+@pytest.mark.parametrize(("count", "seed"), [pytest.param(200, 1), pytest.param(6000, 2, marks=pytest.mark.sweep)])
+def test_damaged_text_is_refused_or_comes_back(count: int, seed: int) -> None:
+    texts = [to_text(sample()), *(path.read_text() for path in sorted(CASES.glob("*.ir")))]
+    for number in range(count):
+        text = texts[number % len(texts)].partition("# ---")[0]
+        (damaged,) = mutants.dumps(text, 1, seed * 10_000 + number)
+        try:
+            made = parse(damaged)
+        except UserError:
+            continue
+        comes_back(made)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from convgen import driver
+from convgen.backends.target import get
+from convgen.ir.facts import TargetFacts
 from convgen.ir.node import sweep
 from convgen.ir.program import Kernel
 from convgen.ir.text import parse, to_text
@@ -12,18 +16,26 @@ from convgen.passes import pipeline
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import parse_problem
 from tests import samples
+from tests.passes.running import tile_kernels
 from tests.product.problems import chosen, generated
 from tests.product.test_kept import kept_cases
+from tests.strategies import FIXED, SWEEP, Case, cases
 
 IN_EVERY_RUN = 2  #: kept cases a target
 
 
 def kernels(program: driver.Build) -> list[Kernel]:
     """The kernels as built and after each pass that changes them."""
-    found = list(program.ir.kernels)
-    for kernel in program.ir.kernels:
-        pipeline.run(kernel, program.target.facts, observe=lambda p, before, after, seconds: found.append(after))
+    built = program.ir.kernels
+    found = [*built, *(after for kernel in built for after in behind_passes(kernel, program.target.facts))]
     return list(dict.fromkeys(found))
+
+
+def behind_passes(kernel: Kernel, facts: TargetFacts) -> list[Kernel]:
+    """The kernel after each pass."""
+    found: list[Kernel] = []
+    pipeline.run(kernel, facts, observe=lambda p, before, after, seconds: found.append(after))
+    return found
 
 
 def assert_round_trip(program: driver.Build) -> None:
@@ -60,3 +72,28 @@ def test_kept_kernels_come_back(target: str, problem: str, config: str) -> None:
 @pytest.mark.parametrize(("target", "problem", "config"), kept(None))
 def test_all_kept_kernels_come_back(target: str, problem: str, config: str) -> None:
     assert_round_trip(driver.build(parse_problem(problem), target, config))
+
+
+def check_random(case: Case, target: str) -> None:
+    """The kernels of a random problem and config come back, as built and behind each pass."""
+    problem, config = case
+    facts = get(target).facts
+    for kernel in tile_kernels(problem, config, facts):
+        found = [kernel, *behind_passes(kernel, facts)]
+        for each in dict.fromkeys(found):
+            assert parse(to_text(each)) is each
+
+
+@pytest.mark.parametrize("target", ["gfx942", "xehpc"])
+@settings(FIXED, max_examples=4)
+@given(data=st.data())
+def test_random_problems_come_back(target: str, data: st.DataObject) -> None:
+    check_random(data.draw(cases(get(target).facts)), target)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", samples.TARGETS)
+@settings(SWEEP, max_examples=60)
+@given(data=st.data())
+def test_many_random_problems_come_back(target: str, data: st.DataObject) -> None:
+    check_random(data.draw(cases(get(target).facts)), target)
