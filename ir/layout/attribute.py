@@ -1,4 +1,4 @@
-"""The text of layouts as MLIR writes attributes: `#dialect.name<field = [1, 2], other = [3]>`."""
+"""The text of layouts as MLIR attributes: `#dialect.name<field = [1, 2], other = [3]>`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _INTEGER = re.compile(r"\s*(-?[0-9]{1,9})\s*")
 
 
 def written(name: str, fields: Mapping[str, Sequence[int]]) -> str:
-    """The attribute `name` with its lists of integers."""
+    """Return the text of the attribute `name` with its lists of integers."""
     return f"#{name}<{', '.join(f'{field} = {list(values)}' for field, values in fields.items())}>"
 
 
 def read(text: str, name: str, fields: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The lists of integers of an attribute, one for each of `fields`, in any order.
+    """Return the lists of integers of an attribute, one for each of `fields`, in any order.
 
     The name may be left out, with or without the angle brackets. Raises PointedError.
     """
@@ -46,7 +46,7 @@ def read(text: str, name: str, fields: Sequence[str]) -> dict[str, tuple[int, ..
 
 
 def _body(text: str, name: str) -> tuple[int, int]:
-    """Where the fields begin and end."""
+    """Return the first column of the fields and the column behind them."""
     head = _HEAD.match(text)
     if head and (head[1] != f"#{name}" or not head[2]):
         raise PointedError(f"given {_shown(head[0].strip())}, wanted #{name}<", text, head.start(1))
@@ -61,7 +61,7 @@ def _body(text: str, name: str) -> tuple[int, int]:
 
 
 def _integers(text: str, at: int, end: int) -> Iterator[int]:
-    """The integers of a list, which may be empty."""
+    """Yield the integers of a list, which may be empty."""
     if not text[at:end].strip():
         return
     while True:
@@ -78,5 +78,5 @@ def _integers(text: str, at: int, end: int) -> Iterator[int]:
 
 
 def _shown(text: str) -> str:
-    """A piece of what was given, cut short."""
+    """Return a quoted excerpt of the input for an error message."""
     return repr(text if len(text) <= 20 else f"{text[:20]}...") if text else "the end"
