@@ -1,7 +1,7 @@
-"""Which messages bring a tile into shared memory without registers: places there in the order of the lanes.
+"""Messages of direct copies, from global to shared memory without registers: lanes fill places in order.
 
-Where the lanes of a message write is fixed: at a uniform address, side by side. So the swizzle of the tile decides for
-which element of the view each lane asks.
+The lanes of a message write side by side at a uniform address. So the tile's swizzle decides which element of the view
+each lane loads.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from convgen.passes.messages.linear import LinearView
 
 @lru_cache(maxsize=2**10)
 def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int) -> Fragment:
-    """Of which row and column of a dense tile without swizzle each lane fills the place; messages are dealt in turn.
+    """Return the (row, col) of the place that each lane fills in a dense, unswizzled tile, over rounds of messages.
 
-    DoesNotFit where they do not come out even, or rows begin within the lanes of one and do not in the next.
+    Raises DoesNotFit if messages do not divide the tile, or if rows begin at different lanes of different messages.
     """
     each, total = width // elem.bytes, prod(memory.shape)
     messages, rest = divmod(total, each * lanes * subgroups)
@@ -43,7 +43,7 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
 
 
 def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: TargetFacts) -> int:
-    """The bytes of a lane in the widest direct message that brings runs along an axis of the view; 0 if none does."""
+    """Return the bytes a lane of the widest direct message for runs along an axis of the view; 0 if there is none."""
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
     whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == along
     view = view.whole
