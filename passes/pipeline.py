@@ -1,7 +1,7 @@
-"""The passes in order, one literal list per level, and how they are run, watched and switched off.
+"""The passes in order, one list, and how to run, observe and disable them.
 
-A lowering pass is required: later stages rely on what it ensures. An optimising pass may be left out; the result stays
-right. Passes are pure functions of a kernel and the target's facts.
+A lowering pass is required: later stages rely on its result. An optimising pass may be left out; the kernel stays
+correct. Passes are pure functions of a kernel and the target's facts.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Pass:
     """One step of the pipeline; `name` is unique."""
 
     name: str
-    level: str  #: of its input: "tile" or "message"
+    level: str  #: level of the input: "tile" or "message"
     kind: str
     run: Callable[[Kernel, TargetFacts], Kernel]
 
     @property
     def contract(self) -> str:
-        """The first paragraph of what the pass says of itself, on one line."""
+        """Return the first paragraph of the pass's docstring, on one line."""
         doc = (self.run.__doc__ or "").strip().split("\n\n")[0]
         return " ".join(doc.split())
 
@@ -100,7 +100,7 @@ Observer = Callable[[Pass, Kernel, Kernel, float], None]
 
 
 def _check_target(kernel: Kernel, facts: TargetFacts) -> None:
-    """Unsupported for a kernel that was written for the subgroups or matrix instructions of another target."""
+    """Raise Unsupported for a kernel written for another target's subgroup size or matrix instructions."""
     if kernel.width != facts.subgroup_size:
         raise Unsupported(
             f"given subgroups of {kernel.width} lanes, wanted {facts.subgroup_size}, as {facts.name} has them, "
@@ -121,9 +121,9 @@ def run(
     observe: Observer | None = None,
     after: str | None = None,
 ) -> Kernel:
-    """All passes, or those behind the pass `after`; the result is verified.
+    """Run all passes, or those behind the pass `after`, and verify the result.
 
-    An error on the way, a broken rule of the IR included, carries the name of the pass as a note.
+    An error in a pass, or in its result, carries the name of the pass as a note.
     """
     verify(kernel)
     _check_target(kernel, facts)
@@ -148,7 +148,7 @@ def run(
 
 @contextmanager
 def noted(kind: str, name: str) -> Iterator[None]:
-    """Errors from within carry the name of the step; `kind` says what it is."""
+    """Add the name of the step to errors raised inside; `kind` is its noun ("pass", for instance)."""
     try:
         yield
     except UserError:
