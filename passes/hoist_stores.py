@@ -39,7 +39,7 @@ _Span = tuple[int, int]  # first dword and number of dwords in a message
 
 
 def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Hoist dwords of shared memory that a loop writes with the same value in every iteration; message level.
+    """Hoist writes of shared-memory dwords that are equal in every iteration out of loops; message level.
 
     Nothing else in the loop may write them, and neither a read of them nor a barrier may come before the write.
     """

@@ -36,7 +36,7 @@ _ROUNDS = 16  #: most rounds; each may enable the next, in practice two or three
 
 
 def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N:
-    """Return `node` simplified where `known` holds: facts, or ranges of free variables. A kernel binds its own."""
+    """Simplify all expressions of `node`, given `known`: facts, or ranges of free variables. A kernel binds its own."""
     width = node.width if isinstance(node, Kernel) else WIDTH
     facts = known if isinstance(known, Knowledge) else Knowledge(width, known)
     notes, rounds = Notes(), Rounds()
