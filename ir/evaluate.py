@@ -424,13 +424,14 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
-    left = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
-    right = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
+    rows_of_a = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
+    rows_of_b = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
     shape = (-1, len(members) * ev.width, op.tiles_m, op.tiles_n, atom.d.registers)
     total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
         for step in range(op.steps):
-            products = left[:, None, :, step, i] * right[:, :, None, step, j]  # [team, tj, ti, lane, register, k]
+            # [team, tile of j, tile of i, lane, register, k]
+            products = rows_of_a[:, None, :, step, i] * rows_of_b[:, :, None, step, j]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
     data = of_lanes(total)
     if all(v.poison is None for v in (acc, *a, *b)):

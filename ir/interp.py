@@ -54,11 +54,11 @@ def interpret(
 
 
 def _buffer(p: Global, length: int, buffers: Mapping[str, Array]) -> Array:
-    given = buffers.get(p.name)
-    if given is None or given.dtype != np.uint8 or given.ndim != 1 or given.size < length:
-        what = "nothing" if given is None else f"{given.dtype}{list(given.shape)}"
+    buffer = buffers.get(p.name)
+    if buffer is None or buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < length:
+        what = "nothing" if buffer is None else f"{buffer.dtype}{list(buffer.shape)}"
         raise UserError(f"buffer {p.name}: given {what}, wanted uint8[{length}]")
-    return given[:length]
+    return buffer[:length]
 
 
 def _scalar(p: Var, scalars: Mapping[str, int]) -> int:

@@ -125,17 +125,17 @@ def _copy(lanes: Lanes, node: s.Copy) -> None:
 
 def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
     """Copy the elements at each lane's places of the tile, which are dealt to subgroups, then messages."""
-    tile, each = node.tile, node.width // node.tile.elem.bytes
+    tile, elements = node.tile, node.width // node.tile.elem.bytes
     row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
     by_place = np.argsort(tile.address(0, row, col))
-    share = np.arange(len(by_place) // (lanes.subgroups * lanes.ev.width * each))[:, None] * lanes.subgroups
+    share = np.arange(len(by_place) // (lanes.subgroups * lanes.ev.width * elements))[:, None] * lanes.subgroups
     number = np.repeat(lanes.numbers, lanes.ev.width)[:, None, None]
     lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))[:, None, None]
-    place = ((share + number) * lanes.ev.width + lane) * each + np.arange(each)
+    place = ((share + number) * lanes.ev.width + lane) * elements + np.arange(elements)
     place = place.reshape(lanes.ev.lanes, -1)
-    found = by_place[place]
+    element = by_place[place]
     more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
-    at, exists = _located(lanes, node.view, node.coords, (row[found], col[found], *more))
+    at, exists = _located(lanes, node.view, node.coords, (row[element], col[element], *more))
     value = Value(np.where(exists, lanes.elements(node.view.memory)[at], np.zeros((), tile.elem.numpy)))
     start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
     to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))

@@ -173,13 +173,13 @@ def _with_slots(cls: Any) -> Any:
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
     scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
-    made = type(cls)(cls.__name__, cls.__bases__, scope)
-    for function in vars(made).values():
+    slotted = type(cls)(cls.__name__, cls.__bases__, scope)
+    for function in vars(slotted).values():
         # methods that use `super()` refer to the class in a cell
         for cell in getattr(function, "__closure__", None) or ():
             if cell.cell_contents is cls:
-                cell.cell_contents = made
-    return made
+                cell.cell_contents = slotted
+    return slotted
 
 
 @cache
@@ -242,22 +242,22 @@ def _kind(annotation: str) -> str:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
-    made = _with_slots(cls)
-    annotations = {f: field.annotation for f, field in made.declared.items() if field.by is None}
-    makers = {f: field.by for f, field in made.declared.items() if field.by is not None}
-    made.fields = fields = tuple(annotations)
-    made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
-    made.kinds = _Kinds(annotations)
-    made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
-    _when_needed(made, "__new__", partial(_new_source, fields, makers, made.infer is not Node.infer))
-    if made.child_fields:
-        _when_needed(made, "map", partial(_map_source, fields, annotations))
-        _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
-    if "Stmt" in made.child_fields.values():
-        _when_needed(made, "map_bodies", partial(_map_bodies_source, annotations))
-        made.bodies = property(lambda self: self.kinds["Stmt"](self))
-    CLASSES[cls.__name__] = made
-    return made  # type: ignore[no-any-return]
+    slotted = _with_slots(cls)
+    annotations = {f: field.annotation for f, field in slotted.declared.items() if field.by is None}
+    makers = {f: field.by for f, field in slotted.declared.items() if field.by is not None}
+    slotted.fields = fields = tuple(annotations)
+    slotted.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
+    slotted.kinds = _Kinds(annotations)
+    slotted.roles = {f: field.role for f, field in slotted.declared.items() if field.role is not None}
+    _when_needed(slotted, "__new__", partial(_new_source, fields, makers, slotted.infer is not Node.infer))
+    if slotted.child_fields:
+        _when_needed(slotted, "map", partial(_map_source, fields, annotations))
+        _when_needed(slotted, "children", partial(_children_source, annotations, *_CHILD))
+    if "Stmt" in slotted.child_fields.values():
+        _when_needed(slotted, "map_bodies", partial(_map_bodies_source, annotations))
+        slotted.bodies = property(lambda self: self.kinds["Stmt"](self))
+    CLASSES[cls.__name__] = slotted
+    return slotted  # type: ignore[no-any-return]
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))

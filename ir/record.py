@@ -74,19 +74,19 @@ def _plain(cls: type, *, kw_only: bool, cache_hash: bool, frozen: bool) -> Any:
     scope["__getstate__"], scope["__setstate__"] = _state, _restore
     if frozen:
         scope["__setattr__"], scope["__delattr__"] = _Refusing.__setattr__, _Refusing.__delattr__
-    made: Any = type(cls)(cls.__name__, cls.__bases__, scope)
+    slotted: Any = type(cls)(cls.__name__, cls.__bases__, scope)
     for function in (*scope.values(), *later.values()):
         # methods that use `super()` refer to the class in a cell
         for cell in getattr(function, "__closure__", None) or ():
             if cell.cell_contents is cls:
-                cell.cell_contents = made
+                cell.cell_contents = slotted
 
     def first(self: object, *args: Any, **named: Any) -> None:
-        made.__init__ = init = _written(made)
+        slotted.__init__ = init = _written(slotted)
         init(self, *args, **named)
 
-    made.__init__ = first
-    return made
+    slotted.__init__ = first
+    return slotted
 
 
 _HASH = "_hash"  #: the slot of a cached hash
@@ -176,18 +176,18 @@ else:
             compares = eq is not False and is_shared and "__eq__" not in own
             if is_plain:
                 kw_only, cache_hash = options.get("kw_only", False), options.get("cache_hash", False)
-                made = _plain(cls, kw_only=kw_only, cache_hash=cache_hash, frozen=make is attrs.frozen)
-                compared = [*made.__fields__]
+                record = _plain(cls, kw_only=kw_only, cache_hash=cache_hash, frozen=make is attrs.frozen)
+                compared = [*record.__fields__]
             else:
-                made = make(cls, eq=False if compares else eq, repr=False, **options)
-                compared = [f.name for f in attrs.fields(made) if f.eq]
+                record = make(cls, eq=False if compares else eq, repr=False, **options)
+                compared = [f.name for f in attrs.fields(record) if f.eq]
             if repr and "__repr__" not in own:
-                made.__repr__ = _shown
+                record.__repr__ = _shown
             if compares:
-                made.__compared__ = attrgetter(*compared or ["__class__"])
-                made.__eq__ = _equal
-                made.__hash__ = vars(made).get("__hash__", hashed)
-            return made
+                record.__compared__ = attrgetter(*compared or ["__class__"])
+                record.__eq__ = _equal
+                record.__hash__ = vars(record).get("__hash__", hashed)
+            return record
 
         return decorate
 

@@ -150,12 +150,12 @@ def _view(c: Checker, n: Any) -> str | None:
     if inner:
         return f"the view of {view.memory.name} has {inner[0]} positions of an inner dim, wanted a number"
     params = c.kernel.params
-    found = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
+    complaints = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
     if isinstance(view, SizedView):
         if len(view.apart) != len(view.index):
             return f"the view of {view.memory.name} has {len(view.apart)} strides for {len(view.index)} dims"
-        found += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
-    return next(filter(None, found), None)
+        complaints += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
+    return next(filter(None, complaints), None)
 
 
 def _fragment(c: Checker, n: Any) -> str | None:
@@ -198,11 +198,11 @@ def _fits(c: Checker, layout: Fragment) -> str | None:
 
 def _exchanged(c: Checker, n: s.Exchange) -> str | None:
     """Check that the value is distributed as the statement declares; names of dims may differ."""
-    given = c.distribution(n.value)
-    if isinstance(given, Fragment) and len(given.dims) == len(n.of.dims):
-        given = given.renamed(dict(zip(given.dims, n.of.dims)))
-    if isinstance(given, Fragment) and given != n.of:
-        return f"a value distributed as {given} is exchanged as {n.of}"
+    layout = c.distribution(n.value)
+    if isinstance(layout, Fragment) and len(layout.dims) == len(n.of.dims):
+        layout = layout.renamed(dict(zip(layout.dims, n.of.dims)))
+    if isinstance(layout, Fragment) and layout != n.of:
+        return f"a value distributed as {layout} is exchanged as {n.of}"
     return _fits(c, n.of) or _fits(c, n.layout)
 
 
@@ -329,9 +329,9 @@ def _turned(c: Checker, n: Any) -> str | None:
 
 def _plane(c: Checker, n: Any) -> str | None:
     plane: Plane = n.plane
-    found = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
-    if any(found):
-        return next(filter(None, found))
+    complaints = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
+    if any(complaints):
+        return next(filter(None, complaints))
     end = times(plane.height - 1, plane.pitch) + plane.base + plane.width
     inside = plane.base >= 0 and never_less(plane.memory.length, end)
     if not inside or not never_less(plane.pitch, plane.width):

@@ -319,21 +319,21 @@ class _Pipeline:
         self.depth, self.slots = trips.depth, trips.depth.slots
 
     def build(self) -> Stmt:
-        out, held = self._prologue()
+        out, in_flight = self._prologue()
         state = self.loop.inits
         for index, slot in self.trips.early:
-            stmts, state, held = self._iteration(index, slot, state, held, self.depth.loads)
+            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, self.depth.loads)
             out += stmts
         if self.trips.counter:
-            main, state, held = self._main_loop(*self.trips.counter, state, held)
+            main, state, in_flight = self._main_loop(*self.trips.counter, state, in_flight)
             out.append(main)
         for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
-            stmts, state, held = self._iteration(index, slot, state, held, behind)
+            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, behind)
             out += stmts
         for number, (index, trips) in enumerate(self.trips.left):
             counter = var(self.loop.var.name)
             iteration = index, number % self.slots
-            last, state, held = self._looped(counter, (const(0), trips), (iteration,), state, held)
+            last, state, in_flight = self._looped(counter, (const(0), trips), (iteration,), state, in_flight)
             out.append(last)
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
@@ -341,15 +341,15 @@ class _Pipeline:
     def _prologue(self) -> tuple[list[Stmt], _Held]:
         """Build the fetches before the first iteration."""
         out: list[Stmt] = []
-        held: _Held = ((),) * len(self.parts.copies)
+        in_flight: _Held = ((),) * len(self.parts.copies)
         for before in reversed(range(1, self.depth.loads + 1)):
 
             def at(distance: int, before: int = before) -> Expr | None:
                 return self.trips.first[distance - before] if distance >= before else None
 
-            stmts, held = self._fetch((self.depth.stores - before) % self.slots, held, at)
+            stmts, in_flight = self._fetch((self.depth.stores - before) % self.slots, in_flight, at)
             out += stmts
-        return out, held
+        return out, in_flight
 
     def _main_loop(
         self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: _Held

@@ -142,25 +142,25 @@ class _Lowering:
 
     def redistribute(self, to: Fragment, *, meet: bool) -> None:
         """Redistribute the value as `to` by the cheapest method."""
-        found = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
-        if found is not None and found.stay:
-            self.value = self.let(picked(self.value, found.registers))
-        elif found is not None and self.facts.permutes:
-            self.value = self.from_lanes(found)
+        places = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
+        if places is not None and places.stay:
+            self.value = self.let(picked(self.value, places.registers))
+        elif places is not None and self.facts.permutes:
+            self.value = self.from_lanes(places)
         else:
             self.through_memory(whole(self.held), whole(to), meet=meet)
         self.held = to
 
     def from_lanes(self, found: Sources) -> Expr:
         """Fetch elements that share a source lane together, in whole words."""
-        each = max(1, DWORD // self.elem.bytes)
+        per_word = max(1, DWORD // self.elem.bytes)
         parts: list[Expr] = []
         place: dict[int, int] = {}
         by_lane = sorted(range(len(found.lanes)), key=lambda r: found.lanes[r])
         for lanes, group in groupby(by_lane, key=lambda r: found.lanes[r]):
             wanted = list(group)
-            words = sorted({found.registers[r] // each for r in wanted})
-            taken = [n for w in words for n in range(w * each, (w + 1) * each) if n < self.held.registers]
+            words = sorted({found.registers[r] // per_word for r in wanted})
+            taken = [n for w in words for n in range(w * per_word, (w + 1) * per_word) if n < self.held.registers]
             start = sum(p.type.lanes for p in parts)
             place.update((r, start + taken.index(found.registers[r])) for r in wanted)
             part = self.let(picked(self.value, taken))
@@ -177,13 +177,13 @@ class _Lowering:
             stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
         tile = self.tile(stored, loaded, None if meet else stored.owners(Space.SUBGROUP))
         store: st.Stmt = st.StoreShared(tile, _ZERO, _anew(self.value), stored, self.site())
-        made = var(self.node.var.name, vector(self.elem, to.registers))
-        load = st.LoadShared(made, tile, _ZERO, loaded, self.site())
+        loaded_value = var(self.node.var.name, vector(self.elem, to.registers))
+        load = st.LoadShared(loaded_value, tile, _ZERO, loaded, self.site())
         if meet and replicas(of, self.kernel.subgroups):
             first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
             store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
         self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if meet else [store, load]
-        self.value = made
+        self.value = loaded_value
 
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
         """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""

@@ -128,14 +128,14 @@ class _Filler(Mutator):
 
     def For(self, s: st.For) -> st.Stmt:
         new = self.descend(s)
-        for each in self.masks.further(s):
-            assert each.masks is not None
-            first, following = each.masks
+        for carried in self.masks.further(s):
+            assert carried.masks is not None
+            first, following = carried.masks
             new = replace(
                 new,
-                carried=(*new.carried, each.within),
+                carried=(*new.carried, carried.within),
                 inits=(*new.inits, first),
                 yields=(*new.yields, following),
-                results=(*new.results, each.behind),
+                results=(*new.results, carried.behind),
             )
         return new

@@ -185,11 +185,11 @@ def _spans(changing: Sequence[bool], widths: Iterable[int]) -> tuple[list[_Span]
         return [], list(_covered(0, size, counts))
     first, last = changing.index(True), size - changing[::-1].index(True)
     starts = ((start, n) for n in counts if n < size for start in range(0, size - n + 1, n & -n))
-    found = next(((start, n) for start, n in starts if start <= first and last <= start + n), None)
-    if found is None:
+    span = next(((start, n) for start, n in starts if start <= first and last <= start + n), None)
+    if span is None:
         return None
-    start, n = found
-    return [found], [*_covered(0, start, counts), *_covered(start + n, size, counts)]
+    start, n = span
+    return [span], [*_covered(0, start, counts), *_covered(start + n, size, counts)]
 
 
 def _covered(at: int, end: int, counts: Sequence[int]) -> Iterator[_Span]:

@@ -122,12 +122,12 @@ class _Peephole(Mutator):
         """Yield the fused forms of an operation: name, the operand fused into it, and the other operand."""
         a, b = map(self._sum, (e.a, e.b))
         for kind, names in _FUSIONS[type(e)].items():
-            for inner, other in ((a, e.b), (b, e.a)):
+            for inner, remaining in ((a, e.b), (b, e.a)):
                 if isinstance(inner, kind) and isinstance(inner, x.Binary):
                     for name in names:
                         taken = _shifted(inner) if name == "lshl_add" else inner
                         if name != "lshl_add" or isinstance(taken, Shl):
-                            yield name, taken, other
+                            yield name, taken, remaining
 
     def _sum(self, e: Expr) -> Expr:
         """Return a difference as a sum with a negated operand, if fused operands may be negated."""

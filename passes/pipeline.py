@@ -127,7 +127,7 @@ def run(
     """
     verify(kernel)
     _check_target(kernel, facts)
-    made: list[tuple[Pass, Kernel]] = []
+    results: list[tuple[Pass, Kernel]] = []
     for p in PASSES[1 + [p.name for p in PASSES].index(after) if after else 0 :]:
         if p.name in disable:
             continue
@@ -136,11 +136,11 @@ def run(
             kernel = p.run(kernel, facts)
             if observe is not None:
                 observe(p, before, kernel, perf_counter() - start)
-        made.append((p, kernel))
+        results.append((p, kernel))
     try:
         return verify(kernel, "message")
     except VerifyError:
-        for p, step in made:  # the first pass whose result is ill-formed is to blame
+        for p, step in results:  # the first pass whose result is ill-formed is to blame
             with noted("pass", p.name):
                 verify(step)
         raise

@@ -214,13 +214,13 @@ class _Digits:
             carry = None
             if most and i + 1 < len(self.places):
                 radix = self.places[i + 1] // place
-                left = total - radix
+                wrapped = total - radix
                 if most == 1:
                     carry = select(total >= radix, const(1), 0), 0
                     total = select(total >= radix, const(0), total)
                 else:
-                    carry = left >> (s32.bits - 1), 1
-                    total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
+                    carry = wrapped >> (s32.bits - 1), 1
+                    total = Cast(s32, minimum(Cast(u32, total), Cast(u32, wrapped)))
             out.append(total)
         return *out, *wholes.values()
 
@@ -264,12 +264,12 @@ def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
     families, out = _families(quotients), dict(quotients)
     moved: set[tuple[int, Expr]] = set()
     for (growth, steady), family in families.items():
-        for (as_fast, other), others in families.items():
-            more = _beyond(other, steady) if as_fast == growth and (growth, other) not in moved else None
+        for (as_fast, wider), others in families.items():
+            more = _beyond(wider, steady) if as_fast == growth and (growth, wider) not in moved else None
             if more is None:
                 continue
             starts = {q.b for q in others.values()}
-            same = {e: of_other for e, q in family.items() if (of_other := q.of(other, more, starts))}
+            same = {e: of_other for e, q in family.items() if (of_other := q.of(wider, more, starts))}
             if len(same) == len(family) and _chain([*others.values(), *same.values()]):
                 out |= same
                 moved.add((growth, steady))
@@ -300,14 +300,14 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
     if bounds(loop.begin)[0] < 0:
         return loop
     inside = _Loop(loop, bounds)
-    found: dict[Expr, _Quotient] = {}
+    quotients: dict[Expr, _Quotient] = {}
     for e in postorder(loop.body):
         q = inside.quotient(e) if isinstance(e, Expr) else None
         if q is not None and isinstance(e, Expr):
-            found[e] = q
+            quotients[e] = q
     replaced: dict[Expr, Expr] = {}
     numbers: list[_Number] = []
-    for (growth, steady), family in _families(_joined(found)).items():
+    for (growth, steady), family in _families(_joined(quotients)).items():
         places = _chain(list(family.values()))
         if places is None:
             continue

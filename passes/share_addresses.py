@@ -44,17 +44,17 @@ class _Sharer:
     def shared(self, s: st.Block) -> st.Block:
         """Return the block with messages at constant distances based on the lowest address."""
         new: dict[st.Stmt, st.Stmt] = {}
-        messages = [each for each in s.stmts if isinstance(each, _Message)]
+        messages = [message for message in s.stmts if isinstance(message, _Message)]
         # First group messages as if no offset wraps, then check that in each group: the check is slow.
         for alike in self._alike(messages, lambda offset: offset.type is s32):
-            for found in self._alike([each for _, each in alike], self._is_plain):
-                least, lowest = found[0]
-                for constant, each in found:
-                    if isinstance(each, _OnSurface) and each.imm + constant - least > self.imm_max:
-                        least, lowest = constant, each
+            for group in self._alike([message for _, message in alike], self._is_plain):
+                least, lowest = group[0]
+                for constant, message in group:
+                    if isinstance(message, _OnSurface) and message.imm + constant - least > self.imm_max:
+                        least, lowest = constant, message
                     elif constant > least:
-                        new[each] = _moved(each, lowest, constant - least)
-        return replace(s, stmts=tuple(new.get(each, each) for each in s.stmts)) if new else s
+                        new[message] = _moved(message, lowest, constant - least)
+        return replace(s, stmts=tuple(new.get(message, message) for message in s.stmts)) if new else s
 
     def _alike(self, messages: Sequence[_Message], is_plain: Callable[[Expr], bool]) -> Iterator[list[_Placed]]:
         """Yield groups of messages at constant distances, lowest first."""

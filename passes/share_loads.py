@@ -53,24 +53,24 @@ def _loaded(s: st.Block, written: Set[Global | Shared]) -> dict[Expr, Var]:
     same: dict[Expr, Var] = {}
     seen: dict[st.Stmt, Var] = {}
     any_of: dict[AnyType, Var] = {}
-    for each in s.stmts:
-        if isinstance(each, _Loads) and each.buffer not in written:
-            what = replace(each, var=any_of.setdefault(each.var.type, each.var), site=_ANYWHERE)
-            first = seen.setdefault(what, each.var)
-            if first is not each.var:
-                same[each.var] = first
-        elif not isinstance(each, st.Let | st.Load):
+    for inner in s.stmts:
+        if isinstance(inner, _Loads) and inner.buffer not in written:
+            what = replace(inner, var=any_of.setdefault(inner.var.type, inner.var), site=_ANYWHERE)
+            first = seen.setdefault(what, inner.var)
+            if first is not inner.var:
+                same[inner.var] = first
+        elif not isinstance(inner, st.Let | st.Load):
             seen.clear()
     return same
 
 
 def _carried(s: st.For, same: dict[Expr, Var]) -> dict[Expr, Var]:
     """Return, for each carried variable (and result) that equals an earlier one, the earlier one."""
-    found: dict[Expr, Var] = {}
+    first_of: dict[Expr, Var] = {}
     seen: dict[Hashable, tuple[Var, Var]] = {}
     for v, first, following, last in zip(s.carried, s.inits, s.yields, s.results, strict=True):
         values = tuple(same.get(e, e) for e in (first, following))
         within, behind = seen.setdefault(values, (v, last))
         if within is not v:
-            found |= {v: within, last: behind}
-    return found
+            first_of |= {v: within, last: behind}
+    return first_of

@@ -88,14 +88,14 @@ def _gather(e: Expr, found: dict[Expr, None]) -> None:
 def _temporaries(e: Expr) -> float:
     """Return the registers of simultaneously live temporaries while one element is computed."""
     order = _operations(e)
-    last = {c: n for n, made in enumerate(order) for c in made.children()}
+    last = {c: n for n, operation in enumerate(order) for c in operation.children()}
     alive = most = 0.0
-    for n, made in enumerate(order):
-        alive += _registers(made.type) / made.type.lanes
+    for n, operation in enumerate(order):
+        alive += _registers(operation.type) / operation.type.lanes
         most = max(most, alive)
         alive -= sum(
             _registers(c.type) / c.type.lanes
-            for c in set(made.children())
+            for c in set(operation.children())
             if c in last and last[c] == n and _is_elementwise(c)
         )
     return most
@@ -319,11 +319,11 @@ class _Splitter:
 
     def _of_parts(self, type: AnyType, parts: Sequence[Expr], start: int, count: int) -> Expr:
         """Return elements of adjacent parts, each of which contains some of them."""
-        found, at = list[Expr](), -start
+        pieces, at = list[Expr](), -start
         for p in parts:
             first, end = max(0, -at), min(p.type.lanes, count - at)
-            found.append(self._part(p, first, end - first))
+            pieces.append(self._part(p, first, end - first))
             at += p.type.lanes
-        if len(found) == 1 and found[0].type.elem is type.elem:
-            return found[0]
-        return Pack(vector(type.elem, count), tuple(found))
+        if len(pieces) == 1 and pieces[0].type.elem is type.elem:
+            return pieces[0]
+        return Pack(vector(type.elem, count), tuple(pieces))

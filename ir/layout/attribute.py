@@ -24,25 +24,25 @@ def read(text: str, name: str, fields: Sequence[str]) -> dict[str, tuple[int, ..
     The name may be left out, with or without the angle brackets. Raises PointedError.
     """
     at, end = _body(text, name)
-    found: dict[str, tuple[int, ...]] = {}
+    values: dict[str, tuple[int, ...]] = {}
     while True:
         field = _FIELD.match(text, at, end)
         if field is None:
             raise PointedError(f"given {_shown(text[at:end])}, wanted FIELD = [INTEGERS]", text, at)
-        if field[1] not in fields or field[1] in found:
-            given = f"{field[1]} twice" if field[1] in found else named(field[1], fields)
+        if field[1] not in fields or field[1] in values:
+            given = f"{field[1]} twice" if field[1] in values else named(field[1], fields)
             raise PointedError(f"given {given}, wanted each of {', '.join(fields)}", text, field.start(1))
-        found[field[1]] = tuple(_integers(text, field.start(2), field.end(2)))
+        values[field[1]] = tuple(_integers(text, field.start(2), field.end(2)))
         at = field.end()
         if at == end:
             break
         if text[at] != ",":
             raise PointedError(f"given {_shown(text[at:end])}, wanted a comma or the end", text, at)
         at += 1
-    missing = [field for field in fields if field not in found]
+    missing = [field for field in fields if field not in values]
     if missing:
         raise PointedError(f"given no {missing[0]}, wanted each of {', '.join(fields)}", text, end)
-    return found
+    return values
 
 
 def _body(text: str, name: str) -> tuple[int, int]:

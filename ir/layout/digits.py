@@ -145,17 +145,17 @@ class Digits:
 
         Raises Straddles if they are not whole digits. A digit of one position vanishes.
         """
-        low, high, found = d.stride, d.stride * d.size, []
+        low, high, digits = d.stride, d.stride * d.size, []
         for step, inner in self.stepped():
             end = min(high, step * inner.size)
             if inner.dim == d.space and d.size > 1 and step <= low < end:
                 if low % step or end % low:
                     break
-                found.append(Digit(d.dim, end // low, inner.space, inner.stride * (low // step)))
+                digits.append(Digit(d.dim, end // low, inner.space, inner.stride * (low // step)))
                 low = end
         if low != high and d.size > 1:
             raise Straddles(f"given the digit {d}, wanted one that {self} splits into whole digits")
-        return tuple(found)
+        return tuple(digits)
 
     def _with(self, digits: Sequence[Digit]) -> Self:
         """Return this split with other digits of the same dimensions; self if they are equal."""

@@ -109,13 +109,13 @@ class Fragment(Digits):
         """
         fine = self.factored(Space.REGISTER).factored(Space.LANE).factored(Space.SUBGROUP)
         spaces = (Space.REGISTER, Space.LANE, Space.SUBGROUP)
-        found = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
+        digits = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
 
         def turn(item: tuple[int, Digit]) -> tuple[int, int]:
             d = item[1]
             return spaces.index(Space(d.space)), -d.stride if d.space == Space.REGISTER else d.stride
 
-        return tuple(sorted(found, key=turn))
+        return tuple(sorted(digits, key=turn))
 
     def image(self, lanes: int, elem_bytes: int, message: int = DWORD) -> Digits:
         """Return the tile's layout in memory when registers are stored unchanged, dword by dword over `lanes`.
@@ -123,14 +123,14 @@ class Fragment(Digits):
         The parts of subgroups, then fixed parts, follow one another. With a `message` of more than a dword, that many
         bytes of a lane's registers are contiguous.
         """
-        each = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
+        together = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
         parts = (evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
         digits = tuple(part if d.space == Space.FIXED else d for d, part in zip(self.digits, parts))
         tile = Digits(self.dims, digits).renumbered(Space.SUBGROUP)
         strides = (
-            Digit(Space.REGISTER, each, Space.MEMORY, 1),
-            Digit(Space.REGISTER, -(-self.registers // each), Space.MEMORY, each * lanes),
-            Digit(Space.LANE, lanes, Space.MEMORY, each),
+            Digit(Space.REGISTER, together, Space.MEMORY, 1),
+            Digit(Space.REGISTER, -(-self.registers // together), Space.MEMORY, together * lanes),
+            Digit(Space.LANE, lanes, Space.MEMORY, together),
             Digit(Space.SUBGROUP, tile.count(Space.SUBGROUP), Space.MEMORY, self.registers * lanes),
         )
         return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
@@ -144,16 +144,16 @@ class Fragment(Digits):
     def parts(self, most: int) -> tuple[Fragment, ...]:
         """Return the fragment in parts of at most `most` registers a lane, which are consecutive in the whole."""
         fine = self.factored(Space.REGISTER)
-        held = max((d.stride for d in fine.digits if d.space == Space.REGISTER and d.stride <= most), default=1)
+        count = max((d.stride for d in fine.digits if d.space == Space.REGISTER and d.stride <= most), default=1)
         if self.registers <= most:
             return (self,)
 
         def fixed(d: Digit, part: int) -> Digit:
-            if d.space != Space.REGISTER or d.stride < held:
+            if d.space != Space.REGISTER or d.stride < count:
                 return d
-            return evolve(d, space=Space.FIXED, stride=part // (d.stride // held) % d.size)
+            return evolve(d, space=Space.FIXED, stride=part // (d.stride // count) % d.size)
 
-        digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // held))
+        digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // count))
         return tuple(Fragment(self.dims, tuple(each)).merged(Space.REGISTER) for each in digits)
 
     def along(self, dim: str) -> Fragment:

@@ -218,9 +218,9 @@ def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
     ids = np.flatnonzero((rows >= 0).all(axis=1))
     inside = (rows[ids] < mapping.counts).all()
     places = np.ravel_multi_index(tuple(rows[ids].T), mapping.counts) if inside else ids[:0]
-    found = np.full(prod(mapping.counts), -1)
-    found[places] = ids
-    if len(places) != len(found) or (found < 0).any() or (rows[:, 0] < 0).sum() != mapping.numbers - len(ids):
+    numbers = np.full(prod(mapping.counts), -1)
+    numbers[places] = ids
+    if len(places) != len(numbers) or (numbers < 0).any() or (rows[:, 0] < 0).sum() != mapping.numbers - len(ids):
         shape = "x".join(map(str, mapping.counts))
         raise UserError(f"given the order {mapping.order} for {shape} tiles, wanted one workgroup for each tile")
-    return found.reshape(mapping.counts)
+    return numbers.reshape(mapping.counts)

@@ -291,12 +291,12 @@ class Rectangle:
             across = Digit("col", near, Space.LANE, 1), Digit("col", wide, Space.REGISTER, 1)
             digits = (Digit("row", rows, Space.REGISTER, wide), *across)
         else:
-            each = DWORD // elem_bytes
-            wide = cols // each
-            within = (Digit("col", each, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
+            per_dword = DWORD // elem_bytes
+            wide = cols // per_dword
+            within = (Digit("col", per_dword, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
             down = lanes // wide
             digits = (
-                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, each)
+                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, per_dword)
             )  # fmt: skip
         beside = Digit("col", self.count, Space.REGISTER, rows * cols // lanes)
         return Fragment(("row", "col"), tuple(d for d in (*digits, beside) if d.size > 1))

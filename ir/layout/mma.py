@@ -204,15 +204,15 @@ class MmaTile:
             return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
         own = tuple(d for d in own if d.size > 1)
         same = (*_cut(atom.a.of("n"), [d.size for d in own]), tile_of_a)
-        held: list[tuple[Digit, Digit]] = []
-        others: list[tuple[Digit, Digit]] = []
+        inner: list[tuple[Digit, Digit]] = []
+        outer: list[tuple[Digit, Digit]] = []
         wanted = self.run
         for a, d in zip(same, (*own, tile_of_d), strict=True):
             size = gcd(wanted, d.size) if d.space is Space.REGISTER else 1
             wanted //= size
-            held.append((_inner(a, size), _inner(d, size)))
-            others.append((_outer(a, size), _outer(d, size)))
-        of_a, of_d = (Digits(("n",), side).merged(Space.LANE, Space.REGISTER).digits for side in zip(*held, *others))
+            inner.append((_inner(a, size), _inner(d, size)))
+            outer.append((_outer(a, size), _outer(d, size)))
+        of_a, of_d = (Digits(("n",), side).merged(Space.LANE, Space.REGISTER).digits for side in zip(*inner, *outer))
         return of_a, of_d
 
     @property
@@ -246,17 +246,17 @@ class MmaTile:
         return self._sums(met=True).renumbered(Space.REGISTER)
 
     def _sums(self, *, met: bool) -> Fragment:
-        held = self.atom.d.registers
+        registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
-        of_n = self._share("n", self.tiles_n, held, met=met)
-        of_m = self._share("m", self.tiles_m, held * self.tiles_n, met=met)
+        of_n = self._share("n", self.tiles_n, registers, met=met)
+        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, met=met)
         return Fragment(
             ("n", "m"),
             (
                 *self._columns[1],
                 *of_n,
                 Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
-                *self._rows(self.atom.d, Digit("m", tiles_m, Space.REGISTER, held * self.tiles_n), *of_m),
+                *self._rows(self.atom.d, Digit("m", tiles_m, Space.REGISTER, registers * self.tiles_n), *of_m),
             ),
         )
 

@@ -205,7 +205,7 @@ class NestedLayout:
         lanes = Digits((Space.THREAD,), split)
         ends = [size * stride for size, stride in zip(self.thread_tile, self.thread_strides) if size > 1]
         try:
-            found = self.digits.then(lanes)
+            digits = self.digits.then(lanes)
             whole = all(max(end, subgroup_size) % min(end, subgroup_size) == 0 for end in ends)
         except Straddles:
             whole = False
@@ -214,9 +214,9 @@ class NestedLayout:
                 f"given thread_tile {list(self.thread_tile)} and thread_strides {list(self.thread_strides)}, wanted"
                 f" indices that are digits of a lane of {subgroup_size} and of a subgroup"
             )
-        if found.overlap(Space.SUBGROUP):
+        if digits.overlap(Space.SUBGROUP):
             raise UserError(f"given {self} in subgroups of {subgroup_size}, wanted subgroups that threads do not fill")
-        named = found.renamed(dict(zip(self.dims, dims)))
+        named = digits.renamed(dict(zip(self.dims, dims)))
         return Fragment(named.dims, named.digits)
 
     @classmethod

@@ -20,18 +20,18 @@ def recombined(
     of the result. Return None if operands disagree, if no operand has a dimension, or if two dimensions would share
     threads.
     """
-    found: dict[int, NestedLayout] = {}
+    of_dim: dict[int, NestedLayout] = {}
     for layout, map_ in zip(layouts, maps):
         if len(map_) != layout.rank:
             raise UserError(f"given a map to {list(map_)}, wanted {layout.rank} dimensions as of {layout}")
         for n, dim in enumerate(map_):
             own = layout.apply([n])
-            if dim in result and found.setdefault(dim, own) != own:
+            if dim in result and of_dim.setdefault(dim, own) != own:
                 return None
-    if any(dim not in found for dim in result):
+    if any(dim not in of_dim for dim in result):
         return None
     try:
-        return _side_by_side([found[dim] for dim in result])
+        return _side_by_side([of_dim[dim] for dim in result])
     except UserError:
         return None
 
@@ -57,15 +57,17 @@ def copy_layout(shape: Sequence[int], element_tile: Sequence[int], threads: int)
     given = f"given a vector of {list(shape)}, element_tile {list(element_tile)} and {threads} threads"
     if len(shape) != len(element_tile) or any(e < 1 or n < 1 or n % e for n, e in zip(shape, element_tile)):
         raise UserError(f"{given}, wanted an element_tile that divides the vector")
-    left, stride = threads, 1
+    remaining, stride = threads, 1
     tiles: list[tuple[int, int, int]] = []  # batch, threads and stride of each dimension, innermost first
     for dim in reversed(range(len(shape))):
         size = shape[dim] // element_tile[dim]
-        if left % size and size % left:
-            raise UserError(f"{given}, wanted {left} threads that {size} tiles divide or are divided by, at dim {dim}")
-        dealt = min(size, left)
+        if remaining % size and size % remaining:
+            raise UserError(
+                f"{given}, wanted {remaining} threads that {size} tiles divide or are divided by, at dim {dim}"
+            )
+        dealt = min(size, remaining)
         tiles.append((size // dealt, dealt, stride))
-        left, stride = left // dealt, stride * dealt
+        remaining, stride = remaining // dealt, stride * dealt
     batches, thread_tile, strides = ([tile[n] for tile in reversed(tiles)] for n in range(3))
     once = [1] * len(shape)
     return NestedLayout(once, batches, once, thread_tile, element_tile, [0] * len(shape), strides)

@@ -52,7 +52,7 @@ def _side(n: int, digits: list[Digit]) -> str:
 
 def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> dict[int, str] | None:
     """Return the level of each register digit, by its number, if levels can express the registers' order; else None."""
-    found: dict[int, str] = {}
+    levels: dict[int, str] = {}
     level, before = 0, len(dims)
     registers = [n for n, d in enumerate(digits) if d.space == Space.REGISTER]
     for n in sorted(registers, key=lambda n: digits[n].stride):
@@ -63,8 +63,8 @@ def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> d
             level = max(level, 1)
         if level == len(HELD) or (sides[n] == "below" and level > 0):
             return None
-        found[n], before = HELD[level], at
-    return found
+        levels[n], before = HELD[level], at
+    return levels
 
 
 def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
@@ -73,8 +73,8 @@ def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
     Adjacent digits of one level merge. Raises UserError, which begins with `what`, unless the levels of each dimension
     go up.
     """
-    found: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
-    found |= {f"{level}_strides": [] for level in SHARED}
+    fields: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
+    fields |= {f"{level}_strides": [] for level in SHARED}
     for n, dim in enumerate(digits.dims):
         own = [d for d in digits.of(dim) if d.size > 1]
         one: dict[str, Digit] = {}
@@ -88,7 +88,7 @@ def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
             one[d.space] = d if before is None else evolve(before, size=before.size * d.size)
             last = level
         for level_name in LEVELS:
-            found[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
+            fields[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
         for level_name in SHARED:
-            found[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
-    return found
+            fields[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
+    return fields

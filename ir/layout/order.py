@@ -55,12 +55,12 @@ class Order:
     @classmethod
     def parse(cls, text: str) -> Order:
         """Return the order written as `text`. Raises UserError: given, wanted, where."""
-        made = [_step(step, text) for step in text.split("+")]
-        flips = [step for step in made if isinstance(step, _Flip)]
-        persists = [step for step in made if isinstance(step, Persist)]
-        remaps = tuple(step for step in made if isinstance(step, Xcc | Chunk))
-        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
-        if max(len(flips), len(persists), len(walks)) > 1 or made != [*remaps, *walks, *flips, *persists]:
+        steps = [_step(step, text) for step in text.split("+")]
+        flips = [step for step in steps if isinstance(step, _Flip)]
+        persists = [step for step in steps if isinstance(step, Persist)]
+        remaps = tuple(step for step in steps if isinstance(step, Xcc | Chunk))
+        walks = [step for step in steps if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
+        if max(len(flips), len(persists), len(walks)) > 1 or steps != [*remaps, *walks, *flips, *persists]:
             wanted = "remaps, one walk, at most one flip: and one persist: or stream:, in that order"
             raise UserError(f"given {text!r}, wanted {wanted}, in the order")
         flip = flips[0].count if flips else 0

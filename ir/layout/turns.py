@@ -185,11 +185,11 @@ class Turns:
 
     def _owner(self, grain: Index) -> Index:
         """Return the workgroup of a grain."""
-        each, more = divmod(self.shared * self.grains, self.workgroups)
-        longer = more * (each + 1)
+        shorter, more = divmod(self.shared * self.grains, self.workgroups)
+        longer = more * (shorter + 1)
         if not more:
-            return grain // each
-        return choose(grain < longer, grain // (each + 1), (grain - longer) // each + more)
+            return grain // shorter
+        return choose(grain < longer, grain // (shorter + 1), (grain - longer) // shorter + more)
 
     def _last(self, number: Index) -> Index:
         """Return the workgroup of the last grain of a tile."""
@@ -205,13 +205,13 @@ def follow_one_another(turns: Turns) -> bool:
     rows = np.stack([np.broadcast_to(column, turn.shape)[there] for column in columns], axis=1)
     number, begin, end, rank, sharers = rows[np.lexsort((rows[:, 1], rows[:, 0]))].T
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    each = np.diff(first, append=len(number))
+    shares = np.diff(first, append=len(number))
     wanted_begin = np.roll(end, 1)
     wanted_begin[first] = 0
     return bool(
         np.array_equal(number[first], np.arange(turns.tiles))
-        and (end[first + each - 1] == turns.grains).all()
+        and (end[first + shares - 1] == turns.grains).all()
         and (begin == wanted_begin).all()
-        and (rank == np.arange(len(number)) - np.repeat(first, each)).all()
-        and (sharers == np.repeat(each, each)).all()
+        and (rank == np.arange(len(number)) - np.repeat(first, shares)).all()
+        and (sharers == np.repeat(shares, shares)).all()
     )

@@ -137,14 +137,14 @@ class _Pieces:
 
         The rest is the result of `inside` for the number within the piece and the piece's size.
         """
-        found: tuple[Index, ...] = ()
+        chosen: tuple[Index, ...] = ()
         for first, start, count, size in self._kinds():
             begin = start * each
             rest = number - begin if begin else number
             piece, rest = (0, rest) if count == 1 else split(rest, size * each)
             values = first + piece, start + piece * size, *inside(rest, size)
-            found = tuple(choose(number < begin, a, b) for a, b in zip(found, values)) if found else values
-        return found
+            chosen = tuple(choose(number < begin, a, b) for a, b in zip(chosen, values)) if chosen else values
+        return chosen
 
 
 @frozen
@@ -221,13 +221,13 @@ class ArgumentGroups(Walk):
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         own, across = (m, n) if self.along == "m" else (n, m)
         size, value = f"min(wgm, {own})", max(1, min(self.size, own))
-        made = [Argument("wgm", self.size)]
+        arguments = [Argument("wgm", self.size)]
         tail = f"max({own} % {size}, 1)", max(own % value, 1)
         divisors = {"block": (f"{size} * {across}", value * across), "group": (size, value), "tail": tail}
         for name, (expr, divisor) in divisors.items():
-            made.append(Argument(f"{name}_magic", magic(divisor), f"magic({expr})", u32))
-            made.append(Argument(f"{name}_shift", shift(divisor), f"shift({expr})", u32))
-        return (*made, Argument("whole_groups", own // value, f"{own} // {size}"))
+            arguments.append(Argument(f"{name}_magic", magic(divisor), f"magic({expr})", u32))
+            arguments.append(Argument(f"{name}_shift", shift(divisor), f"shift({expr})", u32))
+        return (*arguments, Argument("whole_groups", own // value, f"{own} // {size}"))
 
     def given(self, arguments: Sequence[Index]) -> ArgumentGroups:
         return evolve(self, values=tuple(arguments))

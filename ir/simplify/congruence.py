@@ -48,17 +48,17 @@ class Congruences:
 
     def __call__(self, e: x.Expr) -> Congruence:
         """Return the congruence of an expression of integer or bool elements."""
-        found = self._memo.get(e)
-        if found is None:
+        known = self._memo.get(e)
+        if known is None:
             rule = _RULES.get(type(e))
             m, r = rule(self, e) if rule else ANYTHING
             if rule in _MAY_WRAP and m != 1 and not self.bounds.cannot_wrap(e):
                 m = gcd(m, 1 << e.type.elem.bits)
-            found = normal(m, r)
+            known = normal(m, r)
             if e in self.known:
-                found = both(found, self.known[e])
-            self._memo[e] = found
-        return found
+                known = both(known, self.known[e])
+            self._memo[e] = known
+        return known
 
     def multiple(self, e: x.Expr) -> int:
         """Return a number that divides `e`; 0 if `e` is zero."""

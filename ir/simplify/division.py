@@ -60,14 +60,14 @@ def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     terms, const = sum
     whole = {t: n // c for t, n in terms.items() if n % c == 0}
     rest = {t: n for t, n in terms.items() if n % c}
-    count, left = divmod(const, c)
-    lo, hi = s.facts.extent((rest, left))
+    count, rest_const = divmod(const, c)
+    lo, hi = s.facts.extent((rest, rest_const))
     if lo // c == hi // c:
         return s.sum(whole, count + lo // c, e)
-    if not (whole or (count and not left)) or not within((lo, hi), type_range(e.type.elem)):
+    if not (whole or (count and not rest_const)) or not within((lo, hi), type_range(e.type.elem)):
         # quotients split off whole terms as remainders do, but a constant alone only if nothing of it is left
         return None
-    return s(Add(s.sum(whole, count, e), s(Div(s.sum(rest, left, e), e.b))))
+    return s(Add(s.sum(whole, count, e), s(Div(s.sum(rest, rest_const, e), e.b))))
 
 
 def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
@@ -75,12 +75,12 @@ def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
     for g in _common_factors(s, sum, c):
         high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
         low = {t: n for t, n in terms.items() if t not in high}
-        count, left = divmod(const, g)
-        if not within(s.facts.extent((low, left)), (0, g - 1)):
+        count, low_const = divmod(const, g)
+        if not within(s.facts.extent((low, low_const)), (0, g - 1)):
             continue
         if all(n % g == 0 for n in high.values()):
             return s(Div(s.sum({t: n // g for t, n in high.items()}, count, e), make(c // g, e.type)))
-        if low or left:
+        if low or low_const:
             return s(Div(s.sum(high, count * g, e), e.b))
     return None
 
@@ -101,16 +101,16 @@ def _known_remainder(s: Algebra, e: Mod, c: int) -> Expr | None:
 
 def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     sum = s.facts.terms(e.a)
-    rest, left = _residue(s, sum, c)
-    lo, hi = s.facts.extent((rest, left))
+    rest, rest_const = _residue(s, sum, c)
+    lo, hi = s.facts.extent((rest, rest_const))
     if lo // c == hi // c:
-        new = s.sum(rest, left - lo // c * c, e)
-        return e.a if new is e.a or (rest == sum[0] and left - lo // c * c == sum[1]) else new
-    if (rest, left) == sum or not within((lo, hi), type_range(e.type.elem)):
+        new = s.sum(rest, rest_const - lo // c * c, e)
+        return e.a if new is e.a or (rest == sum[0] and rest_const - lo // c * c == sum[1]) else new
+    if (rest, rest_const) == sum or not within((lo, hi), type_range(e.type.elem)):
         return None
-    if rest == sum[0] and left and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
+    if rest == sum[0] and rest_const and c & (c - 1) and not s.is_known_unused(Div(e.a, e.b), e.a):
         return None  # only the constant would change, and the quotient that shares this dividend does not change
-    return s(_remainder_like(e, s.sum(rest, left, e), c))
+    return s(_remainder_like(e, s.sum(rest, rest_const, e), c))
 
 
 def _low_bits(s: Algebra, e: Mod | And, c: int) -> Expr | None:
@@ -143,33 +143,33 @@ def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
     for g in _common_factors(s, sum, c):
         high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
         low = {t: n for t, n in terms.items() if t not in high}
-        count, left = divmod(const, g)
-        if g == c or not within(s.facts.extent((low, left)), (0, g - 1)):
+        count, low_const = divmod(const, g)
+        if g == c or not within(s.facts.extent((low, low_const)), (0, g - 1)):
             continue
-        if left and not low and count % (c // g):
+        if low_const and not low and count % (c // g):
             continue  # the constant would become two
         if all(n % g == 0 for n in high.values()):
             if g not in high.values() and s.is_known_unused(Div(e.a, e.b), e.a):
                 continue  # it would cost a product, and no quotient shares the dividend
             reduced = s.sum({t: n // g for t, n in high.items()}, count, e)
             scaled = s(Mul(s(_remainder_like(e, reduced, c // g)), make(g, e.type)))
-            return s(Add(scaled, s.sum(low, left, e))) if low or left else scaled
+            return s(Add(scaled, s.sum(low, low_const, e))) if low or low_const else scaled
         if low:
-            return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, left, e)))
+            return s(Add(s(_remainder_like(e, s.sum(high, count * g, e), c)), s.sum(low, low_const, e)))
     return None
 
 
 def _residue(s: Algebra, sum: Linear, c: int) -> Linear:
     """Return the sum modulo c: terms with a known remainder become constants, the constant is in [0, c)."""
     rest: dict[Expr, int] = {}
-    left = sum[1]
+    rest_const = sum[1]
     for t, n in sum[0].items():
         m, r = s.facts.congruence(t)
         if n * m % c == 0:
-            left += n * r
+            rest_const += n * r
         else:
             rest[t] = n
-    return rest, left % c
+    return rest, rest_const % c
 
 
 def _remainder_like(e: Mod | And, a: Expr, c: int) -> Expr:

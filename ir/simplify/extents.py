@@ -120,17 +120,17 @@ def _atom(e: Expr) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 10)
 def _terms(e: Expr) -> _Terms:
-    found: Counter[tuple[Expr, ...]] = Counter()
+    terms: Counter[tuple[Expr, ...]] = Counter()
     match e:
         case Const():
-            found[()] = e.bits
+            terms[()] = e.bits
         case Add(a, b) | Sub(a, b):
-            found.update(_terms(a))
-            found.update({t: coef if isinstance(e, Add) else -coef for t, coef in _terms(b).items()})
+            terms.update(_terms(a))
+            terms.update({t: coef if isinstance(e, Add) else -coef for t, coef in _terms(b).items()})
         case Mul(a, b):
             for one, coef in _terms(a).items():
                 for other, by in _terms(b).items():
-                    found[tuple(sorted((*one, *other), key=str))] += coef * by
+                    terms[tuple(sorted((*one, *other), key=str))] += coef * by
         case _:
-            found[(e,)] = 1
-    return {t: coef for t, coef in found.items() if coef}
+            terms[(e,)] = 1
+    return {t: coef for t, coef in terms.items() if coef}

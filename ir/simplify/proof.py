@@ -118,15 +118,15 @@ class Knowledge(Scope):
 
     def extent(self, sum: Linear) -> Range:
         """Return the exact range of a sum from all facts."""
-        found = self.range(sum)
+        extent = self.range(sum)
         if any(t in self.values for t in sum[0]):
-            found = meet(found, self.range(self.resolved(sum)))
+            extent = meet(extent, self.range(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
                 least = self.range(plus(sum, inequality, -1))[0]  # sum >= sum - inequality
                 most = -self.range(plus(plus(NOTHING, sum, -1), inequality, -1))[0]
-                found = meet(found, (least, max(most, least)))
-        return found
+                extent = meet(extent, (least, max(most, least)))
+        return extent
 
     def difference(self, a: Expr, b: Expr) -> Range:
         """Return the exact range of a - b."""

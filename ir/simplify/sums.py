@@ -131,14 +131,14 @@ def _pairs(terms: Terms) -> list[tuple[Expr, Div, Expr]]:
     if not remainders:
         return []
     quotients = {(t.a, number(t.b)): t for t in terms if type(t) is Div}
-    found = []
+    pairs = []
     for t, dividend, c in remainders:
         div = quotients.get((dividend, c))
         if div is None and isinstance(dividend, Div) and (d := number(dividend.b) or 0) > 0:
             div = quotients.get((dividend.a, d * c))
         if div is not None and terms[div] == terms[t] * c:
-            found.append((t, div, dividend))
-    return found
+            pairs.append((t, div, dividend))
+    return pairs
 
 
 def _remainder(e: Expr) -> tuple[Expr, int] | None:

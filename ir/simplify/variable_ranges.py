@@ -61,7 +61,7 @@ class Scope:
         """Bind the variable and the carried values of a loop that runs at least once.
 
         A carried value is an initial value or a yield of the body for any carried value: so slot numbers that rotate by
-        `%` stay small. A value that grows by a constant grows once an iteration. Counted digits, which wrap by a select
+        `%` stay small. A value with bounded growth grows once an iteration. Counted digits, which wrap by a select
         or a minimum, are tried with the range from the initial value (at most 0) to below their radix, which is kept if
         the body preserves it.
         """
@@ -74,22 +74,22 @@ class Scope:
         if not carried:
             return
         trial = self._trial(s, {})
-        found = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
+        ranges = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
         again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations after the first
         digits: dict[Any, Range] = {}
         for var, init, named in carried:
             value = spelled(named, trial.meanings)
             turned = turned_over(value, trial.meanings)
             if isinstance(value, x.Select) or turned:
-                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
+                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else ranges[var][1]
             elif growth := _growth(trial, value, var):
                 grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
-                found[var] = grown if within(grown, type_range(var.type.elem)) else found[var]
-        if any(digits[var] != found[var] for var in digits):
+                ranges[var] = grown if within(grown, type_range(var.type.elem)) else ranges[var]
+        if any(digits[var] != ranges[var] for var in digits):
             trial = self._trial(s, digits)
             if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
-                found |= digits
-        for var, range in found.items():
+                ranges |= digits
+        for var, range in ranges.items():
             self.bind(var, range)
 
     def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
@@ -186,16 +186,16 @@ class VarRanges(Mapping[Any, Range]):
     @cached_property
     def _binders(self) -> Mapping[x.Var, list[tuple[int, Let | For]]]:
         """Return the lets and loops that bind each variable, numbered in program order."""
-        found: dict[x.Var, list[tuple[int, Let | For]]] = {}
+        binders: dict[x.Var, list[tuple[int, Let | For]]] = {}
         ahead, number = [self.kernel.body], 0
         while ahead:
             s = ahead.pop()
             if isinstance(s, (Let, For)):
                 number += 1
                 for v in (*s.binds, *s.binds_within):
-                    found.setdefault(v, []).append((number, s))
+                    binders.setdefault(v, []).append((number, s))
             ahead += reversed(s.bodies)
-        return found
+        return binders
 
     def _find(self, v: x.Var) -> None:
         needed: dict[int, tuple[x.Var, Let | For]] = {}

@@ -24,16 +24,16 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
 
     Raises DoesNotFit if messages do not divide the tile, or if rows begin at different lanes of different messages.
     """
-    each, total = width // elem.bytes, prod(memory.shape)
-    messages, rest = divmod(total, each * lanes * subgroups)
+    elements, total = width // elem.bytes, prod(memory.shape)
+    messages, rest = divmod(total, elements * lanes * subgroups)
     if rest or not messages:
-        whole = each * lanes * subgroups
+        whole = elements * lanes * subgroups
         raise DoesNotFit(f"copy=direct: a tile of {total} elements, wanted a multiple of the {whole} of all lanes")
     dealt = (
-        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, elements, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
         Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
-        Digit(Space.MEMORY, messages, Space.REGISTER, each),
+        Digit(Space.MEMORY, messages, Space.REGISTER, elements),
     )
     try:
         split = memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"})

@@ -46,11 +46,11 @@ def sources(of: Fragment, to: Fragment, width: int, subgroups: int) -> Sources |
     register = np.broadcast_to(place.get(Space.REGISTER, 0), lane.shape)
     if (register != register[:1, :1]).any():
         return None
-    for other in (lane, np.broadcast_to(place.get(Space.LANE, 0), lane.shape)):
-        found = of.coords(subgroup, other, register)
+    for source in (lane, np.broadcast_to(place.get(Space.LANE, 0), lane.shape)):
+        found = of.coords(subgroup, source, register)
         if all(np.all(found[d] == wanted[d]) for d in of.dims):
-            if (other != other[:1]).any():
+            if (source != source[:1]).any():
                 return None
-            lanes = tuple(map(tuple, other[0].T.tolist()))
+            lanes = tuple(map(tuple, source[0].T.tolist()))
             return Sources(of, to, tuple(register[0, 0].tolist()), lanes)
     return None

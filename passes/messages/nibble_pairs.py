@@ -58,11 +58,11 @@ def check_halves(view: View, layout: Fragment) -> None:
     """Raise DoesNotFit if lanes that load a view in that layout would take one element of a pair."""
     if view.memory.elem.bits != 4:
         return
-    found = pairs_of(view)
-    if found is None:
+    pairs = pairs_of(view)
+    if pairs is None:
         raise DoesNotFit(f"{view.memory.name} of {view.memory.elem} has no pairs along any axis")
     whole = layout.over(len(view.axes))
-    halved_fragment(whole, whole.dims[found[1]])
+    halved_fragment(whole, whole.dims[pairs[1]])
 
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:

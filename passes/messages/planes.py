@@ -220,13 +220,13 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     step = shape.grain(elem) // elem
     masks = Masks(evolve(access, view=planes.unchecked(view)), is_moved=True)
     places = {start: positions.of(start) for start in range(0, layout.registers, run)}
-    found = {start: planes.row(at) for start, at in places.items()}
-    of_taps = len({tap for _, tap in found.values()}) > 1
+    rows_of = {start: planes.row(at) for start, at in places.items()}
+    of_taps = len({tap for _, tap in rows_of.values()}) > 1
     out = []
     for start, at in places.items():
         exists = TRUE if planes.stays else masks.mask(*masks.tests(at, masks.leaving(at)))
         shift = ZERO if planes.stays else planes.shift(at)
-        x, (row, tap) = planes.col(at), found[start]
+        x, (row, tap) = planes.col(at), rows_of[start]
         y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out

@@ -83,14 +83,14 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
         # Some words may be past the end of the buffer; only the varying offset is checked for that.
-        place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
-        while left:
-            count = next(w for w in access.facts.global_widths if w <= left * access.view.memory.elem.bytes)
+        place, remaining, first = (varying + uniform + imm) & -WORD, runs.held, 0
+        while remaining:
+            count = next(w for w in access.facts.global_widths if w <= remaining * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
             varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), place, offset)
             yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
-            begin, first, left = begin + count, first + count, left - count
+            begin, first, remaining = begin + count, first + count, remaining - count
 
 
 def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:

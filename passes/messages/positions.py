@@ -35,14 +35,14 @@ class Positions:
 
         In a swizzled tile, a place holds the element whose chunk the swizzle moves there: XOR is its own inverse.
         """
-        held = self._register_part[register]
-        lanes, fixed, places = self._lane_part[name], held[name], self.places
+        of_register = self._register_part[register]
+        lanes, fixed, places = self._lane_part[name], of_register[name], self.places
         if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
         line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
         # higher bits do not change the swizzle
         down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()
-        near, column = held[line] % down, fixed % (across * per_chunk)
+        near, column = of_register[line] % down, fixed % (across * per_chunk)
         at, number = self._lane_part[line] + near, lanes + column
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 

@@ -80,11 +80,11 @@ def _accesses(
     layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int, way: Way = Way.LANE
 ) -> _Accesses:
     """Return the first messages of subgroup 0's access; the dims of `layout` are across and along chunks."""
-    each = width // elem_bytes
-    registers = np.arange(0, min(layout.registers, _ACCESSES * each), each)[:, None]
+    elements = width // elem_bytes
+    registers = np.arange(0, min(layout.registers, _ACCESSES * elements), elements)[:, None]
     at = layout.coords(0, *first_of(way, np.arange(lanes), registers))
     row, col = (np.broadcast_to(at[dim], (len(registers), lanes)) for dim in layout.dims)
-    return _Accesses(row, col // each, phases, width)
+    return _Accesses(row, col // elements, phases, width)
 
 
 def _across(layout: Fragment) -> Fragment:
