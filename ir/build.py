@@ -276,7 +276,7 @@ class KernelBuilder:
         """Run the suite where the condition of the directly preceding `when` does not hold."""
         before = self._suites[-1].pop() if self._suites[-1] else None
         if not isinstance(before, s.If) or before.other is not s.empty:
-            raise UserError("given otherwise, wanted one right behind a when")
+            raise UserError("given an otherwise, wanted it directly behind a when")
         with self.suite() as body:
             yield
         self.add(s.If(before.cond, before.then, s.block(*body)))

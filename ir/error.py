@@ -13,7 +13,7 @@ def visible(text: str) -> str:
 
 
 class ConvgenError(Exception):
-    """Base of all errors that convgen raises on purpose."""
+    """Base class of all errors that convgen raises on purpose."""
 
 
 class UserError(ConvgenError):

@@ -47,7 +47,7 @@ class Value:
         """Return the elements for a use that must not see poison; InterpError if one is poison."""
         if self.poison is not None and self.poison.any():
             lanes = np.flatnonzero(self.poison.reshape(len(self.poison), -1).any(axis=1))
-            raise InterpError(f"{what} depends on memory that nobody wrote, in lanes {_few(lanes)}")
+            raise InterpError(f"{what} depends on uninitialized memory, in lanes {_few(lanes)}")
         return self.data
 
 

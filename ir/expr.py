@@ -42,7 +42,7 @@ class Expr(Node):
 
     def __bool__(self) -> bool:
         wanted = "tile.where() in a tile kernel, select() in IR, & and | between conditions, or Python numbers"
-        raise UserError(f"given a condition that only the GPU knows as a Python one, wanted {wanted}")
+        raise UserError(f"given a GPU value where Python needs a bool, wanted {wanted}")
 
     def __add__(self, o: Expr | Number) -> Expr:
         return Add(self, lift(o, self))

@@ -46,7 +46,7 @@ class Planes:
     pitch: int  #: bytes; granule of the pitch
     align: int  #: bytes; alignment of the base
     least: int  #: bytes; least width of a plane
-    most: int  #: bytes; greatest width of a plane, and greatest pitch and height
+    most: int  #: bytes; exclusive bound of a plane's pitch, and so its width; in rows, of its height
     row: int  #: bytes; longest row of a rectangle
     turned: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
     loaded_rows: int  #: rows; greatest height of a rectangle to load

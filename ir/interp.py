@@ -96,7 +96,7 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
     while waiting:
         waiting = _to_barrier(runs, waiting, group)
         if 0 < len(waiting) < k.subgroups:
-            raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
+            raise InterpError(f"barrier deadlock: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
             tile.region.next_epoch()
 

@@ -49,11 +49,11 @@ class Lanes:
         shared: Mapping[Shared, SharedTile],
     ) -> None:
         self.numbers = tuple(number for _, number in members)
-        self.subgroups = k.subgroups  # of a workgroup
+        self.subgroups = k.subgroups  # in a workgroup
         self.memory, self.shared = memory, shared
         self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
         self.ev = Evaluator(k.width, self.bases, self.numbers)
-        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
+        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, overwritten elements), oldest first
         number = np.repeat(self.numbers, k.width)
         group = np.arange(len(number)) // k.width // k.subgroups
         self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
@@ -78,7 +78,7 @@ class Lanes:
         """Return a buffer as an array of its elements; read-only for 4-bit elements."""
         held = self.memory[memory]
         if memory.elem.bits == 4:
-            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # to be read only
+            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # a copy: read-only
         return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
 
     def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:

@@ -50,7 +50,7 @@ def _window(
     words = inside.reshape(len(at), -1, min(size, 4))
     if (words.any(axis=2) != words.all(axis=2)).any():
         extent = surface.extent[0]  # only one subgroup runs where this message is seen
-        raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
+        raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} ends inside a word")
     at = at + surface.shift[:, None]
     length = len(lanes.memory[surface.buffer])
     if (bad := at[inside & ((at < 0) | (at >= length))]).size:

@@ -99,7 +99,7 @@ class Party(Lanes):
                     if self.decision(cond, "a loop's exit"):
                         return tuple(map(self.ev.bound, values))
             case s.Arrive():
-                pass  # the verifier holds shared memory untouched until the wait
+                pass  # the verifier rejects shared-memory accesses before the wait
             case s.Barrier():
                 yield Stop.BARRIER
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
@@ -152,7 +152,9 @@ class Party(Lanes):
         if node.meet and self.is_alone:
             offered = [peer.offered.get(node) for peer in self.peers]
             if None in offered:
-                raise InterpError(f"subgroups meet where subgroup {offered.index(None)} does not take part")
+                raise InterpError(
+                    f"an exchange between subgroups in which subgroup {offered.index(None)} does not take part"
+                )
             values, first = [value for (value,) in filter(None, offered)], np.zeros(1, np.int64)
         elif node.meet:
             first = first - np.array(self.numbers)

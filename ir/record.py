@@ -156,7 +156,7 @@ def _restore(self: Any, state: Mapping[str, Any]) -> None:
         object.__setattr__(self, f, value)
 
 
-# ---------------------------------------------------------------- what all share
+# ---------------------------------------------------------------- methods that all records share
 
 if TYPE_CHECKING:
     from attrs import define as define  # type checkers know these

@@ -91,12 +91,12 @@ class Type:
 
     @cached_property
     def min(self) -> int:
-        """The least value of an integer type."""
+        """Return the least value of an integer type."""
         return -(1 << (self.bits - 1)) if self.kind is Kind.SIGNED else 0
 
     @cached_property
     def max(self) -> int:
-        """The greatest value of an integer type (1 for bool)."""
+        """Return the greatest value of an integer type (1 for bool)."""
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
 
     def holds(self, other: Type) -> bool:
@@ -116,12 +116,12 @@ class Type:
 
     @property
     def largest(self) -> float:
-        """The greatest finite value of a float type."""
+        """Return the greatest finite value of a float type."""
         return float(_limits(self).max)
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy type of one element (ml_dtypes for narrow ones); it stores a 4-bit element in a byte of its own."""
+        """Return the numpy type of one element (ml_dtypes for narrow ones); numpy stores a 4-bit element in a byte."""
         return _NUMPY[self.name] if self.name in _NUMPY else _narrow(self.name)
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ AnyType = Type | VectorType
 
 @cache
 def has_infinity(t: Type) -> bool:
-    """Whether a float type has an infinity."""
+    """Return whether a float type has an infinity."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(t.numpy).astype(np.float64)).any())
 
@@ -194,7 +194,7 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
 
 @cache
 def _narrow(name: str) -> np.dtype[np.generic]:
-    """The numpy type that ml_dtypes adds for a narrow type, loaded when the first of them is asked for."""
+    """Return the numpy type of a narrow type; ml_dtypes, which defines it, is imported on first use."""
     import ml_dtypes
 
     types: dict[str, type[np.generic]] = {
@@ -232,7 +232,7 @@ def half_bytes() -> tuple[np.dtype[np.generic], ...]:
 
 
 def scalar(name: str) -> Type:
-    """The scalar type of that name, which is benchdnn's (`f8_e4m3`, `s4`, `boolean`) or ours; KeyError if none is."""
+    """Return the scalar type named as in benchdnn (`f8_e4m3`, `s4`, `boolean`) or in the IR; KeyError if unknown."""
     return bool_ if name == "boolean" else SCALARS[name]
 
 
@@ -245,7 +245,7 @@ def pointer(pointee: Type, space: AddressSpace) -> PointerType:
 
 @cache
 def vector(elem: Type, lanes: int) -> VectorType:
-    """The interned vector type of `lanes` elements per lane."""
+    """Return the interned vector type of `lanes` elements per lane."""
     check_range(lanes, 1, _MOST_LANES, "elements of a vector:")
     return VectorType(elem, lanes)
 

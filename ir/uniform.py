@@ -60,7 +60,7 @@ _ALWAYS: dict[type[Node], bool] = {Uniform: True, AllLanes: True, Lane: False, M
 
 
 def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
-    """Whether all lanes of a subgroup have the same value of `e`."""
+    """Return whether all lanes of a subgroup have one value of `e`."""
     return Uniformity(varying)(e)
 
 
@@ -82,7 +82,7 @@ def with_lets(new: Kernel, old: Kernel) -> Kernel:
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
-    """The variables bound under `root` that may differ between lanes (test membership only: a set has no order).
+    """Return the variables bound under `root` that may differ between lanes (a set: test membership only).
 
     Variables bound outside (arguments, group ids, the subgroup number) are uniform.
     """

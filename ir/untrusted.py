@@ -19,7 +19,7 @@ _MOST_DIGITS = 40  #: characters of a YAML scalar that is read as a number
 
 
 def shown(text: object, most: int = 60) -> str:
-    """Return at most `most` printable characters of a text that somebody else wrote."""
+    """Return at most `most` characters of an untrusted text, unprintable ones escaped."""
     given = str(text)
     clipped = given if len(given) <= most else f"{given[: most - 3]}..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clipped)

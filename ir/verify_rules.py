@@ -249,7 +249,9 @@ def _part(c: Checker, n: s.LoadPart) -> str | None:
         for dim, first, count in zip((ROW, COL), (n.row, n.col), n.layout.shape)
     )
     if n.row < 0 or n.col < 0 or not evenly or leads_out:
-        return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
+        return (
+            f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that its swizzle does not leave"
+        )
     return None
 
 
@@ -285,7 +287,7 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
         line = "columns" if tile.is_turned else "rows"
-        return f"direct copy into {tile.name}, whose {line} change places, wanted a swizzle within them"
+        return f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
     if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
         return (
@@ -456,7 +458,7 @@ def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
         if unknown or (isinstance(given, Fragment) and given != wanted and not _hold_alike(given, wanted)):
-            return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
+            return f"mma operand {name} is distributed as {given or 'an unknown layout'}, wanted {wanted}"
     return None
 
 

@@ -183,8 +183,8 @@ class _Window:
         low, high = self.low + first, self.high + first
         if low < _LEAST or high > _MOST:
             raise Unsupported(
-                f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted some of 32 bits, "
-                f"which {self.facts.name} compares with where its surface ends: {self.s}"
+                f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted 32-bit offsets, "
+                f"as {self.facts.name} checks the surface's bounds by comparing them: {self.s}"
             )
         offset = plus(plus(self.s.varying, self.s.uniform), const(self.s.imm + first) if self.s.imm + first else ZERO)
         base: Expr = AddressOf(self.surface.buffer)

@@ -126,7 +126,9 @@ class _Lowering(Mutator):
         for n, m in enumerate(global_messages(access, s.width)):
             if m.count * tile.elem.bytes != s.width:
                 brings = m.count * tile.elem.bytes
-                raise Unsupported(f"given a direct copy of {s.width} bytes a lane, of which {brings} are together")
+                raise Unsupported(
+                    f"given a direct copy of {s.width} bytes a lane, of which {brings} are contiguous in memory"
+                )
             to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
             at = m.surface.buffer, m.surface, m.varying, m.uniform
             out.append(st.DirectLoad(*at, tile, address, to, s.width, self._slot_site(s)))
@@ -189,7 +191,7 @@ class _Lowering(Mutator):
         if isinstance(m, PlaneMessage):
             return st.PlanePrefetch(m.plane, m.shift, m.shape, m.x, m.y, site)
         if not self.facts.flat:
-            raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
+            raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target with prefetch messages")
         return st.FlatPrefetch(m.surface.buffer, m.address, m.mask, site)
 
     def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:

@@ -176,7 +176,7 @@ class _Placer:
     def placed(self) -> Stmt:
         return self.place(self.body, 0)
 
-    # ------------------------------------------------------------ what to bind
+    # ------------------------------------------------------------ choice of expressions
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
         for v in s.binds:
@@ -256,7 +256,7 @@ class _Placer:
         in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
         return not in_flag
 
-    # ------------------------------------------------------------ where
+    # ------------------------------------------------------------ placement
 
     def place(self, s: Stmt, depth: int) -> Stmt:
         """Return the block with its lets inserted and their expressions replaced."""

@@ -81,7 +81,7 @@ class _CarryParts:
         return block(*new.stmts) if isinstance(new, Block) and new is not s else new
 
     def _loop(self, s: For) -> Stmt:
-        leaves_early = any(True for _ in exits_of(s.body))  # with whole values
+        leaves_early = any(True for _ in exits_of(s.body))  # exits pass whole values
         carried: list[Var] = []
         inits: list[Expr] = []
         yields: list[Expr] = []

@@ -32,7 +32,7 @@ class Distribution:
 
     def __attrs_post_init__(self) -> None:
         if any(d.space == Space.FIXED for d in self.digits.digits):
-            raise UserError(f"given {self.digits}, wanted a whole tile to tell the owners of")
+            raise UserError(f"given {self.digits}, wanted a whole tile, as a part has no owners")
         if not 1 <= self.owners <= _MOST_OWNERS:
             raise UserError(f"given {self.owners} owners of a layout, wanted 1 to {_MOST_OWNERS}")
 

@@ -35,7 +35,7 @@ Vector: TypeAlias = tuple[Index, Index]
 
 @frozen
 class _Rectangle:
-    """A rectangle walked from a corner: `length` steps `along` and `width` steps `across`; the walk ends along."""
+    """A rectangle of `length` x `width` tiles, walked from `corner` to the corner at the end of the side `along`."""
 
     number: Index  #: tile number, counted from the corner
     corner: Vector

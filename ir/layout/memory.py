@@ -64,7 +64,7 @@ class SizedGlobal(Global):
         return found
 
 
-ROW, COL = "row", "col"  #: dims of a shared tile
+ROW, COL = "row", "col"  #: names of a shared tile's dims
 
 
 @frozen(cache_hash=True)

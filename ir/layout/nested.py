@@ -215,7 +215,9 @@ class NestedLayout:
                 f" indices that are digits of a lane of {subgroup_size} and of a subgroup"
             )
         if digits.overlap(Space.SUBGROUP):
-            raise UserError(f"given {self} in subgroups of {subgroup_size}, wanted subgroups that threads do not fill")
+            raise UserError(
+                f"given {self} in subgroups of {subgroup_size}, wanted thread strides that do not overlap subgroups"
+            )
         named = digits.renamed(dict(zip(self.dims, dims)))
         return Fragment(named.dims, named.digits)
 

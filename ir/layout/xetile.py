@@ -30,7 +30,7 @@ Pair = tuple[int, int]
 _DIMS = (ROW, COL)
 _ROUND = "round"
 _BLOCK = {ROW: "block row", COL: "block col"}  #: spaces of the position within a block
-_MOST = 1 << 16  #: positions along a dimension; also subgroups and lanes along one
+_MOST = 1 << 16  #: positions along a dimension; also subgroups, or lanes, along it
 
 
 def _as_pair(values: Sequence[int]) -> Pair:

@@ -128,7 +128,7 @@ class Algebra:
                 return new
         return e
 
-    # ------------------------------------------------------------ what rules ask
+    # ------------------------------------------------------------ queries of rules
 
     def proves(self, cond: x.Expr) -> bool:
         """Return whether a condition always holds at this place."""

@@ -205,7 +205,7 @@ class _Simplifier(Mutator):
             self.learnt(var)
         return _without_constants(new)
 
-    # ------------------------------------------------------------ what binds
+    # ------------------------------------------------------------ binders
 
     def Let(self, n: s.Let) -> Stmt:
         value = self.mutate(n.value)

@@ -38,7 +38,7 @@ def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int
     try:
         split = memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"})
     except Straddles:
-        raise DoesNotFit(f"copy=direct: rows of {memory.shape[1]} elements do not come out even over lanes") from None
+        raise DoesNotFit(f"copy=direct: rows of {memory.shape[1]} elements do not divide evenly over lanes") from None
     return Fragment(split.dims, split.digits).merged(Space.REGISTER)
 
 

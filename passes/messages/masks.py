@@ -124,7 +124,7 @@ class Masks:
     def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
         """Return whether dim number `number` of its axis may leave its range."""
         if number and d.size == d.padded:
-            return False  # a remainder
+            return False  # the dim is a remainder, always in range
         low, high = self.bounds(at.value)
         return low < 0 or high >= least(d.extent)
 
