@@ -287,7 +287,8 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
         line = "columns" if tile.is_turned else "rows"
-        return f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}, wanted one within {line}"
+        given = f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}"
+        return f"{given}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
     if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
         return (
