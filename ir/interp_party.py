@@ -59,6 +59,7 @@ class Party(Lanes):
         self.offered: dict[Node, tuple[Value, ...]] = {}  # operands that other subgroups read, too
 
     def _team(self, product: x.Mma) -> Sequence[tuple[Value, ...]]:
+        """Return the operands (a, b) of a product in each subgroup of this subgroup's team."""
         spans = product.op.atom.spans
         if spans == 1:
             return [(self.ev(product.a), self.ev(product.b))]

@@ -23,7 +23,7 @@ class Latest(Generic[T]):
         return self._known[kernel]
 
     def handed_on(self, new: Kernel, old: Kernel) -> Kernel:
-        """Return `new` and reuse for it the result for `old`; the caller vouches that they are equal."""
+        """Return `new` and reuse for it the result for `old`; the caller vouches that it holds for both."""
         self._keep(new, self(old))
         return new
 

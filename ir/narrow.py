@@ -192,7 +192,7 @@ def _as_halves(words: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def _counted(flipped: int) -> Callable[[Expr], Expr]:
-    """Return a function from nibbles to f16, by the f16 numbers from 1024 on, which have steps of 1; XORs `flipped`."""
+    """Return a conversion of nibbles n to f16, by the bits of 1024 + n (steps of 1) after inverting `flipped` bits."""
 
     def make(words: Expr) -> Expr:
         numbers = words & 0xF * _HALVES ^ (0x6400 | flipped) * _HALVES

@@ -123,6 +123,7 @@ def _new_source(fields: tuple[str, ...], makers: Mapping[str, str], infers: bool
 
 
 def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
+    """Return the source of `map` for a class with these fields: a constructor call unless no child changed."""
     lines = ["def map(self, go, get):"]
     for i, f in enumerate(fields):
         lines.append(f"    o{i} = n{i} = self.{f}")

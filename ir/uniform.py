@@ -1,8 +1,8 @@
 """Uniformity analysis: which values are equal in all lanes of a subgroup.
 
-The lane number is the only source of divergence; loads and matrix products are taken as varying. `Uniform(x)` is
-uniform by contract, `AllLanes(x)` by definition. The analysis only chooses scalar or vector registers for a value: a
-pass cannot change semantics through it.
+The lane number is the only source of divergence; matrix products, and loads other than tickets, count as varying.
+`Uniform(x)` is uniform by contract, `AllLanes(x)` by definition. The analysis only chooses scalar or vector registers
+for a value: a pass cannot change semantics through it.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ def _entry(k: Kernel) -> Iterator[Var]:
 
 
 def _kernel(k: Kernel) -> str | None:
+    """Return a complaint about a kernel's arguments, shared tiles and grid; None if there is none."""
     names = Counter(p.name for p in (*k.params, *k.shared))
     twice = [name for name, count in names.items() if count > 1]
     if twice:

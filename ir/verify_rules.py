@@ -132,6 +132,7 @@ def _exit(c: Checker, n: s.ExitIf) -> str | None:
 
 
 def _view(c: Checker, n: Any) -> str | None:
+    """Check that a view's axes, index, layout and extents fit one another and the statement's coordinates."""
     view: View = n.view
     if not all(view.axes):
         return f"the view of {view.memory.name} has an axis without dims"

@@ -96,6 +96,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 
 def _parts(loop: For) -> _Body | None:
+    """Return the parts of a loop that begins with a barrier and copies; None for other loops."""
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
@@ -236,6 +237,7 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
 
 
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
+    """Return the trips of a loop with constant bounds: unrolled if short, else a main loop and peeled iterations."""
     count = end - begin
     depth = depth.within(count)
     loops = is_loop(count, depth.loads, depth.round)
@@ -319,6 +321,7 @@ class _Pipeline:
         self.depth, self.slots = trips.depth, trips.depth.slots
 
     def build(self) -> Stmt:
+        """Build prologue, peeled iterations, main loop and remaining iterations."""
         out, in_flight = self._prologue()
         state = self.loop.inits
         for index, slot in self.trips.early:

@@ -29,6 +29,7 @@ def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def _carried(loop: For, bounds: Bounds) -> For:
+    """Return the loop with its growing addresses carried."""
     inside = Counting(loop, bounds)
     flat = [s for s in statements(loop.body) if isinstance(s, FlatLoad | FlatStore)]
     starts = {_start(s.address): s.buffer.name for s in reversed(flat)}

@@ -68,6 +68,7 @@ class _Legalizer(Mutator):
     # ------------------------------------------------------------ messages
 
     def GlobalLoad(self, s: st.GlobalLoad) -> st.Stmt:
+        """Cut a load to legal widths, as masked flat loads on targets without surfaces."""
         if self.facts.flat:
             window = _Window(s, self)
 

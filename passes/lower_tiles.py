@@ -209,6 +209,7 @@ class _Lowering(Mutator):
         return st.GlobalLoad(v, m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
+        """Lower a store to a view: to rectangles if possible, else to messages along memory."""
         s = self._in_wide_rows(s)
         rectangles = self._rectangles(s, stores=True)
         if not rectangles:

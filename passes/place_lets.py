@@ -242,6 +242,7 @@ class _Placer:
         return deeper and isinstance(e.type, Type) and (not self.seldom or self.uniform(e))
 
     def _may_bind(self, e: Expr) -> bool:
+        """Return whether a variable may hold an expression, by its kind and type."""
         if isinstance(e, Surface):
             return True
         if isinstance(e, _LEAVES) or _is_operand(e):

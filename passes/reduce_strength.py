@@ -297,6 +297,7 @@ def _addends(e: Expr) -> Iterator[Expr]:
 
 
 def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
+    """Replace the quotients of a loop's counter by digits that the loop carries."""
     if bounds(loop.begin)[0] < 0:
         return loop
     inside = _Loop(loop, bounds)

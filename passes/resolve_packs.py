@@ -81,6 +81,7 @@ class _CarryParts:
         return block(*new.stmts) if isinstance(new, Block) and new is not s else new
 
     def _loop(self, s: For) -> Stmt:
+        """Carry each pack of a loop as its parts; the body and the code behind pack them again."""
         leaves_early = any(True for _ in exits_of(s.body))  # exits pass whole values
         carried: list[Var] = []
         inits: list[Expr] = []

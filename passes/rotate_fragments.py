@@ -53,6 +53,7 @@ def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
 
 
 def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], list[Stmt]] | None:
+    """Return the rotated loop and the rest of the code behind it; None if the loop does not qualify."""
     body = list(loop.body.stmts) if isinstance(loop.body, Block) else [loop.body]
     head, follower = _head(body), _head(after)
     leaves_early = any(True for _ in exits_of(loop.body))

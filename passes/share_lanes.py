@@ -81,6 +81,7 @@ class _Lanes:
         return self._memo[e]
 
     def _found(self, e: Expr) -> _OfLane | None:
+        """Return the expression as a function of one lane's word, by its operands; None if it is not one."""
         match e:
             case Const():
                 return _OfLane(e)
@@ -119,6 +120,7 @@ def _anywhere(e: Expr) -> Expr:
 
 
 def _shared(loop: For, lanes: _Lanes) -> Stmt:
+    """Bind functions that several lanes' words need once, and broadcast the results from these lanes."""
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     alike: dict[Expr, dict[Expr, Const]] = defaultdict(dict)
     for root in (*(o for s in stmts for o in s.operands), *loop.yields):

@@ -151,6 +151,7 @@ class _Splitter:
         return made
 
     def _statement(self, s: Stmt) -> None:
+        """Place a statement: chains and picks wait, other statements first compute what they need."""
         if isinstance(s, Let) and _is_chain(s.value):
             self.waiting[s.var] = _Chain(s, _part_size(s.value), {})
         elif isinstance(s, Let) and self._is_picked(s.value):
@@ -256,6 +257,7 @@ class _Splitter:
         return known
 
     def _taken(self, e: Expr, start: int, count: int) -> Expr:
+        """Build elements [start, start + count) of an expression from elements of its operands."""
         is_all = count == e.type.lanes
         match e:
             case Var() if e in self.waiting:

@@ -153,6 +153,7 @@ class Shared(Node):
     chunk: int
 
     def infer(self) -> None:
+        """Raise UserError unless the digits cover the tile without overlap, and the swizzle fits its rows."""
         check_name(self.name, "shared tile")
         check_range(self.slots, 1, 64, f"slots of shared tile {self.name}:")
         digits = self.digits.digits

@@ -246,6 +246,7 @@ class MmaTile:
         return self._sums(met=True).renumbered(Space.REGISTER)
 
     def _sums(self, *, met: bool) -> Fragment:
+        """Return the layout of the accumulator; `met` after teams along K are reduced."""
         registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
         of_n = self._share("n", self.tiles_n, registers, met=met)

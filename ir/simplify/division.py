@@ -57,6 +57,7 @@ def _nested_quotient(s: Algebra, e: Div, c: int) -> Expr | None:
 
 
 def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
+    """Split off terms that are multiples of c (v1); compute the quotient if the rest's range allows it (range)."""
     terms, const = sum
     whole = {t: n // c for t, n in terms.items() if n % c == 0}
     rest = {t: n for t, n in terms.items() if n % c}
@@ -71,6 +72,7 @@ def _whole_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
 
 
 def _reduced_quotient(s: Algebra, e: Div, sum: Linear, c: int) -> Expr | None:
+    """Drop low terms below a common factor g of divisor and high terms, and divide both by g (v2)."""
     terms, const = sum
     for g in _common_factors(s, sum, c):
         high = {t: n for t, n in terms.items() if n * s.facts.congruence.multiple(t) % g == 0}
@@ -100,6 +102,7 @@ def _known_remainder(s: Algebra, e: Mod, c: int) -> Expr | None:
 
 
 def _exact_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    """Drop terms with a known remainder (v1); compute the remainder if the rest's range allows it (range)."""
     sum = s.facts.terms(e.a)
     rest, rest_const = _residue(s, sum, c)
     lo, hi = s.facts.extent((rest, rest_const))
@@ -138,6 +141,7 @@ def _bitwise(s: Algebra, e: Mod | And, c: int) -> Expr | None:
 
 
 def _reduced_remainder(s: Algebra, e: Mod | And, c: int) -> Expr | None:
+    """Split off low terms below a common factor g of divisor and high terms, and divide both by g (v2)."""
     sum = s.facts.terms(e.a)
     terms, const = sum
     for g in _common_factors(s, sum, c):

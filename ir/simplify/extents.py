@@ -105,6 +105,7 @@ def _range(e: Expr) -> tuple[int, int]:
 
 
 def _atom(e: Expr) -> tuple[int, int]:
+    """Return the range of a factor: a size, a quotient by a constant, a minimum or a maximum."""
     match e:
         case Size():
             return e.range
@@ -120,6 +121,7 @@ def _atom(e: Expr) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 10)
 def _terms(e: Expr) -> _Terms:
+    """Return an extent as a sum of products, multiplied out."""
     terms: Counter[tuple[Expr, ...]] = Counter()
     match e:
         case Const():

@@ -83,6 +83,7 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
+        """Simplify an expression, reusing results of the enclosing scope and of the last round where valid."""
         if (found := self.around.get(e)) is not None and not self.rounds.rests_on(e) & self.bound:
             return found  # type: ignore[return-value]
         kept, own = self.place.kept, self.place.left.get(e)
@@ -180,6 +181,7 @@ class _Simplifier(Mutator):
         return s.empty if then is other is s.empty else replace(n, cond=cond, then=then, other=other)
 
     def For(self, n: s.For) -> Stmt:
+        """Simplify a loop: drop it if it never runs, inline it if it runs once, else simplify its body."""
         begin, end, inits = self.mutate(n.begin), self.mutate(n.end), tuple(map(self.mutate, n.inits))
         least, most = self.facts.difference(end, begin)
         if most <= 0:
@@ -208,6 +210,7 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ binders
 
     def Let(self, n: s.Let) -> Stmt:
+        """Simplify a let; lets of constants and of other variables are dropped and substituted."""
         value = self.mutate(n.value)
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)

@@ -303,6 +303,7 @@ class Grouping:
             out.append((e, factor))
 
     def _grouped(self, s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
+        """Rebuild a sum from its terms: factored within each home, outermost home first."""
         homes: dict[Home, dict[Expr, int]] = {}
         for t in sorted(terms, key=self.homes):
             homes.setdefault(self.homes(t), {})[t] = terms[t]

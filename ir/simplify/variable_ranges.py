@@ -198,6 +198,7 @@ class VarRanges(Mapping[Any, Range]):
         return binders
 
     def _find(self, v: x.Var) -> None:
+        """Find the range of one variable from the binders that it depends on; walk the kernel if a loop carries it."""
         needed: dict[int, tuple[x.Var, Let | For]] = {}
         todo = [v]
         while todo:

@@ -129,6 +129,7 @@ def is_plane(view: LinearView, limits: Planes | None) -> bool:
 
 @lru_cache(maxsize=2**10)
 def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
+    """Return a view as planes; None if its strides, bounds or alignment exceed the limits of block messages."""
     if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
     across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]

@@ -66,6 +66,7 @@ class Window:
         return (span - 1) * most(outer.stride) + others + self.view.memory.elem.bytes
 
     def _surface(self) -> Surface:
+        """Return the surface: the whole view, or a window that begins at the tile."""
         memory, base = self.view.memory, self.view.base
         if self.origin is None:
             return Surface(memory, const(base, s64), lift(memory.length - base, ZERO))
