@@ -104,8 +104,8 @@ class TargetFacts:
     core: Core
     caches: Caches
     tuning: Any = None  #: a `backends.tuning.Tuning`, by which configs are chosen; passes do not read it
-    uniform_fused: frozenset[str] = frozenset()  #: those of `fused` that the unit for uniform values has, too
-    uniform_shifts: int = 0  #: places; largest shift that the unit for uniform values combines with an addition
+    uniform_fused: frozenset[str] = frozenset()  #: those of `fused` that the scalar unit has, too
+    uniform_shifts: int = 0  #: places; largest shift that the scalar unit combines with an addition
     fused_imm_bits: int = 32  #: bits; width of a signed constant operand of a fused operation
     fused_signs: bool = False  #: operands of fused operations may be negated: `0 - x`
     #: Types to which one instruction converts f32 (two elements at a time for f16 and bf16); for 8-bit types also from.

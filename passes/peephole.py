@@ -138,7 +138,7 @@ class _Peephole(Mutator):
     def _has(self, name: str, e: Expr, inner: x.Binary) -> bool:
         """Return whether the target fuses both operations on the unit that computes them.
 
-        A uniform operand that is shifted may be fused into a varying sum: an instruction reads one such word.
+        A uniform operand that is shifted may be fused into a varying sum: an instruction can read one uniform word.
         """
         places = number(inner.b) if isinstance(inner, Shl) else None
         if self.uniform(e) and name == "lshl_add" and places is not None:

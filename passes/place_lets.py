@@ -86,7 +86,7 @@ def _loaded_words(loop: For, *, in_order: bool) -> int:
     """Return the most vector registers that loaded, not carried values of a loop take between two barriers.
 
     All values loaded between two barriers may be live at once, with earlier ones that are used later; if statements
-    stay `in_order`, each statement counts as such an interval.
+    stay `in_order`, each statement counts as an interval of its own.
     """
     run, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
     for s in statements(loop.body):

@@ -102,7 +102,7 @@ class Swizzle:
 
     def suits(self, chunks: int, rows: int) -> bool:
         """Return whether the swizzle is a bijection on the chunks of `rows` rows."""
-        moved = 1 << self.mask.bit_length()  # the swizzle permutes aligned groups of so many chunks
+        moved = 1 << self.mask.bit_length()  # chunks in an aligned group that the swizzle permutes
         if moved <= chunks:
             return chunks % moved == 0
         # A bit of a row's number changes only by higher bits, so the row can be recovered from the top down.

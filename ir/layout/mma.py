@@ -145,12 +145,10 @@ class MmaTile:
     teams_n: int = 1
     teams_m: int = 1
     separate_accumulators: bool = False  #: accumulators are in a register file of their own
-    parts: int = 1  #: parts; the workgroup's tile is cut into so many along M
+    parts: int = 1  #: parts into which the workgroup's tile is cut along M
     part: int = 0  #: number of the part that this tile multiplies
     run: int = 1  #: elements; contiguous along N in a lane's registers of D, as far as the atom and its tiles allow
-    #: rows of M that are contiguous in one instruction, interleaved with other instructions' (see `_rows`); 0: all its
-    #: rows
-    rows: int = 0
+    rows: int = 0  #: rows of M in one instruction before those of the next (interleaving, see `_rows`); 0: all
     teams_k: int = 1  #: teams along K, each with `steps` steps and partial sums of all its rows and columns
 
     def __attrs_post_init__(self) -> None:

@@ -55,7 +55,7 @@ class _Planes:
     halo: Halo | None  #: halo whose coordinate counts the rows, if the dim alone does not
     every: int  #: positions of that coordinate from row to row
     line: Extent  #: bytes from one position of that coordinate to the next
-    #: dims that slide the visible part along the rows, each by so many columns a position
+    #: dims that slide the visible part along the rows, with columns a position
     sliding: tuple[tuple[LinearDim, int], ...]
     moving: tuple[LinearDim, ...]
     start: Extent  #: bytes; start beyond the plane's base where all moving dims are 0
@@ -186,7 +186,7 @@ def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> i
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
-    """Return the rectangle that each message of an access moves, if the view is planes and all messages are such."""
+    """Return the rectangle that each message of an access moves, if it is planes and all are rectangles."""
     planes = _planes(view, facts.planes)
     if planes is None or view.unit_axis is None or len(layout.dims) < len(view.axes):
         return None  # an axis without a dim in the layout has one position of the tile
