@@ -1,4 +1,4 @@
-"""Arithmetic in Python's spelling, on whatever its names stand for: numbers at launch, expressions in a program."""
+"""Evaluate arithmetic written as in Python, on numbers (at launch) or on expressions (in a program)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def value(text: str, names: Mapping[str, Any], functions: Mapping[str, Callable[..., Any]]) -> Any:
-    """What a text of integers, names, `+ - * // %` and functions stands for; ValueError, with the part that is none."""
+    """Return the value of a text of integers, names, `+ - * // %` and functions; ValueError names the wrong part."""
     try:
         return _value(ast.parse(text, mode="eval").body, names, functions)
     except (SyntaxError, TypeError, ZeroDivisionError, RecursionError, MemoryError) as error:

@@ -70,14 +70,14 @@ Index = Expr | int
 
 
 def matrix(memory: Global, rows: int, cols: int) -> View:
-    """A row-major matrix as a view with the axes row and column; what a tile has beyond the edges is zero."""
+    """Return a row-major matrix as a view with axes row and col; elements of a tile beyond its edges read as zero."""
     dims = (Dim("row", rows, rows),), (Dim("col", cols, cols),)
     index = TensorDim(rows, (("row", 1),)), TensorDim(cols, (("col", 1),))
     return View(memory, Layout.dense((rows, cols), (0, 1)), dims, index)
 
 
 class Loop:
-    """A loop being built: its variable, its carried values by name, and after it their results."""
+    """A loop under construction: its variable, its carried values by name and, after the suite, their results."""
 
     def __init__(self, var: Var, carried: dict[str, Var], results: dict[str, Var]) -> None:
         self.var, self._carried, self._results = var, carried, results
@@ -90,22 +90,22 @@ class Loop:
         return self._results[name]
 
     def yields(self, *values: Expr) -> None:
-        """What the carried values, in order, are in the next iteration."""
+        """Set the carried values of the next iteration, in order of the loop's keywords."""
         if len(values) != len(self._carried):
             raise UserError(f"loop {self.var.name}: {len(values)} values yielded, {len(self._carried)} carried")
         self.values = values
 
 
 class KernelBuilder:
-    """Collects the statements of one kernel; methods that bind return the variable.
+    """Collect the statements of one kernel; methods that bind a value return its variable.
 
-    `grid` counts workgroups along x, y and z; a workgroup has `subgroups` subgroups of `width` lanes. What has no
-    meaning is refused when the kernel is compiled: `UserError` with the statement that it concerns.
+    `grid` counts workgroups along x, y and z; a workgroup has `subgroups` subgroups of `width` lanes. Compilation
+    refuses a meaningless kernel: it raises `UserError` with the statement concerned.
 
-    Arguments that several methods have: `coords` are where a tile begins, an element number for each axis of the view;
-    `layout` is the fragment that says which lane and register has which element, so that a variable or `value` has as
-    many elements as the layout has registers; `slot` is the number of a copy of the shared tile; `stage` and `comment`
-    are for the reader of the assembly.
+    Arguments that several methods share: `coords` is the element at which a tile begins, one number for each axis of
+    the view; `layout` is the fragment that assigns elements to lanes and registers, so a variable or `value` has as
+    many elements as the layout has registers; `slot` selects one copy of a multi-slot shared tile; `stage` and
+    `comment` appear in the assembly.
     """
 
     def __init__(
@@ -118,48 +118,48 @@ class KernelBuilder:
     ) -> None:
         self.name, self.grid, self.subgroups, self.width = name, grid, subgroups, width
         self.launched: tuple[Extent, ...] = ()
-        self._ids = 0  # of its own, so that what a builder makes depends on nothing else
+        self._ids = 0  # per builder, so that a kernel's ids do not depend on kernels built before
         self.group = tuple(self.var(f"group_{axis}") for axis in "xyz")
-        self.has_subgroup = False  #: whether its number has a name
+        self.has_subgroup = False  #: whether the subgroup number has a name
         if subgroup is not None:
             self.name_subgroup(subgroup)
         self.params: list[Global | Var] = []
         self.tiles: list[Shared] = []
-        self._surfaces: dict[Expr, x.Surface] = {}  # by the lets that bind them
+        self._surfaces: dict[Expr, x.Surface] = {}  # by the variable of the let that binds it
         self._suites: list[list[Stmt]] = [[]]
         self._numbers = itertools.count(1)
 
     def var(self, name: str, type: AnyType = s32) -> Var:
-        """A fresh variable of this kernel, for a statement given to `add`."""
+        """Return a fresh variable of this kernel, for a statement passed to `add`."""
         self._ids += 1
         return Var(name, self._ids, type)
 
     # ------------------------------------------------------------ declarations
 
     def name_subgroup(self, name: str) -> Var:
-        """The number of the subgroup within its workgroup, where it was not named at first."""
+        """Name the subgroup number (within its workgroup) if the constructor did not."""
         self.subgroup, self.has_subgroup = self.var(name), True
         return self.subgroup
 
     def buffer(self, name: str, elem: Type, elements: int) -> Global:
-        """A buffer argument of that many elements, which a host gives as an address."""
+        """Declare a buffer argument of `elements` elements; the host passes its address."""
         buffer = Global(name, elem, -(-elements * elem.spacing // 8))
         self.params.append(buffer)
         return buffer
 
     def scalar(self, name: str, type: Type = s32) -> Var:
-        """A scalar argument."""
+        """Declare a scalar argument."""
         self.params.append(v := self.var(name, type))
         return v
 
     def size(self, name: str, most: int, least: int = 1, multiple: int = 1) -> sizes.Size:
-        """A scalar argument of s32 of which the host promises so much: its range, and what it is a multiple of."""
+        """Declare an s32 argument that the host promises to be in [least, most] and a multiple of `multiple`."""
         self._ids += 1
         self.params.append(v := sizes.Size(name, self._ids, s32, least, most, multiple))
         return v
 
     def host_value(self, argument: Argument) -> Var:
-        """A scalar argument that the host computes, by the expression in the launch record."""
+        """Declare a scalar argument that the host computes from the expression in the launch record."""
         self._ids += 1
         value = sizes.HostValue(argument.name, self._ids, argument.type, argument.value, argument.expr or "")
         self.params.append(value)
@@ -176,9 +176,9 @@ class KernelBuilder:
         pitch: int | None = None,
         chunk: int = 16,
     ) -> Shared:
-        """A shared tile of `slots` x rows x cols elements; rows `pitch` bytes apart, without gaps if None.
+        """Declare a shared tile of `slots` x rows x cols elements; `pitch` is bytes from row to row, dense if None.
 
-        `swizzle` permutes the chunks of `chunk` bytes of each row.
+        `swizzle` permutes the chunks of `chunk` bytes within each row.
         """
         digits = row_major(rows, cols, None if pitch is None else pitch // elem.bytes)
         self.tiles.append(tile := Shared(name, elem, rows, cols, digits, slots, swizzle or Swizzle(), chunk))
@@ -187,17 +187,18 @@ class KernelBuilder:
     # ------------------------------------------------------------ statements
 
     def add(self, stmt: Stmt) -> None:
-        """Append a statement that was made elsewhere."""
+        """Append a statement that was built elsewhere."""
         self._suites[-1].append(stmt)
 
     @contextmanager
     def tile_of(self, mapping: WorkgroupMapping) -> Iterator[dict[str, Index]]:
-        """The suite runs in each workgroup with the tile that is its own; in workgroups without one it does not.
+        """Run the suite once for each tile that the mapping assigns to a workgroup; workgroups without a tile skip it.
 
-        Where workgroups persist it runs for one tile, or share of a tile, after the other, with a barrier between.
-        In a grid that mappings share it runs in the workgroups of this one. Those of the mappings before it must not
-        come here; what is for the next goes into an `otherwise`.
-        Beside the tile is its share (`Share.values`), and in slices who they are and the `first` grain of theirs.
+        A persistent workgroup loops over its tiles, or shares of tiles, with a barrier in between. If several mappings
+        share the grid, the suite runs in the workgroups of this mapping only: workgroups of earlier mappings must not
+        reach it, and code for later mappings goes into an `otherwise`. Yields the tile's coordinates, the fields of its
+        `Share`, with split-K its slice as `rank` and the number of slices as `sharers`, and `first`, the K grain at
+        which the workgroup begins.
         """
         arguments = [self.host_value(a) for a in mapping.arguments]
         self.launched = mapping.launched
@@ -229,11 +230,11 @@ class KernelBuilder:
             yield {**tile, **dict(zip(Share.NAMES, share.values)), **slices, "first": first}
 
     def site(self, stage: str = "", comment: str = "") -> Site:
-        """The next site of this kernel."""
+        """Return the next site of this kernel."""
         return Site(next(self._numbers), stage, comment)
 
     def let(self, name: str, value: Index) -> Var:
-        """Bind a value; a number is one of 32 bits."""
+        """Bind a value; a Python integer becomes an s32 constant."""
         bound = _index(value)
         v = self.var(name, bound.type)
         self.add(s.Let(v, bound))
@@ -246,14 +247,14 @@ class KernelBuilder:
         return self.let(name, x.Mma(tile, acc, a, b))
 
     def zeros(self, type: VectorType) -> Expr:
-        """Zeros in all elements of a vector type."""
+        """Return a vector of zeros."""
         return x.zeros(type)
 
     @contextmanager
     def loop(self, name: str, begin: Index, end: Index, **carried: Expr) -> Iterator[Loop]:
-        """`for name in [begin, end)`; keywords name the carried values and give their first ones.
+        """Build `for name in [begin, end)`; keywords name the carried values and give their initial values.
 
-        The suite must call `yields` if something is carried.
+        The suite must call `yields` if the loop carries values.
         """
         index = self.var(name)
         loop = Loop(index, *({n: self.var(n, e.type) for n, e in carried.items()} for _ in range(2)))
@@ -267,50 +268,50 @@ class KernelBuilder:
 
     @contextmanager
     def when(self, cond: Expr) -> Iterator[None]:
-        """The suite runs where the uniform `cond` holds."""
+        """Run the suite where the uniform `cond` holds."""
         with self.suite() as body:
             yield
         self.add(s.If(cond, s.block(*body), s.empty))
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """The suite runs where the condition of the `when` just before does not hold."""
+        """Run the suite where the condition of the directly preceding `when` does not hold."""
         before = self._suites[-1].pop() if self._suites[-1] else None
         if not isinstance(before, s.If) or before.other is not s.empty:
-            raise UserError("given otherwise, wanted one right behind a when")
+            raise UserError("given an otherwise, wanted it directly behind a when")
         with self.suite() as body:
             yield
         self.add(s.If(before.cond, before.then, s.block(*body)))
 
     @contextmanager
     def suite(self) -> Iterator[list[Stmt]]:
-        """Statements of the suite go to the list, for a statement given to `add`."""
+        """Collect the suite's statements in the yielded list, for a statement passed to `add`."""
         self._suites.append([])
         yield self._suites[-1]
         self._suites.pop()
 
     def exit_if(self, cond: Expr, *values: Expr) -> None:
-        """Leave the loop around it where the uniform `cond` holds; carried values are then `values`, in their order."""
+        """Leave the innermost loop where the uniform `cond` holds, with `values` as its results, in order."""
         self.add(s.ExitIf(cond, values))
 
     def barrier(self, stage: str = "") -> None:
-        """Wait until all subgroups of the workgroup are here; what they did to shared memory can then be seen."""
+        """Wait for all subgroups of the workgroup; afterwards each sees what the others wrote to shared memory."""
         self.add(s.Barrier(self.site(stage)))
 
     def ticket(self, name: str, buffer: Global, index: Index, turns: Index, stage: str = "ticket") -> Var:
-        """Bind how many subgroups have taken a ticket of this round before: see `stmt.Ticket`."""
+        """Bind the number of subgroups that took a ticket of this round earlier: see `stmt.Ticket`."""
         v = self.var(name)
         self.add(s.Ticket(v, buffer, _index(index), _index(turns), self.site(stage, buffer.name)))
         return v
 
     def acquire(self, stage: str = "ticket") -> None:
-        """See what others stored before a ticket that another subgroup has told of: see `stmt.Acquire`."""
+        """See what other subgroups stored before a ticket that is known to be taken: see `stmt.Acquire`."""
         self.add(s.Acquire(self.site(stage)))
 
     def load_view(
         self, name: str, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "", comment: str = ""
     ) -> Var:
-        """Bind the tile of a view that begins at `coords`; what lies outside the view is zero."""
+        """Bind the tile of a view that begins at `coords`; elements outside the view are zero."""
         v = self.var(name, vector(view.memory.elem, layout.registers))
         self.add(s.LoadView(v, view, _indices(coords), layout, self.site(stage, comment)))
         return v
@@ -318,13 +319,13 @@ class KernelBuilder:
     def store_view(
         self, view: View, coords: Sequence[Index], value: Expr, layout: Fragment, stage: str = "", comment: str = ""
     ) -> None:
-        """Store a tile to where it begins in a view; what lies outside the view is dropped."""
+        """Store a tile to a view at `coords`; elements outside the view are dropped."""
         self.add(s.StoreView(view, _indices(coords), value, layout, self.site(stage, comment)))
 
     def prefetch(
         self, view: View, coords: Sequence[Index], layout: Fragment, stage: str = "prefetch", comment: str = ""
     ) -> None:
-        """Bring a tile nearer; lanes share it out as `layout`."""
+        """Prefetch a tile into the caches; `layout` distributes it over lanes."""
         self.add(s.Prefetch(view, _indices(coords), layout, self.site(stage, comment)))
 
     def copy(
@@ -340,9 +341,10 @@ class KernelBuilder:
         flip: int = 0,
         stages: int = 1,
     ) -> None:
-        """A copy whose registers stand as `loaded` on the way, as `layout` unless said otherwise, and flipped.
+        """Copy a tile of a view to a shared tile through registers, distributed there as `loaded` (default: `layout`).
 
-        Of so many `stages`: blocks in registers on their way where a loop is pipelined.
+        `flip` is a bit mask that the copy XORs into each element. `stages` is the number of blocks in registers in
+        flight where the loop is pipelined.
         """
         site = self.site(stage, comment)
         self.add(s.Copy(tile, _index(slot), view, _indices(coords), loaded or layout, layout, site, flip, stages))
@@ -357,7 +359,7 @@ class KernelBuilder:
         stage: str = "",
         comment: str = "",
     ) -> None:
-        """A copy without registers, by messages of `width` bytes a lane."""
+        """Copy a tile of a view to a shared tile without registers, by messages of `width` bytes a lane."""
         self.add(s.DirectCopy(tile, _index(slot), view, _indices(coords), width, self.site(stage, comment)))
 
     def atomic_view(
@@ -370,13 +372,13 @@ class KernelBuilder:
         stage: str = "",
         comment: str = "",
     ) -> None:
-        """Each element there becomes `op`, a key of `stmt.ATOMICS`, of itself and that of the value."""
+        """Bind one slot of a shared tile; the layout's dims are its rows and columns."""
         self.add(s.AtomicView(view, _indices(coords), value, layout, self.site(stage, comment), op))
 
     def load_shared(
         self, name: str, tile: Shared, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> Var:
-        """Bind a slot of a shared tile; dims of the layout are its rows and columns."""
+        """Bind one slot of a shared tile; the layout's dims are its rows and columns."""
         v = self.var(name, vector(tile.elem, layout.registers))
         self.add(s.LoadShared(v, tile, _index(slot), layout, self.site(stage, comment)))
         return v
@@ -384,7 +386,7 @@ class KernelBuilder:
     def load_part(
         self, name: str, tile: Shared, layout: Fragment, start: tuple[int, int], stage: str = "", comment: str = ""
     ) -> Var:
-        """Bind the part of slot 0 that begins at a row and a column."""
+        """Bind the part of slot 0 that begins at `start`, a row and a column."""
         v = self.var(name, vector(tile.elem, layout.registers))
         self.add(s.LoadPart(v, tile, _index(0), layout, self.site(stage, comment), *start))
         return v
@@ -392,13 +394,13 @@ class KernelBuilder:
     def store_shared(
         self, tile: Shared, value: Expr, layout: Fragment, slot: Index = 0, stage: str = "", comment: str = ""
     ) -> None:
-        """Store a fragment to a slot of a shared tile; dims of the layout are its rows and columns."""
+        """Store a fragment to one slot of a shared tile; the layout's dims are its rows and columns."""
         self.add(s.StoreShared(tile, _index(slot), value, layout, self.site(stage, comment)))
 
     def reduce(
         self, name: str, value: Expr, layout: Fragment, dim: str, op: type[x.Binary], stage: str = ""
     ) -> tuple[Var, Fragment]:
-        """Bind all elements along a dim as one (`op` is Add, Mul, Min, Max, And or Or); also the result's layout."""
+        """Reduce along a dim (`op` is Add, Mul, Min, Max, And or Or); bind the result and return it with its layout."""
         known = {kind: symbol for symbol, kind in s.REDUCTIONS.items()}
         if op not in known:
             raise UserError(f"reduce: given {op.__name__}, wanted one of {', '.join(k.__name__ for k in known)}")
@@ -408,16 +410,16 @@ class KernelBuilder:
         return v, left
 
     def redistribute(self, name: str, value: Expr, of: Fragment, to: Fragment, stage: str = "") -> Var:
-        """Bind the same tile, distributed as `to`."""
+        """Bind a tile distributed as `of` in the distribution `to`, moving elements between lanes."""
         v = self.var(name, vector(value.type.elem, to.registers))
         self.add(s.Redistribute(v, value, of, to, self.site(stage)))
         return v
 
     @staticmethod
     def broadcast(value: Expr, of: Fragment, to: Fragment) -> Expr:
-        """The value, which lacks dims that `to` has, repeated along them: each lane has what it needs already.
+        """Return the value repeated along dims that only `to` has; no element moves between lanes.
 
-        UserError where it has not.
+        Raises UserError if a lane lacks an element that it needs.
         """
         wanted = to
         for dim in to.dims:
@@ -430,7 +432,7 @@ class KernelBuilder:
     def load_at(
         self, name: str, buffer: Global, offsets: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
     ) -> Var:
-        """Bind the elements of a buffer whose numbers `offsets` has; zero where the mask does not hold."""
+        """Bind the elements of a buffer whose numbers stand in `offsets`; zero where the mask does not hold."""
         v = self.var(name, vector(buffer.elem, layout.registers))
         self.add(s.LoadAt(v, buffer, offsets, _every(mask, layout), layout, self.site(stage, buffer.name)))
         return v
@@ -438,7 +440,7 @@ class KernelBuilder:
     def store_at(
         self, buffer: Global, offsets: Expr, value: Expr, layout: Fragment, mask: Expr | None = None, stage: str = ""
     ) -> None:
-        """Store each element to the one of a buffer whose number `offsets` has, where the mask holds."""
+        """Store each element to the element of a buffer whose number stands in `offsets`, where the mask holds."""
         self.add(s.StoreAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name)))
 
     def atomic_at(
@@ -451,15 +453,15 @@ class KernelBuilder:
         mask: Expr | None = None,
         stage: str = "",
     ) -> None:
-        """Each element there becomes `op`, a key of `stmt.ATOMICS`, of itself and that of the value."""
+        """Combine the elements of a buffer at `offsets` atomically with `value` by `op`, where the mask holds."""
         self.add(s.AtomicAt(buffer, offsets, _every(mask, layout), value, layout, self.site(stage, buffer.name), op))
 
     def surface(self, buffer: Global, shift: Index = 0, extent: Index | None = None) -> x.Surface:
-        """A window of a buffer, `extent` bytes from byte `shift` on; all of it if nothing is said."""
+        """Return a window of a buffer, `extent` bytes from byte `shift` on; to the buffer's size in bytes if None."""
         return x.Surface(buffer, _index(shift), _index(buffer.bytes if extent is None else extent))
 
     def _window(self, surface: Expr, varying: Index, uniform: Index) -> tuple[Global, Expr, Expr, Expr]:
-        """The buffer of a surface, which a let may have bound, and where in it."""
+        """Return (buffer, surface, varying, uniform) of an access; a let may have bound the surface."""
         found = self._surfaces.get(surface, surface)
         if not isinstance(found, x.Surface):
             raise UserError(f"given {surface}, wanted a surface, or a variable that a let binds to one")
@@ -468,24 +470,25 @@ class KernelBuilder:
     def global_load(
         self, name: str, type: AnyType, surface: Expr, varying: Index, uniform: Index = 0, imm: int = 0
     ) -> Var:
-        """Bind a value of `type` at `varying + uniform + imm` bytes of a surface: of each lane, of all, a constant.
+        """Bind a value of `type`, read at byte `varying + uniform + imm` of a surface; zero outside the surface.
 
-        Where that is outside the surface it is zero. Raises UserError for what is no surface.
+        `varying` differs between lanes, `uniform` does not, `imm` is a constant. Raises UserError if `surface` is not a
+        surface.
         """
         v = self.var(name, type)
         self.add(s.GlobalLoad(v, *self._window(surface, varying, uniform), imm, self.site()))
         return v
 
     def global_store(self, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0) -> None:
-        """Store a value there, in bytes as of `global_load`; outside the surface it is dropped. Raises UserError."""
+        """Store a value at byte `varying + uniform + imm` of a surface; dropped outside it. Raises UserError."""
         self.add(s.GlobalStore(*self._window(surface, varying, uniform), imm, value, self.site()))
 
     def global_atomic(
         self, op: str, surface: Expr, value: Expr, varying: Index, uniform: Index = 0, imm: int = 0
     ) -> None:
-        """What stands there, as of `global_load`, becomes `op`, a key of `stmt.ATOMICS`, of itself and `value`.
+        """Combine the elements at byte `varying + uniform + imm` of a surface atomically with `value` by `op`.
 
-        Raises UserError for what is no surface.
+        `op` is a key of `stmt.ATOMICS`. Raises UserError if `surface` is not a surface.
         """
         self.add(s.GlobalAtomic(*self._window(surface, varying, uniform), imm, value, self.site(), op))
 
@@ -500,7 +503,7 @@ class KernelBuilder:
         self.add(s.SharedWrite(tile, _index(address), imm, value, self.site()))
 
     def done(self) -> Kernel:
-        """The kernel, not yet verified; variables that passes make get further ids."""
+        """Return the kernel, not yet verified; variables created by passes get higher ids."""
         x.reserve_ids(self._ids)
         body = s.block(*self._suites[0])
         size = self.grid, self.subgroups, self.width
@@ -517,5 +520,5 @@ def _indices(coords: Sequence[Index]) -> tuple[Expr, ...]:
 
 
 def _every(mask: Expr | None, layout: Fragment) -> Expr:
-    """The mask, which holds everywhere where none is given."""
+    """Return the mask, or one that always holds if none is given."""
     return x.Splat(vector(bool_, layout.registers), x.const(True, bool_)) if mask is None else mask

@@ -23,18 +23,18 @@ class PointedError(UserError):
 
     @property
     def excerpt(self) -> str:
-        """The text and, on the next line, a caret under the character."""
+        """Return the text and, on the next line, a caret under the character."""
         text, column = self._window()
         return f"  {text}\n  {' ' * column}^"
 
     @property
     def one_line(self) -> str:
-        """The message with the caret set into the text before the character, for logs and pipes."""
+        """Return the message and the text with a caret inserted before the character, for logs and pipes."""
         text, column = self._window()
         return f"{self}: {text[:column]}^{text[column:]}"
 
     def _window(self) -> tuple[str, int]:
-        """The printable text around the character, one for one, and the column in it."""
+        """Return the text around the character, unprintable characters as `?`, and the character's column in it."""
         start = max(0, self.column - _AROUND)
         text = self.text[start : self.column + _AROUND]
         return "".join(c if c.isprintable() else "?" for c in text), self.column - start

@@ -1,4 +1,4 @@
-"""What names and numbers may be, checked where nodes and records are made: they reach assembly, files and loops."""
+"""Checks of names and numbers when nodes and records are constructed: they reach assembly, file names and loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _is_name(name: str) -> bool:
 
 
 def check_name(name: str, what: str) -> None:
-    """UserError unless `name` may stand in assembly, and name a file."""
+    """Raise UserError unless `name` may stand in assembly and as a file name."""
     if not isinstance(name, str) or not _is_name(name):
         shown = ascii(name)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -24,7 +24,7 @@ def check_name(name: str, what: str) -> None:
 
 
 def check_range(value: int, least: int, most: int, what: str) -> None:
-    """UserError unless `value` is an integer in [least, most]."""
+    """Raise UserError unless `value` is an integer in [least, most]."""
     if type(value) is not int or not least <= value <= most:
         shown = ascii(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a number beyond 64 bits"
         raise UserError(f"given {what} {shown[:60]}, wanted an integer from {least} to {most}")

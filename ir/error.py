@@ -1,4 +1,4 @@
-"""The ways to fail; `convgen` maps them to exit codes (design: what a user types)."""
+"""The errors that convgen raises; the command line maps them to exit codes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from types import ModuleType
 
 
 def visible(text: str) -> str:
-    """One line of `text` for a terminal or a comment: what cannot be shown, or would be obeyed, stands escaped."""
+    """Return `text` in one line for a terminal or a comment, with unprintable and control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class ConvgenError(Exception):
-    """Base of all errors that convgen raises on purpose."""
+    """Base class of all errors that convgen raises on purpose."""
 
 
 class UserError(ConvgenError):
@@ -23,7 +23,7 @@ class UserError(ConvgenError):
 class Unsupported(ConvgenError):
     """The request is sound, but convgen or the target cannot do it; one line says what (exit code 2).
 
-    `rule` names the limit that was met, the same for every request that meets it.
+    `rule` is the name of the limit; every request that exceeds this limit has this name in its error.
     """
 
     def __init__(self, message: str, *details: object, rule: str = "generator") -> None:
@@ -32,9 +32,9 @@ class Unsupported(ConvgenError):
 
 
 class DoesNotFit(ConvgenError):
-    """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next one.
+    """A config exceeds a budget (registers, shared memory, subgroups); the chooser takes the next config.
 
-    `short_of` names what there is too little of: a register file, "shared" memory, "pairs" of neighbours, or "twins" of
+    `short_of` names the exhausted resource: a register file, "shared" memory, "pairs" of 4-bit elements, or "twins" of
     matrix instructions; it is empty for other budgets.
     """
 
@@ -48,15 +48,15 @@ class VerifyError(ConvgenError):
 
 
 class AssemblerError(ConvgenError):
-    """The assembler refused our text: a defect of convgen (exit code 3)."""
+    """The assembler rejected text that convgen emitted: a defect of convgen (exit code 3)."""
 
 
-#: Packages of the extra `cli`, without which the library builds, and compiles where metadata is no YAML: by module.
+#: Packages of the extra `cli`, by module name. Without them the library builds, and compiles where metadata is no YAML.
 _EXTRA = {"PIL": "pillow", "jinja2": "jinja2", "rich": "rich", "yaml": "pyyaml"}
 
 
 def imported(module: str) -> ModuleType:
-    """The module, which may import packages of the extra `cli`. Raises UserError where one is not installed."""
+    """Import a module that may need packages of the extra `cli`. Raises UserError if one is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -64,7 +64,7 @@ def imported(module: str) -> ModuleType:
 
 
 def missing(error: ModuleNotFoundError) -> UserError | None:
-    """The error that names the package of the extra `cli` that was not found; None for any other module."""
+    """Return the error that names the missing package of the extra `cli`; None if the module is not in the extra."""
     package = _EXTRA.get((error.name or "").partition(".")[0])
     if package is None:
         return None
@@ -72,12 +72,12 @@ def missing(error: ModuleNotFoundError) -> UserError | None:
 
 
 def named(given: str, names: Iterable[str]) -> str:
-    """What was given in place of one of `names`, quoted, and the one that was perhaps meant."""
+    """Return `given`, quoted, with the closest of `names` as a suggestion."""
     return repr(given) + meant(given, names)
 
 
 def meant(given: str, names: Iterable[str]) -> str:
-    """The one of `names` that was perhaps meant, as a remark; nothing if none is close. Dashes before do not count."""
+    """Return " (did you mean X?)" for the closest of `names`, "" if none is close; leading dashes do not count."""
     import difflib
 
     bare = {name.lstrip("-"): name for name in names}

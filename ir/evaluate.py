@@ -1,8 +1,8 @@
-"""What expressions mean: numpy over the lanes of one subgroup, or of several that go the same way, with poison.
+"""The semantics of expressions: numpy over the lanes of one or more subgroups in step, with poison.
 
-A value holds one element a lane (`[width]`) or a vector a lane (`[width, n]`) in the numpy type of its elements.
-`poison` marks elements that came from memory nobody wrote. It spreads with every operation and is an error only where
-it decides something; `Value.decided` is that point.
+A value has one element a lane (`[width]`) or a vector a lane (`[width, n]`) in the numpy type of its elements. `poison`
+marks elements read from memory that was never written. It propagates through every operation and becomes an error only
+where it decides something (an address, a branch, a stored value): `Value.decided` is that point.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ Mask = npt.NDArray[np.bool_]
 
 
 class InterpError(VerifyError):
-    """A program does what docs/ir.md does not allow; the message says what, notes say where."""
+    """The program breaks a rule of docs/ir.md; the message says which, the notes say where."""
 
 
 @frozen(eq=False)
 class Value:
-    """The elements of all lanes; no mask means that none is poison."""
+    """The elements of all lanes and their poison mask; None if no element is poison."""
 
     data: Array
     poison: Mask | None = None
 
     def decided(self, what: str) -> Array:
-        """The elements, for a use that decides something; InterpError if one is poison."""
+        """Return the elements for a use that must not see poison; InterpError if one is poison."""
         if self.poison is not None and self.poison.any():
             lanes = np.flatnonzero(self.poison.reshape(len(self.poison), -1).any(axis=1))
-            raise InterpError(f"{what} depends on memory that nobody wrote, in lanes {_few(lanes)}")
+            raise InterpError(f"{what} depends on uninitialized memory, in lanes {_few(lanes)}")
         return self.data
 
 
 @frozen(eq=False)
 class SurfaceValue:
-    """The value of a surface: `extent` bytes of a buffer from byte `shift` on, each for every lane."""
+    """The value of a surface: `extent` bytes of a buffer from byte `shift` on, both per lane."""
 
     buffer: Global
     shift: Array
@@ -65,15 +65,15 @@ def _few(values: Array) -> str:
 
 
 class Evaluator:
-    """Evaluates expressions of subgroups, whose lanes stand one behind the other; `env` holds their variables.
+    """Evaluate expressions for all lanes of some subgroups, concatenated; `env` maps variables to values.
 
-    What was computed is kept until `forget`, which whoever binds a variable anew must call.
+    Results are memoized. Call `forget` before binding a variable again.
     """
 
     def __init__(self, width: int, bases: Mapping[Global, int] | None = None, numbers: Sequence[int] = (0,)) -> None:
-        """`width` is that of a subgroup; `bases` are the addresses of the buffers, `numbers` the subgroups'."""
+        """Set the lanes of a subgroup (`width`), the buffers' addresses (`bases`) and the subgroups' `numbers`."""
         self.width, self.numbers, self.lanes = width, numbers, width * len(numbers)
-        #: The operands of a product in all subgroups that share its instructions, in order.
+        #: Operands (a, b) of a product, for each of the subgroups that share its instructions, in order of subgroups.
         self.team: Callable[[x.Mma], Sequence[tuple[Value, ...]]] = lambda e: [(self(e.a), self(e.b))]
         self.env: dict[Var, Value | SurfaceValue] = {}
         self.bases: Mapping[Global, int] = bases or {}
@@ -83,14 +83,14 @@ class Evaluator:
         self._memo.clear()
 
     def __call__(self, e: Expr) -> Value:
-        """The value of an expression that is not a surface."""
+        """Return the value of an expression that is not a surface."""
         known = self._memo.get(e)
         if known is None:
             known = self._memo[e] = _RULES[type(e)](self, e)
         return known
 
     def window(self, e: Expr) -> SurfaceValue:
-        """The value of a surface."""
+        """Return the value of a surface."""
         if isinstance(e, x.Surface):
             return SurfaceValue(
                 e.buffer, self.uniform(e.shift, "a surface's shift"), self.uniform(e.extent, "a surface's extent")
@@ -101,30 +101,30 @@ class Evaluator:
         return found
 
     def uniform(self, e: Expr, what: str) -> Array:
-        """For each lane, the integer that all lanes of its subgroup agree on."""
+        """Return for each lane the integer that all lanes of its subgroup agree on; InterpError if they differ."""
         data = self(e).decided(what)
         if self.differs(data):
             raise InterpError(f"{what} differs between lanes: {_few(np.unique(data))}")
         return data.astype(np.int64)
 
     def differs(self, data: Array) -> bool:
-        """Whether lanes of one subgroup have different elements."""
+        """Return whether lanes of one subgroup have different elements."""
         of_subgroups = data.reshape(-1, self.width, *data.shape[1:])
         return bool((of_subgroups != of_subgroups[:, :1]).any())
 
     def bound(self, e: Expr) -> Value | SurfaceValue:
-        """The value of a variable bound to `e`."""
+        """Return the value that a variable gets when bound to `e`."""
         held = self.env.get(e) if isinstance(e, Var) else None
         return self.window(e) if isinstance(e, x.Surface) or isinstance(held, SurfaceValue) else self(e)
 
     def full(self, type: AnyType, value: int | float) -> Value:
-        """That number in every element of every lane."""
+        """Return `value` in every element of every lane."""
         shape = (self.lanes, type.lanes) if isinstance(type, VectorType) else (self.lanes,)
         return Value(np.full(shape, value, type.elem.numpy))
 
 
 def tainted(a: Value, b: Value) -> Mask | None:
-    """The poison of an element-wise operation on both."""
+    """Return the poison mask of an element-wise operation on both."""
     if a.poison is None or b.poison is None:
         return a.poison if b.poison is None else b.poison
     return a.poison | b.poison
@@ -139,7 +139,7 @@ def _binary(ev: Evaluator, e: Any) -> Value:
 
 
 def operate(kind: type[Expr], a: Value, b: Value, elem: Type) -> Value:
-    """The operation `kind` on elements of a type."""
+    """Apply the operation `kind` to elements of type `elem`."""
     poison = tainted(a, b)
     with np.errstate(all="ignore"):
         return Value(_OPERATORS[kind](a.data, b.data, poison, elem), poison)
@@ -171,7 +171,7 @@ def _mulhi(a: Array, b: Array) -> Array:
 
 
 def _extremum(pick: Callable[[Array, Array], Array], zero: Callable[[Array, Array], Array]) -> Callable[..., Array]:
-    """`pick` where both operands are numbers, else the one that is; of two zeros, by their signs."""
+    """Return a function that picks element by element: a number over NaN, and of two zeros by their signs."""
 
     def function(a: Array, b: Array, poison: Mask | None, type: Type) -> Array:
         if not type.is_float:
@@ -255,7 +255,7 @@ def _mask(v: Value) -> Mask:
 
 
 def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
-    """`Cast` of elements, or `Saturate`: docs/ir.md, "Conversions"."""
+    """Convert elements as `Cast` does, or `Saturate`: docs/ir.md, "Conversions"."""
     data = _plain(data)
     whole = data.dtype.kind != "f"
     with np.errstate(all="ignore"):
@@ -271,16 +271,16 @@ def convert(data: Array, to: Type, *, saturate: bool = False) -> Array:
 
 
 def _plain(data: Array) -> Array:
-    """The same numbers in a type that numpy computes with."""
+    """Return the numbers in a type that numpy computes with: s4 and u4 as int8, f16 and narrower floats as float32."""
     if data.dtype in (s4.numpy, u4.numpy):
         return data.astype(np.int8)
     return data if data.dtype.isbuiltin == 1 and data.dtype != np.float16 else data.astype(np.float32)
 
 
 def _nearest(data: Array, to: Type) -> Array:
-    """Whole numbers as the nearest ones of an integer type; NaN is 0.
+    """Round whole numbers to the nearest value of an integer type; NaN becomes 0.
 
-    Where a limit is no float, numpy compares with the power of two beside it, and no float lies between.
+    If a limit of the type is not a float, numpy compares with the adjacent power of two; no float lies between the two.
     """
     below, above = data <= to.min, data >= to.max
     inside = np.where(below | above | (data != data), 0, data).astype(to.numpy)
@@ -288,7 +288,7 @@ def _nearest(data: Array, to: Type) -> Array:
 
 
 def _double_odd(data: Array) -> Array:
-    """As float64; what that cannot hold (integers of 64 bits) gets an odd last bit, as in `_single_odd`."""
+    """Return float64; 64-bit integers that it cannot represent are rounded to odd (see `_single_odd`)."""
     wide = data.astype(np.float64)
     if data.dtype.kind == "f" or data.dtype.itemsize < 8:
         return wide
@@ -297,7 +297,7 @@ def _double_odd(data: Array) -> Array:
 
 
 def _single_odd(wide: Array) -> Array:
-    """As float32, inexact values with the last bit set, so that a further rounding is as if it were the only one."""
+    """Return float32 rounded to odd (an inexact value has its last bit set), so that rounding again rounds once."""
     near = wide.astype(np.float32)
     below = near.view(np.uint32) - (np.abs(near) > np.abs(wide))
     return np.where(near == wide, near, (below | np.uint32(1)).astype(np.uint32).view(np.float32))
@@ -346,7 +346,7 @@ def _all_lanes(ev: Evaluator, e: AllLanes) -> Value:
 
 
 def to_bytes(v: Value) -> tuple[Array, Mask | None]:
-    """The bytes of each lane, `[width, bytes]`, and which of them are poison; 4-bit elements stand two a byte."""
+    """Return the bytes `[width, bytes]` of each lane and their poison mask; two 4-bit elements share a byte."""
     size = v.data.dtype.itemsize
     raw: Array = np.ascontiguousarray(v.data).reshape(len(v.data), -1).view(np.uint8)
     poison = None if v.poison is None else np.repeat(v.poison.reshape(len(v.data), -1), size, axis=1)
@@ -359,7 +359,7 @@ def to_bytes(v: Value) -> tuple[Array, Mask | None]:
 
 
 def from_bytes(raw: Array, poison: Mask | None, type: AnyType) -> Value:
-    """The value whose bytes these are; an element is poison if one of its bytes is."""
+    """Return the value that has these bytes; an element is poison if one of its bytes is."""
     shape = (len(raw), type.lanes) if isinstance(type, VectorType) else (len(raw),)
     if type.elem.bits == 4:
         raw = np.stack((raw & 0xF, raw >> 4), axis=2)
@@ -383,7 +383,7 @@ def _pack(ev: Evaluator, e: x.Pack) -> Value:
 
 @lru_cache(maxsize=2**8)
 def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """(subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
+    """Return (subgroup, lane, register) of each element of one instruction's A[row, k] and B[col, k]."""
     atom = op.atom
     i, k = np.indices((atom.n, atom.k))
     j, kb = np.indices((atom.m, atom.k))
@@ -391,26 +391,26 @@ def _owners(op: MmaTile) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
 
 
 def _ten_bits(data: Array) -> Array:
-    """f32 without the mantissa bits that xf32 lacks; what is not a number stays so."""
+    """Truncate f32 to the 10 mantissa bits of xf32; NaN stays as it is."""
     cut: Array = (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isnan(data), data, cut)
 
 
-#: What a matrix instruction makes of its inputs first, by `MmaAtom.rounds_to`.
+#: Rounding that a matrix instruction applies to its inputs, by `MmaAtom.rounds_to`.
 _INPUTS: dict[str, Callable[[Array], Array]] = {"": lambda data: data, "xf32": _ten_bits}
 
 
 def _mma(ev: Evaluator, e: x.Mma) -> Value:
-    """Each instruction adds exact products to the accumulator: one float64 (or wrapping integer) sum, rounded once."""
+    """Add exact products to the accumulator: one float64 (or wrapping integer) sum an instruction, rounded once."""
     op: MmaTile = e.op
     atom = op.atom
     a_place, b_place = _owners(op)
-    members = ev.numbers[: atom.spans]  # of a team that multiplies together, as far as they are here
+    members = ev.numbers[: atom.spans]  # the subgroups of the team that are evaluated together
     i, j = _results(op, tuple(n % atom.spans for n in members), ev.width)
     wide = np.dtype(np.float64 if atom.acc.is_float else np.int64)
 
     def operand(held: Sequence[Array], tiles: int, place: tuple[Array, ...]) -> Array:
-        """[team, tile, step, row, k]"""
+        """Return an operand as [team, tile, step, row, k]."""
         shaped = np.concatenate(held).reshape(
             -1, atom.spans, ev.width, tiles, op.steps, held[0].shape[1] // (tiles * op.steps)
         )
@@ -419,18 +419,19 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
         return found
 
     def of_lanes(rows: Array) -> Array:
-        """[team, tile of j, tile of i, lane, register] as the value is held."""
+        """Reshape [team, tile of j, tile of i, lane, register] to the value's [lane, register]."""
         return rows.transpose(0, 3, 1, 2, 4).reshape(acc.data.shape)
 
     acc, (a, b) = ev(e.acc), zip(*ev.team(e))
     cut = _INPUTS[atom.rounds_to]
-    left = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
-    right = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
+    rows_of_a = operand([cut(v.data) for v in a], op.tiles_n, a_place).astype(wide)
+    rows_of_b = operand([cut(v.data) for v in b], op.tiles_m, b_place).astype(wide)
     shape = (-1, len(members) * ev.width, op.tiles_m, op.tiles_n, atom.d.registers)
     total = acc.data.reshape(shape).transpose(0, 2, 3, 1, 4)
     with np.errstate(all="ignore"):
         for step in range(op.steps):
-            products = left[:, None, :, step, i] * right[:, :, None, step, j]  # [team, tj, ti, lane, register, k]
+            # [team, tile of j, tile of i, lane, register, k]
+            products = rows_of_a[:, None, :, step, i] * rows_of_b[:, :, None, step, j]
             total = convert(total.astype(wide) + products.sum(axis=-1), atom.acc)
     data = of_lanes(total)
     if all(v.poison is None for v in (acc, *a, *b)):
@@ -441,7 +442,7 @@ def _mma(ev: Evaluator, e: x.Mma) -> Value:
 
 
 def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
-    """As a matrix instruction adds, in each block of lanes."""
+    """Add products within each block of lanes; one sum an instruction, rounded once."""
     acc, a, b, side = ev(e.acc), ev(e.a), ev(e.b), e.op.side
     wide = np.dtype(np.float64 if e.op.acc.is_float else np.int64)
     first = np.arange(len(b.data)) // side * side
@@ -456,14 +457,14 @@ def _block_mma(ev: Evaluator, e: BlockMma) -> Value:
 
 
 def _any(operand: Mask) -> Mask:
-    """Which [team, tile, row] have poison in some step or k."""
+    """Return which [team, tile, row] have poison in some step or k."""
     found: Mask = np.logical_or.reduce(operand, axis=(2, 4))
     return found
 
 
 @lru_cache(maxsize=2**8)
 def _results(op: MmaTile, members: tuple[int, ...], width: int) -> tuple[Array, Array]:
-    """(row, column) of the result of one instruction that each (lane of the members, register) holds."""
+    """Return (row, column) of each result element of one instruction, as [lane of the members, register]."""
     d = op.atom.d
     at = [d.coords(n, np.arange(width)[:, None], np.arange(d.registers)[None, :]) for n in members]
     i, j = (np.concatenate([np.broadcast_to(one[dim], (width, d.registers)) for one in at]) for dim in "nm")

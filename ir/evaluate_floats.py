@@ -1,7 +1,7 @@
-"""What the operations of `ir/floats.py` mean: exact results, rounded once.
+"""The semantics of the operations of `ir/floats.py`: exact results, rounded once.
 
-Approximate operations are computed in f64, whose own error hides in one result of 2^29 or so that lies as near to the
-middle between two floats.
+Approximate operations are computed in f64. Its own error changes about one result in 2^29: one that lies that close to
+the midpoint of two floats.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Array = npt.NDArray[Any]
 
 
 def _turns(data: Array) -> Array:
-    """The distance to the nearest whole turn, which is exact, in [-0.5, 0.5]."""
+    """Return the exact distance to the nearest whole turn, in [-0.5, 0.5]."""
     return data - np.rint(data)
 
 
 def _sine(quarter: Array) -> Array:
-    """The sine of at most a quarter turn, zero and one where they are."""
+    """Return the sine of at most a quarter turn; exactly 0 and 1 at its ends."""
     found: Array = np.sin(2 * np.pi * quarter)
     return found
 
 
 def _sin(data: Array) -> Array:
-    """Beyond a quarter turn the sine comes back the way it went."""
+    """Return the sine of `data` turns; beyond a quarter turn by the symmetry sin(1/2 - t) = sin(t)."""
     turns = _turns(data)
     back = np.copysign(0.5, turns) - turns
     return np.copysign(_sine(np.where(np.abs(turns) > 0.25, back, turns)), turns)
@@ -41,7 +41,7 @@ def _cos(data: Array) -> Array:
     return _sine(0.25 - np.abs(_turns(data)))
 
 
-#: On the elements in their own type.
+#: Functions on elements in their own type.
 EXACT: dict[type[Unary], Callable[[Array], Array]] = {
     fl.Neg: np.negative,
     fl.Abs: np.abs,
@@ -49,7 +49,7 @@ EXACT: dict[type[Unary], Callable[[Array], Array]] = {
     fl.Ceil: np.ceil,
     fl.Round: np.rint,
 }
-#: On f64.
+#: Functions on f64.
 APPROXIMATE: dict[type[Unary], Callable[[Array], Array]] = {
     fl.Exp2: np.exp2,
     fl.Log2: np.log2,
@@ -62,7 +62,7 @@ APPROXIMATE: dict[type[Unary], Callable[[Array], Array]] = {
 
 
 def round_odd(total: Array, error: Array) -> Array:
-    """f64 numbers that lack `error`, with an odd last bit if that is not zero: rounded again, they are rounded once."""
+    """Round f64 sums to odd, given the rounding `error` each lacks: a further rounding then acts like a single one."""
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
     nearer_zero = (error < 0) == (total > 0)
@@ -70,7 +70,7 @@ def round_odd(total: Array, error: Array) -> Array:
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
-    """`a * b + c` rounded to odd in f64, for elements of at most 32 bits; of f64, rounded to nearest even."""
+    """Return `a * b + c`: for elements of at most 32 bits in f64, rounded to odd; for f64 rounded to nearest even."""
     if a.dtype == np.float64:
         return _fma_f64(a, b, c)
     product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
@@ -80,7 +80,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def _fma_f64(a: Array, b: Array, c: Array) -> Array:
-    """Element by element in fractions; what is zero, infinite or no number comes out right without."""
+    """Compute exactly, element by element, with fractions; zero, infinite and NaN results need no fractions."""
     plain = a * b + c
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     out: Array = plain.copy()

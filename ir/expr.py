@@ -1,4 +1,4 @@
-"""Pure expressions: what one lane computes. Operators build nodes and never simplify.
+"""Pure expressions: the values that one lane computes. Operators build nodes and never simplify.
 
 `==` and `hash` are identity; comparisons that build nodes are `eq`, `ne`, `<`, `<=`, `>`, `>=`. Python numbers are
 lifted to the type of the other operand. Integer `//` and `%` are floor division and its remainder; see docs/ir.md.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Number = int | float
 
-_TEMPORARY = "t"  #: the name of variables that have none worth telling
+_TEMPORARY = "t"  #: name of variables that bind a subexpression and need no name of their own
 
 
 @family
@@ -36,15 +36,15 @@ class Expr(Node):
     if TYPE_CHECKING:
 
         def children(self) -> tuple[Expr, ...]:
-            """The operands, which are expressions, too."""
+            """Return the operands; they are expressions, too."""
 
     def result(self) -> AnyType:
-        """The type that the operands give. Raises UserError where they do not suit."""
+        """Return the type that follows from the operands' types. Raises UserError if they do not match."""
         raise NotImplementedError
 
     def __bool__(self) -> bool:
         wanted = "tile.where() in a tile kernel, select() in IR, & and | between conditions, or Python numbers"
-        raise UserError(f"given a condition that only the GPU knows as a Python one, wanted {wanted}")
+        raise UserError(f"given a GPU value where Python needs a bool, wanted {wanted}")
 
     def __add__(self, o: Expr | Number) -> Expr:
         return Add(self, lift(o, self))
@@ -109,7 +109,7 @@ class Expr(Node):
         return Neg(self) if self.type.elem.is_float else Sub(lift(0, self), self)
 
     def to(self, type: AnyType, *, saturate: bool = False) -> Expr:
-        """This value converted to `type`; what it cannot hold wraps, overflows, or becomes the nearest it can hold."""
+        """Convert this value to `type`; out-of-range values wrap or overflow as in `Cast`, or saturate."""
         if type is self.type:
             return self
         return Saturate(type, self) if saturate else Cast(type, self)
@@ -151,7 +151,7 @@ class Var(Expr):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether it stands for a part of a larger expression, and its name tells nothing."""
+        """Return whether the variable binds a subexpression, so its name carries no meaning."""
         return self.name == _TEMPORARY
 
 
@@ -315,7 +315,7 @@ class Select(Expr):
 
 @family
 class Conversion(Expr):
-    """The elements of `a` as elements of `dtype`; the subclasses differ in what becomes of values out of range."""
+    """The elements of `a` converted to `dtype`; subclasses define the results for values out of range."""
 
     dtype: AnyType
     a: Expr
@@ -333,7 +333,7 @@ class Cast(Conversion):
 
 @node
 class Saturate(Conversion):
-    """What `dtype` cannot hold, infinities included, becomes its nearest finite value."""
+    """Out-of-range values, infinities included, become the nearest finite value of `dtype`."""
 
 
 @node
@@ -348,7 +348,7 @@ class Uniform(Unary):
 
 @node
 class Splat(Expr):
-    """Every element of a vector is the scalar `a`."""
+    """A vector whose elements all equal the scalar `a`."""
 
     dtype: VectorType
     a: Expr
@@ -402,7 +402,7 @@ class Shuffle(Expr):
 
 @node
 class FromLane(Expr):
-    """The `a` of the lane of this subgroup whose number this lane's `lane` is; every lane takes part."""
+    """A permutation within a subgroup: this lane's result is `a` of the lane numbered `lane`; every lane takes part."""
 
     symbol = "from_lane"
     a: Expr
@@ -416,7 +416,7 @@ class FromLane(Expr):
 
 @node
 class Mma(Expr):
-    """`acc + a * b` on whole fragments; `op` (an `ir.mma.MmaTile`) gives the tile's atoms and layouts."""
+    """`acc + a * b` on whole fragments; `op` (an `ir.layout.mma.MmaTile`) gives the tile's atoms and layouts."""
 
     op: MmaTile
     acc: Expr
@@ -464,29 +464,29 @@ _ids = itertools.count(1)
 
 
 def var(name: str, type: AnyType = s32) -> Var:
-    """A fresh variable: the id keeps equal names apart."""
+    """Return a fresh variable; the id distinguishes variables of one name."""
     return Var(name, next(_ids), type)
 
 
 def temporary(type: AnyType) -> Var:
-    """A fresh variable for a part of a larger expression, of which nothing is to be said."""
+    """Return a fresh variable for a subexpression that needs no name."""
     return var(_TEMPORARY, type)
 
 
 def restart_ids(used: int) -> None:
-    """Number variables from behind `used` again, so that what is made does not depend on what was made before it."""
+    """Number new variables from `used` + 1, so that ids do not depend on what the process built before."""
     global _ids
     _ids = itertools.count(used + 1)
 
 
 def reserve_ids(used: int) -> None:
-    """Let no variable made from now on have an id up to `used`: what was read from text has ids already."""
+    """Give new variables ids above `used`, as variables read from text bring their ids along."""
     global _ids
     _ids = itertools.count(max(next(_ids), used + 1))
 
 
 def const(value: Number | bool, type: Type = s32) -> Const:
-    """The constant of that value; UserError unless `type` represents it exactly (floats are rounded)."""
+    """Return the constant `value`; UserError unless `type` represents it exactly (floats are rounded)."""
     if type.is_float:
         pattern = np.array([value], dtype=type.numpy).view(f"uint{type.bits}")[0]
         return Const(type, int(pattern))
@@ -497,7 +497,7 @@ def const(value: Number | bool, type: Type = s32) -> Const:
 
 
 def lift(value: Expr | Number, like: Expr) -> Expr:
-    """`value` as an expression of the type of `like`."""
+    """Return `value` as an expression of the type of `like`."""
     if isinstance(value, Expr):
         return value
     type = like.type
@@ -525,5 +525,5 @@ def select(cond: Expr, a: Expr, b: Expr | Number) -> Expr:
 
 
 def zeros(type: VectorType) -> Expr:
-    """A vector of zeros."""
+    """Return a vector of zeros."""
     return Splat(type, const(0, type.elem))

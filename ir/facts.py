@@ -1,4 +1,4 @@
-"""Numbers and capabilities of a target, by which passes and plans know it; they never ask for its name."""
+"""Numbers and capabilities of a target: the only way in which passes and plans know it; they never ask for its name."""
 
 from __future__ import annotations
 
@@ -12,70 +12,72 @@ from convgen.ir.rows import Stmt
 
 @frozen(cache_hash=True)
 class SharedPhases:
-    """How a shared-memory access of one width is served: lane groups, one a cycle, over `banks` 4-byte banks."""
+    """Timing of a shared-memory access of one width: groups of lanes, one group a cycle, over `banks` 4-byte banks."""
 
     banks: int
-    phases: tuple[tuple[int, ...], ...]  #: lanes; the groups, in order
+    phases: tuple[tuple[int, ...], ...]  #: lanes; the groups of each cycle, in order
 
     def of_less(self, parts: int) -> SharedPhases:
-        """Of accesses that are narrower by so many parts: as many groups go at once, where lanes go in their order."""
+        """Return the phases of an access `parts` times narrower: `parts` consecutive groups go in one cycle."""
         groups = (self.phases[n : n + parts] for n in range(0, len(self.phases), parts))
         return SharedPhases(self.banks, tuple(tuple(chain.from_iterable(group)) for group in groups))
 
 
 @frozen(cache_hash=True, kw_only=True)
 class Core:
-    """A compute unit: its registers, and the rates of its memories."""
+    """A compute unit: its registers and the rates of its memories."""
 
     simds: int
-    simd_registers: int  #: registers; vector registers of a lane for all subgroups that are resident on a SIMD
+    simd_registers: int  #: registers; vector registers of a lane that all resident subgroups of a SIMD share
     simd_subgroups: int  #: subgroups; most that are resident on a SIMD
     register_granule: int  #: registers; allocation unit of a subgroup
     shared_rate: int  #: bytes a clock; into shared memory
     shared_read_rate: int  #: bytes a clock; from shared memory, by its widest reads
     global_rate: int  #: bytes a clock; global memory
-    global_granule: int = 1  #: bytes; of which each contiguous run of a load brings whole ones
-    reorders: bool = True  #: whether instructions move among matrix instructions, or stay in the order of statements
+    #: bytes; global memory transfers whole granules of this size for each contiguous run of a load
+    global_granule: int = 1
+    #: whether the scheduler interleaves instructions with matrix instructions, or keeps statement order
+    reorders: bool = True
 
 
 @frozen(cache_hash=True)
 class Planes:
-    """Limits of messages that move rectangles of planes."""
+    """Limits of two-dimensional block messages, which move rectangles of a plane."""
 
     pitch: int  #: bytes; granule of the pitch
     align: int  #: bytes; alignment of the base
     least: int  #: bytes; least width of a plane
-    most: int  #: bytes; greatest width of a plane, above its pitch and height
+    most: int  #: bytes; exclusive bound of a plane's pitch, and so its width; in rows, of its height
     row: int  #: bytes; longest row of a rectangle
-    turned: int  #: bytes; longest row of a rectangle that comes a row a lane
-    loaded_rows: int  #: rows; most of a rectangle to load
-    stored_rows: int  #: rows; most of a rectangle to store
-    count: int  #: rectangles; side by side in one load
+    turned: int  #: bytes; longest row of a rectangle loaded transposed, one row a lane
+    loaded_rows: int  #: rows; greatest height of a rectangle to load
+    stored_rows: int  #: rows; greatest height of a rectangle to store
+    count: int  #: rectangles; greatest number side by side in one load
     registers: int  #: registers; most that one message fills
 
 
 @frozen(cache_hash=True, kw_only=True)
 class Caches:
-    """What lies between compute units and memory, as whoever counts traffic needs it.
+    """The caches between compute units and memory, as traffic models need them.
 
-    Workgroup w runs on die `w % dies`; the units of a die share an L2, all dies a memory-side cache if there is one.
+    Workgroup w runs on die `w % dies`. The units of a die share an L2; all dies share a memory-side cache, if any.
     """
 
     dies: int = 1
-    unit_bytes: int = 0  #: bytes; of a unit's own cache where operands come through it, 0 where that is not reckoned
+    unit_bytes: int = 0  #: bytes; a unit's own cache if operands pass through it, 0 if the model ignores it
     l2_bytes: int  #: bytes; of one die
     memory_side_bytes: int = 0
-    line_bytes: int  #: bytes; least that any of them fetches
-    channels: int = 1  #: of a die's L2
-    channel_bytes: int = 256  #: bytes in a row that lie in one channel
-    store_rate: int  #: bytes a clock; into one channel
-    result_rate: int  #: bytes a clock; of one unit that stores its result
+    line_bytes: int  #: bytes; smallest fetch of any of the caches
+    channels: int = 1  #: channels of one die's L2
+    channel_bytes: int = 256  #: bytes; contiguous bytes that lie in one channel
+    store_rate: int  #: bytes a clock; stores into one channel
+    result_rate: int  #: bytes a clock; stores of one unit that writes its result
     fill_rate: int  #: bytes a clock; into all L2s together
     memory_rate: int  #: bytes a clock; from memory
 
     @property
     def camp_bytes(self) -> int:
-        """The pitch of rows that all begin in the same channel."""
+        """Return the row pitch in bytes at which all rows begin in one channel (channel conflicts)."""
         return self.channels * self.channel_bytes
 
 
@@ -85,66 +87,66 @@ class TargetFacts:
 
     name: str
     subgroup_size: int
-    max_subgroups: int  #: subgroups; most of a workgroup
-    shared_bytes: int  #: bytes; most of a workgroup
-    registers: int  #: registers; of a lane, as operands of the vector unit
+    max_subgroups: int  #: subgroups; most in a workgroup
+    shared_bytes: int  #: bytes; most shared memory of a workgroup
+    registers: int  #: registers; of a lane, usable as operands of the vector unit
     accumulators: int  #: registers; of a lane, in the separate file for accumulators
     compute_units: int
-    global_widths: tuple[int, ...]  #: bytes; of a lane in one message, descending
-    shared_widths: tuple[int, ...]  #: bytes; likewise
+    global_widths: tuple[int, ...]  #: bytes; widths a lane may move in one global message, descending
+    shared_widths: tuple[int, ...]  #: bytes; widths a lane may move in one shared-memory message, descending
     global_imm_max: int  #: bytes; greatest immediate offset of a global message
-    shared_imm_max: int  #: bytes; likewise
+    shared_imm_max: int  #: bytes; greatest immediate offset of a shared-memory message
     surface_max: int  #: bytes; greatest extent of a surface, or span of 32-bit offsets from a flat address
-    shared_read: SharedPhases  #: of the widest read
-    shared_half_read: SharedPhases  #: of a read of half as much
+    shared_read: SharedPhases  #: timing of the widest read
+    shared_half_read: SharedPhases  #: timing of a read half as wide as the widest
     shared_write: SharedPhases
-    fused: frozenset[str]  #: operations of the vector unit, names of `ir.fused.MEANING`
+    fused: frozenset[str]  #: fused operations of the vector unit: names in `ir.fused.MEANING`
     atoms: tuple[MmaAtom, ...]
     core: Core
     caches: Caches
     tuning: Any = None  #: a `backends.tuning.Tuning`, by which configs are chosen; passes do not read it
-    uniform_fused: frozenset[str] = frozenset()  #: of `fused`, those of the unit for values that all lanes share
-    uniform_shifts: int = 0  #: places; that this unit shifts at most what it adds in one operation
-    fused_imm_bits: int = 32  #: bits; of a constant operand of theirs, with its sign
-    fused_signs: bool = False  #: operands of theirs may be negated: `0 - x`
-    #: Types to which (and for 8 bits also from which) one instruction converts f32; f16 and bf16 by their pairs.
+    uniform_fused: frozenset[str] = frozenset()  #: those of `fused` that the scalar unit has, too
+    uniform_shifts: int = 0  #: places; largest shift that the scalar unit combines with an addition
+    fused_imm_bits: int = 32  #: bits; width of a signed constant operand of a fused operation
+    fused_signs: bool = False  #: operands of fused operations may be negated: `0 - x`
+    #: Types to which one instruction converts f32 (two elements at a time for f16 and bf16); for 8-bit types also from.
     conversions: tuple[str, ...] = ()
-    #: Global messages take one 64-bit address a lane and a mask, instead of offsets into a surface with bounds.
+    #: Global messages take a 64-bit address a lane and a mask, instead of offsets into a bounds-checked surface.
     flat: bool = False
-    planes: Planes | None = None  #: limits of messages with rectangles, whose bounds the hardware checks
-    prefetch: bool = False  #: messages that bring memory nearer ahead of a load
-    blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions of which each block of lanes has a product of its own
-    tickets: bool = False  #: order among subgroups of different workgroups (`stmt.Ticket`)
-    #: bytes; of a lane in one message from global to shared memory that no register takes part in; none if empty
+    planes: Planes | None = None  #: limits of two-dimensional block messages, whose bounds the hardware checks
+    prefetch: bool = False  #: the target has prefetch messages
+    blocks: tuple[BlockAtom, ...] = ()  #: matrix instructions with an independent product in each block of lanes
+    tickets: bool = False  #: the target can order subgroups of different workgroups (`stmt.Ticket`)
+    #: bytes; widths a lane may copy from global to shared memory without registers in one message; empty if it cannot
     direct_widths: tuple[int, ...] = ()
-    #: of reads after which lanes turn little matrices (`stmt.TurnedRead`), 8 bytes a lane; None if there are none
+    #: Timing of transposing 8-byte reads (`stmt.TurnedRead`); None if the target has none.
     turned_reads: SharedPhases | None = None
-    #: subgroups, 2k and 2k + 1 for two, that share an instruction pointer: what one branches on has one value in all of
-    #: them, and their matrix instructions (`MmaAtom.spans`) may be used for it; 0 where each subgroup has its own
+    #: subgroups (2k and 2k + 1 for two) that share an instruction pointer: a branch condition must have one value in
+    #: all of them, and matrix instructions may span them (`MmaAtom.spans`); 0 if each subgroup has its own pointer
     lockstep: int = 0
-    lane_words: bool = False  #: an instruction may read the word of one lane for all
-    permutes: bool = False  #: one instruction moves a register between lanes, from any to any
-    split_barriers: bool = False  #: arrival at a barrier and wait for the others as two instructions
-    #: bytes; greatest block message: a subgroup's registers as they stand, at one address; 0 if there are none
+    lane_words: bool = False  #: an instruction may broadcast the word of one lane to all lanes
+    permutes: bool = False  #: one instruction permutes a register arbitrarily between lanes
+    split_barriers: bool = False  #: a barrier is two instructions: arrive and wait
+    #: bytes; largest block message (a subgroup's registers, unchanged, at one address); 0 if the target has none
     block_bytes: int = 0
-    #: bytes; greatest alignment that messages need, each that of its width if it is narrower
+    #: bytes; largest alignment that messages need; a narrower message needs the alignment of its width
     message_alignment: int = 4
-    grid_items: int = 0  #: work-items; most along an axis of a grid, 0 where a launch counts workgroups only
-    chunk_bytes: int = 16  #: bytes; of a lane in one write to shared memory, and in one part of a fragment
+    grid_items: int = 0  #: work-items; most along an axis of the grid; 0 if a launch counts only workgroups
+    chunk_bytes: int = 16  #: bytes; a lane's part of one write to shared memory and of one part of a fragment
 
     def __repr__(self) -> str:
         return f"<facts of {self.name}>"
 
     @property
     def checks_bounds(self) -> bool:
-        """The hardware drops what lies outside a surface, so that copies need no masks at the ends of buffers."""
+        """Return whether the hardware drops accesses outside a surface, so that copies need no masks at buffer ends."""
         return not self.flat
 
     @property
     def tiles_as_fragments(self) -> bool:
-        """Shared tiles stand in the order of fragments: block messages move a subgroup's registers as they are."""
+        """Return whether shared tiles are stored in fragment order: block messages then move registers unchanged."""
         return self.block_bytes > 0
 
     def takes(self, kind: type[Stmt]) -> bool:
-        """Whether the target has such statements: the field that they need says so."""
+        """Return whether the target supports the statement: the field that `kind.needs` names is set."""
         return not kind.needs or bool(getattr(self, kind.needs))

@@ -1,7 +1,8 @@
-"""Operations on floats that integers do not have: fused, rounded to whole numbers, and approximate.
+"""Operations that only floats have: fused multiply-add, rounding to whole numbers, and approximate functions.
 
-An `Approximate` operation means the exact result, rounded once; what hardware gives may be as far from the exact one as
-`accuracy` says, on every target. `sin` and `cos` count turns: a period is 1, so that reducing an operand is exact.
+In the IR an `Approximate` operation has the exact result, rounded once; on every target the hardware's result may
+differ from the exact one by at most `accuracy`. `sin` and `cos` take turns: the period is 1, so that range reduction is
+exact.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from convgen.ir.types import AnyType, Type, f16, f32
 
 @frozen
 class Accuracy:
-    """The most that a result may differ from the exact one: `ulps` or `absolute`, whichever is more.
+    """The largest error against the exact result: `ulps` or `absolute`, whichever is larger.
 
-    An ulp is the distance of floats at the exact result, at least that of the smallest normal ones.
+    An ulp is the distance between floats at the exact result, at least the distance between the smallest normal ones.
     """
 
     ulps: float
@@ -45,49 +46,49 @@ class Fma(Expr):
 
 @node
 class Neg(Unary):
-    """With the other sign, that of a NaN included."""
+    """The operand with its sign flipped, that of a NaN included."""
 
     symbol = "-"
 
 
 @node
 class Abs(Unary):
-    """Without its sign, that of a NaN included."""
+    """The operand without its sign, that of a NaN included."""
 
     symbol = "abs"
 
 
 @node
 class Floor(Unary):
-    """The greatest whole number that is not greater."""
+    """The greatest whole number not above the operand."""
 
     symbol = "floor"
 
 
 @node
 class Ceil(Unary):
-    """The least whole number that is not less."""
+    """The least whole number not below the operand."""
 
     symbol = "ceil"
 
 
 @node
 class Round(Unary):
-    """The nearest whole number; of two, the even one."""
+    """The nearest whole number; of two equally near ones, the even one."""
 
     symbol = "round"
 
 
 @family
 class Approximate(Unary):
-    """Denormal f32 operands may count as zeros, and denormal f32 results may be zeros, of the same sign."""
+    """A function with a bounded error; denormal f32 operands and results may be flushed to zeros of the same sign."""
 
     accuracy: ClassVar[Mapping[Type, Accuracy]]  #: by element type; other types are refused
 
 
-#: Sources: Intel's documentation of ESIMD's math (inv, log2, exp2, sqrt, rsqrt, sin, cos); LLVM's AMDGPUUsage has 1 ulp
-#: for exp2 and log2 on f32 and 0.51 on f16. AMD documents no error of sin and cos; Intel's is that of Direct3D, too.
-#: Of f16, what one f32 operation and one rounding give.
+#: Sources: Intel's documentation of ESIMD math (inv, log2, exp2, sqrt, rsqrt, sin, cos). LLVM's AMDGPUUsage has 1 ulp
+#: for exp2 and log2 on f32 and 0.51 on f16. AMD documents no error of sin and cos; Intel's bound is also Direct3D's.
+#: For f16, one f32 operation and one rounding.
 _HALF = Accuracy(1)
 
 
@@ -122,14 +123,14 @@ class Rsqrt(Approximate):
 
 @node
 class Sin(Approximate):
-    """The sine of so many turns; NaN of an infinity."""
+    """The sine of `a` turns; NaN for an infinity."""
 
     symbol, accuracy = "sin", {f32: Accuracy(1, 0.00081), f16: Accuracy(1, 0.0013)}
 
 
 @node
 class Cos(Approximate):
-    """The cosine of so many turns; NaN of an infinity."""
+    """The cosine of `a` turns; NaN for an infinity."""
 
     symbol, accuracy = "cos", {f32: Accuracy(1, 0.00081), f16: Accuracy(1, 0.0013)}
 
@@ -139,10 +140,10 @@ APPROXIMATE: tuple[type[Approximate], ...] = (Exp2, Log2, Rcp, Sqrt, Rsqrt, Sin,
 
 
 def fma(a: Expr, b: Expr | Number, c: Expr | Number) -> Expr:
-    """`a * b + c`, rounded once."""
+    """Return `a * b + c`, rounded once."""
     return Fma(a, lift(b, a), lift(c, a))
 
 
 def absolute(a: Expr) -> Expr:
-    """The absolute value; that of the least integer wraps to itself."""
+    """Return the absolute value; that of the least integer wraps to itself."""
     return Abs(a) if a.type.elem.is_float else Max(a, -a)

@@ -1,16 +1,16 @@
-"""Functions made of the IR's operations, for scalars and fragments alike, each with the most that it may be off.
+"""Functions built from IR operations, for scalars and fragments alike, each with its largest error.
 
 >>> from convgen.ir.expr import var
 >>> from convgen.ir.types import f32
 >>> print(log(var("x", f32)))
 log2(x) * 0.6931472
 
-On f32 an error is within `Function.accuracy` where approximate operations keep theirs (`ir/floats.py`). On f16 and bf16
-functions are computed in f32 and rounded: one ulp, or twice the absolute error of f32. As for approximate operations,
-denormal f32 operands may count as zeros, and denormal results may be zeros. NaN gives NaN.
+On f32 the error is within `Function.accuracy` if approximate operations are within theirs (`ir/floats.py`). On f16 and
+bf16 functions are computed in f32 and rounded: one ulp, or twice the absolute error of f32. Denormal f32 operands and
+results may be flushed to zero. NaN gives NaN.
 
 Polynomials: fitted to functions in f64 by weighted least squares on 4000 Chebyshev points, the weights iterated towards
-the smallest greatest error (Lawson's algorithm); coefficients rounded to f32.
+the minimax error (Lawson's algorithm); coefficients rounded to f32.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Type, bf16, f16, f32, vector
 
 _LOG2E = math.log2(math.e)
-_LEAST = 2.0**-21  #: absolute error of the logarithm, which others inherit
+_LEAST = 2.0**-21  #: absolute error of the logarithm, which functions built on it inherit
 
 
 @frozen
 class Function:
-    """A function of floats; `make` gives it on f32, with an error of `accuracy` against the exact result."""
+    """A function of floats; `make` builds it on f32, with an error of `accuracy` against the exact result."""
 
     name: str
     make: Callable[..., Expr]
     accuracy: Accuracy
-    where: str = ""  #: which operands the accuracy is for, if not all
+    where: str = ""  #: operands for which the accuracy holds, if not all
 
     def __call__(self, a: Expr, *others: Expr | Number) -> Expr:
-        """The value for operands of one type. Raises UserError if their elements are not f32, f16 or bf16."""
+        """Return the value for operands of one type. Raises UserError if their elements are not f32, f16 or bf16."""
         elem = a.type.elem
         if elem not in (f32, f16, bf16):
             raise UserError(f"given {self.name} of {a.type}, wanted elements of f32, f16 or bf16")
@@ -49,12 +49,12 @@ class Function:
         return self.make(*(o.to(wide) for o in operands)).to(a.type)
 
     def accuracy_of(self, elem: Type) -> Accuracy:
-        """The accuracy on f32, f16 or bf16."""
+        """Return the accuracy on f32, f16 or bf16."""
         return self.accuracy if elem is f32 else Accuracy(1, 2 * self.accuracy.absolute)
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """The sum of `coefficients[n] * x**n`, by Horner's rule."""
+    """Return the sum of `coefficients[n] * x**n`, by Horner's rule."""
     *lower, top = coefficients
     found = lift(top, x)
     for c in reversed(lower):
@@ -63,13 +63,13 @@ def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def _split(value: float) -> tuple[float, float]:
-    """A number as an f32 and the rest."""
+    """Return the f32 nearest to `value` and the remainder."""
     high = float(np.float32(value))
     return high, value - high
 
 
 def _exp(x: Expr) -> Expr:
-    """2 to the power of a product, times that of what its rounding left out; beyond +-128 that does not matter."""
+    """Return 2**(x * log2(e)) with the product's rounding error compensated for x within +-128."""
     high, low = _split(_LOG2E)
     inside = Min(Max(x, lift(-128.0, x)), lift(128.0, x))
     rounded = inside * high
@@ -78,12 +78,12 @@ def _exp(x: Expr) -> Expr:
 
 
 def _coarse_exp(x: Expr) -> Expr:
-    """With an error of so many ulps as the operand is large, for where that does not matter."""
+    """Return exp(x) with an error that grows with the size of x, in ulps, for uses that tolerate it."""
     return Exp2(x * _LOG2E)
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    """A quotient, improved by its remainder unless that is no number."""
+    """Return a quotient corrected by its remainder, unless the remainder is not finite."""
     reciprocal = Rcp(b)
     quotient = a * reciprocal
     rest = fma(-b, quotient, a)
@@ -94,14 +94,14 @@ def _sigmoid(x: Expr) -> Expr:
     return Rcp(lift(1.0, x) + _exp(-x))
 
 
-#: (tanh(x) / x - 1) / x^2 in x^2, up to 0.65.
+#: Coefficients of (tanh(x) / x - 1) / x^2 as a polynomial in x^2, for x up to 0.65.
 _TANH = (-0.333333283662796, 0.1333262175321579, -0.05382813140749931, 0.020889827981591225, -0.00594296446070075)
-#: erf(x) / x - 1 in x^2, up to 0.9.
+#: Coefficients of erf(x) / x - 1 as a polynomial in x^2, for x up to 0.9.
 _ERF = (
     *(0.12837915122509003, -0.3761253356933594, 0.11282230168581009),
     *(-0.02678195759654045, 0.005016228184103966, -0.000611129158642143),
 )
-#: log2(1 - erf(x)), from 0.9 to 4.
+#: Coefficients of log2(1 - erf(x)) as a polynomial in x, from 0.9 to 4.
 _ERFC = (
     *(-0.000256059953244403, -1.626998782157898, -0.9190828800201416, -0.15009427070617676),
     *(0.03213908523321152, -0.004408321809023619, 0.00028447440126910806),
@@ -120,7 +120,7 @@ def _signed(size: Expr, like: Expr) -> Expr:
 
 
 def _erf(x: Expr) -> Expr:
-    """A NaN is not far from zero, and what is near is computed from the operand, so that NaN gives NaN."""
+    """Return erf(x); NaN fails the comparison and so takes the `near` branch, which is computed from the operand."""
     square = x * x
     near = fma(_polynomial(square, _ERF), x, x)
     far = lift(1.0, x) - Exp2(_polynomial(Min(Abs(x), lift(4.0, x)), _ERFC))
@@ -132,13 +132,13 @@ def _gelu(x: Expr) -> Expr:
 
 
 def _gelu_tanh(x: Expr) -> Expr:
-    """x * (1 + tanh(u)) / 2 is x * sigmoid(2 * u)."""
+    """Return gelu by tanh: x * (1 + tanh(u)) / 2 is x * sigmoid(2 * u)."""
     scale = 2 * math.sqrt(2 / math.pi)
     return x * _sigmoid(x * fma(x * x, scale * 0.044715, scale))
 
 
 def _softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)), where exp cannot overflow."""
+    """Return log(1 + exp(x)), arranged so that exp cannot overflow."""
     return Max(x, lift(0.0, x)) + Log2(_coarse_exp(-Abs(x)) + 1.0) * math.log(2)
 
 
@@ -147,7 +147,7 @@ def _power(x: Expr, y: Expr) -> Expr:
 
 
 def _turns(x: Expr) -> Expr:
-    """Radians as turns, less whole ones: the nearest float to the turns, and what its rounding left out."""
+    """Return radians as turns in about [-0.5, 0.5], with the rounding error of the conversion compensated."""
     high, low = _split(1 / (2 * math.pi))
     turns = x * high
     return (turns - Round(turns)) + fma(x, low, fma(x, high, -turns))

@@ -1,4 +1,4 @@
-"""Two or three integer operations that a unit does at once; what each means is an expression of the others."""
+"""Two or three integer operations that one instruction does; each has an equivalent expression of single operations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from convgen.ir.expr import Expr
 from convgen.ir.node import node
 from convgen.ir.types import AnyType
 
-#: name -> meaning. `mad24` promises that both factors lie in [0, 2^24), `mad16` that the second lies in [0, 2^16), and
-#: `align` that a shift lies in [0, 32).
+#: Fused operation -> meaning. `mad24` requires both factors in [0, 2^24), `mad16` the second in [0, 2^16), `align` a
+#: shift in [0, 32).
 MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
     "add3": lambda a, b, c: (a + b) + c,
     "mad24": lambda a, b, c: a * b + c,
@@ -27,7 +27,7 @@ MEANING: dict[str, Callable[[Expr, Expr, Expr], Expr]] = {
 class Fused(Expr):
     """The operation `name` of MEANING on three 32-bit integers of one type.
 
-    Made by `peephole`, and by `lower_tiles` where it aligns words.
+    `peephole` creates it, and `lower_tiles` where it aligns words.
     """
 
     name: str
@@ -43,5 +43,5 @@ class Fused(Expr):
 
     @property
     def meaning(self) -> Expr:
-        """The same value in single operations."""
+        """Return the equivalent expression of single operations."""
         return MEANING[self.name](self.a, self.b, self.c)

@@ -1,11 +1,11 @@
-"""The meaning of the IR: runs a kernel of either level on numpy buffers, written for obviousness.
+"""The reference interpreter: runs a kernel of either level on numpy buffers, written for obviousness.
 
-A subgroup runs on its own between barriers, as a generator that yields where it waits. Shared memory knows who read
-and wrote each byte since the last barrier, so that a missing barrier is found in whatever order the subgroups run.
-docs/ir.md is the text to which this is the code.
+Each subgroup is a generator that yields at barriers. Shared memory records who read and wrote each byte since the last
+barrier, so that a missing barrier is found in whatever order the subgroups run. docs/ir.md specifies what this module
+implements.
 
-Subgroups that go the same way may as well go together, many lanes at a time (`Party`). That is tried first, with all
-subgroups of many workgroups; where they part or something is wrong, each runs alone, and that says what it means.
+For speed, all subgroups of many workgroups first run in step as one `Party`. If they diverge or an error occurs, their
+writes are undone and each subgroup runs alone, which gives the exact result or error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from convgen.ir.sizes import Size
 
 __all__ = ["InterpError", "interpret"]
 
-_MOST_LANES = 1 << 12  #: that go together: enough to hide what a call of numpy costs
+_MOST_LANES = 1 << 12  #: lanes that run in step: enough to hide the cost of a numpy call
 
 
 def interpret(
@@ -38,8 +38,8 @@ def interpret(
 ) -> None:
     """Run the workgroups `groups` (linear numbers, x fastest; all if None) of a kernel, one after the other.
 
-    `buffers` holds a 1-D uint8 array for each buffer argument, changed in place; `scalars` the other arguments.
-    Raises UserError where an argument is missing or too short, InterpError where the kernel breaks docs/ir.md.
+    `buffers` maps each buffer argument to a 1-D uint8 array, changed in place; `scalars` has the other arguments.
+    Raises UserError if an argument is missing or too short, InterpError if the kernel breaks a rule of docs/ir.md.
     """
     values = {p: _scalar(p, scalars or {}) for p in kernel.params if isinstance(p, Var)}
     memory = {p: _buffer(p, value_of(p.length, values), buffers) for p in kernel.params if isinstance(p, Global)}
@@ -54,11 +54,11 @@ def interpret(
 
 
 def _buffer(p: Global, length: int, buffers: Mapping[str, Array]) -> Array:
-    given = buffers.get(p.name)
-    if given is None or given.dtype != np.uint8 or given.ndim != 1 or given.size < length:
-        what = "nothing" if given is None else f"{given.dtype}{list(given.shape)}"
+    buffer = buffers.get(p.name)
+    if buffer is None or buffer.dtype != np.uint8 or buffer.ndim != 1 or buffer.size < length:
+        what = "nothing" if buffer is None else f"{buffer.dtype}{list(buffer.shape)}"
         raise UserError(f"buffer {p.name}: given {what}, wanted uint8[{length}]")
-    return given[:length]
+    return buffer[:length]
 
 
 def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
@@ -71,7 +71,7 @@ def _scalar(p: Var, scalars: Mapping[str, int]) -> int:
 
 
 def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], groups: Sequence[Group]) -> bool:
-    """Run all subgroups of workgroups in step, barrier by barrier; False, and nothing is changed, if they cannot."""
+    """Run all subgroups of some workgroups in step; if they diverge or fail, undo their writes and return False."""
     shared = SharedTile.of_all(k.shared, len(groups))
     party = Party(k, [(group, n) for group in groups for n in range(k.subgroups)], values, memory, shared)
     try:
@@ -86,7 +86,7 @@ def _run_together(k: Kernel, memory: dict[Global, Array], values: dict[Var, int]
 
 
 def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], group: Group) -> None:
-    """Run all subgroups from barrier to barrier; the n-th arrivals of all match."""
+    """Run all subgroups of one workgroup from barrier to barrier; all must arrive at each."""
     shared = SharedTile.of_all(k.shared)
     subgroups = [Party(k, [(group, number)], values, memory, shared) for number in range(k.subgroups)]
     for subgroup in subgroups:
@@ -96,13 +96,13 @@ def _run_group(k: Kernel, memory: dict[Global, Array], values: dict[Var, int], g
     while waiting:
         waiting = _to_barrier(runs, waiting, group)
         if 0 < len(waiting) < k.subgroups:
-            raise InterpError(f"a barrier waits for ever: only subgroups {waiting} of {k.subgroups} arrive")
+            raise InterpError(f"barrier deadlock: only subgroups {waiting} of {k.subgroups} arrive")
         for tile in shared.values():
             tile.region.next_epoch()
 
 
 def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ...]) -> list[int]:
-    """Run subgroups until each has ended or arrived at its next barrier; which have arrived."""
+    """Run each subgroup until it ends or arrives at its next barrier; return the numbers of those that arrived."""
     arrived: list[int] = []
     while active:
         stops = [(n, _advance(runs[n], n, group)) for n in active]
@@ -112,7 +112,7 @@ def _to_barrier(runs: Sequence[Run], active: Sequence[int], group: tuple[int, ..
 
 
 def _advance(run: Run, number: int, group: tuple[int, ...]) -> Stop | None:
-    """Run a subgroup until it waits for others; None at its end."""
+    """Run a subgroup until it waits for other subgroups; return None at its end."""
     try:
         return next(run)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""What exchanges between lanes mean: each element is looked up where the layout says that it is."""
+"""The semantics of exchanges between lanes: each element is fetched from the place that its layout gives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from convgen.ir.types import Type
 
 @frozen(eq=False)
 class Held:
-    """A fragment in the registers of subgroups, and the subgroups that look for elements in it."""
+    """A fragment in the registers of some subgroups, and the subgroups that read elements from it."""
 
-    values: Sequence[Value]  #: registers, lane behind lane
+    values: Sequence[Value]  #: registers; all lanes, subgroup by subgroup
     layout: Fragment
     width: int
-    numbers: tuple[int, ...]  #: of the subgroups that look
-    first: Array  #: for each of them, the row where its registers begin, or those of subgroup 0 if they meet
+    numbers: tuple[int, ...]  #: numbers of the subgroups that read
+    first: Array  #: first lane of each reading subgroup's registers, or of subgroup 0's if elements cross subgroups
     meet: bool
 
     def at(self, coords: Mapping[str, Array]) -> Value:
-        """The elements at coordinates, `[lanes, registers]` each."""
+        """Return the elements at these coordinates, `[lanes, registers]` each."""
         place = self.layout.place(coords)
         row = np.repeat(self.first, self.width)[:, None] + place.get(Space.LANE, 0)
         if self.meet:
@@ -44,7 +44,7 @@ def _poison(v: Value) -> Mask:
 
 
 def exchanged(node: Exchange, held: Held) -> Value:
-    """What `node` binds in the subgroups that look."""
+    """Return the value that `node` binds in the reading subgroups."""
     coords = _coords(node.layout, held)
     match node:
         case Reduce():
@@ -55,7 +55,7 @@ def exchanged(node: Exchange, held: Held) -> Value:
 
 
 def _coords(layout: Fragment, held: Held) -> dict[str, Array]:
-    """The coordinates of each (lane, register) of a layout in the subgroups that look."""
+    """Return the coordinates of each (lane, register) of a layout in the reading subgroups."""
     lanes, registers = np.meshgrid(np.arange(held.width), np.arange(layout.registers), indexing="ij")
     at = [layout.coords(number, lanes, registers) for number in held.numbers]
     shape = lanes.shape
@@ -63,7 +63,7 @@ def _coords(layout: Fragment, held: Held) -> dict[str, Array]:
 
 
 def _reduced(node: Reduce, held: Held, coords: Mapping[str, Array]) -> Value:
-    """Digit after digit; the elements along one of them from the first to the last."""
+    """Reduce digit by digit; along each digit from the first element to the last."""
     elem: Type = node.value.type.elem
     shape = (held.width * len(held.numbers), node.layout.registers)
     parts = {p: held.at({**coords, node.dim: np.full(shape, p)}) for p in range(node.of.extent(node.dim))}

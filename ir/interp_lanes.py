@@ -1,4 +1,4 @@
-"""The lanes of subgroups that go together: their variables, and the memory that they see."""
+"""The state of subgroups that run in step: their variables and the memory they access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUFFER_SPACING = 40  #: log2 of the bytes between the addresses of two buffers:
 
 Group = tuple[int, int, int]  # a workgroup's place in the grid
 
-#: What atomic operations do; of a number and what is none, the lesser and the greater are the number.
+#: Atomic operations by name; min and max ignore a NaN operand.
 _COMBINED: dict[str, np.ufunc] = {
     "add": np.add, "min": np.fmin, "max": np.fmax, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
@@ -28,7 +28,7 @@ _COMBINED: dict[str, np.ufunc] = {
 
 @lru_cache(maxsize=2**8)
 def coordinates(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tuple[Array, ...]:
-    """The coordinates along each dim of `layout` that each (lane, register) of some subgroups holds."""
+    """Return the coordinates along each dim of `layout` of each (lane, register) of some subgroups."""
     lanes, registers = np.arange(width)[:, None], np.arange(layout.registers)[None, :]
     at = [layout.coords(subgroup, lanes, registers) for subgroup in subgroups]
     shape = (width, layout.registers)
@@ -38,7 +38,7 @@ def coordinates(layout: Fragment, subgroups: tuple[int, ...], width: int) -> tup
 
 
 class Lanes:
-    """All lanes of some subgroups, lane behind lane. What statements mean to them is told elsewhere."""
+    """All lanes of some subgroups, concatenated. `interp_tiles` and `interp_messages` define the statements."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Lanes:
         shared: Mapping[Shared, SharedTile],
     ) -> None:
         self.numbers = tuple(number for _, number in members)
-        self.subgroups = k.subgroups  # of a workgroup
+        self.subgroups = k.subgroups  # in a workgroup
         self.memory, self.shared = memory, shared
         self.bases = {buffer: n << _BUFFER_SPACING for n, buffer in enumerate(memory, 1)}
         self.ev = Evaluator(k.width, self.bases, self.numbers)
-        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, what was there), oldest first
+        self.overwritten: list[tuple[Array, Array, Array]] = []  # (memory, places, overwritten elements), oldest first
         number = np.repeat(self.numbers, k.width)
         group = np.arange(len(number)) // k.width // k.subgroups
         self.accessors = Accessors(group, [(n, np.flatnonzero(number == n)) for n in sorted({*self.numbers})])
@@ -67,22 +67,22 @@ class Lanes:
         self.ev.env[var] = value
 
     def integers(self, e: Expr, what: str) -> Array:
-        """The exact integers of all lanes, for an address."""
+        """Return the exact integers of all lanes, for an address."""
         return self.ev(e).decided(what).astype(np.int64)
 
     def extent(self, e: Extent) -> int:
-        """The number that an extent is in this launch."""
+        """Return the value of an extent in this launch."""
         return value_of(e, self.sizes)
 
     def elements(self, memory: Global) -> Array:
-        """A buffer as an array of its elements."""
+        """Return a buffer as an array of its elements; read-only for 4-bit elements."""
         held = self.memory[memory]
         if memory.elem.bits == 4:
-            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # to be read only
+            return np.stack((held & 0xF, held >> 4), axis=1).reshape(-1).view(memory.elem.numpy)  # a copy: read-only
         return held[: len(held) // memory.elem.bytes * memory.elem.bytes].view(memory.elem.numpy)
 
     def put(self, memory: Array, places: Array, data: Array, op: str = "") -> None:
-        """The memory's places become `data`, or `op` of what is there and these."""
+        """Store `data` at `places` of a memory, or combine it by the atomic operation `op` with the elements there."""
         self.overwritten.append((memory, places, memory[places]))
         if op:
             _COMBINED[op].at(memory, places, data)

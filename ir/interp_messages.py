@@ -1,4 +1,4 @@
-"""What statements of the message level mean: bytes of buffers and shared tiles at addresses, planes and surfaces."""
+"""The semantics of message-level statements: accesses to bytes of buffers, shared tiles, planes and surfaces."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from convgen.ir.types import AnyType
 
 
 def _place(lanes: Lanes, node: Any, size: int) -> tuple[Array, Array, Mask]:
-    """(buffer, the byte of it for each lane's `size` bytes, whether it is accessed) of a global message."""
+    """Return (buffer, offset of each of a lane's `size` bytes, whether it is accessed) of a global message."""
     if isinstance(node, (s.FlatLoad, s.FlatStore)):
         return _flat(lanes, node, size)
     return _window(lanes, node, size, node.imm)
 
 
 def _flat(lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: int) -> tuple[Array, Array, Mask]:
-    """Where the lanes whose mask holds access the flat address space: in the message's buffer, all of them."""
+    """Return (buffer, bytes, mask) of an access to flat addresses; all must lie in the message's buffer."""
     buffer = node.buffer
     mask = lanes.ev(node.mask).decided("a mask")
     start = lanes.integers(node.address, "an address") - lanes.bases[buffer]
@@ -39,7 +39,7 @@ def _flat(lanes: Lanes, node: s.FlatLoad | s.FlatStore | s.FlatPrefetch, size: i
 def _window(
     lanes: Lanes, node: s.GlobalLoad | s.GlobalStore | s.DirectLoad, size: int, imm: int
 ) -> tuple[Array, Array, Mask]:
-    """Where the lanes access a surface; outside its extent they do not."""
+    """Return (buffer, bytes, mask) of an access to a surface; bytes outside its extent are not accessed."""
     surface = lanes.ev.window(node.surface)
     if surface.buffer is not node.buffer:
         raise InterpError(f"a surface of {surface.buffer.name}, of a message that accesses {node.buffer.name}")
@@ -49,8 +49,8 @@ def _window(
     inside = (at >= 0) & (at < surface.extent[:, None])
     words = inside.reshape(len(at), -1, min(size, 4))
     if (words.any(axis=2) != words.all(axis=2)).any():
-        extent = surface.extent[0]  # of the only subgroup, where this is told
-        raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} cuts a word in two")
+        extent = surface.extent[0]  # only one subgroup runs where this message is seen
+        raise InterpError(f"the extent {extent} of a surface of {surface.buffer.name} ends inside a word")
     at = at + surface.shift[:, None]
     length = len(lanes.memory[surface.buffer])
     if (bad := at[inside & ((at < 0) | (at >= length))]).size:
@@ -69,7 +69,7 @@ def _global_store(lanes: Lanes, node: s.GlobalStore | s.FlatStore) -> None:
 
 
 def _put_bytes(lanes: Lanes, value: Expr, buffer: Array, at: Array, inside: Mask) -> None:
-    """Each lane's bytes where they are inside; what two lanes store in one place must be the same."""
+    """Store each lane's bytes where `inside` holds; two lanes that store to one place must store equal bytes."""
     raw, poison = to_bytes(lanes.ev(value))
     Value(raw, None if poison is None else poison & inside).decided("a stored value")
     agree(at[inside], raw[inside], "a buffer")
@@ -105,7 +105,7 @@ def _ticket(lanes: Lanes, node: s.Ticket) -> None:
 
 
 def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) -> tuple[Array, Array, Mask]:
-    """(buffer, the byte of it for each byte of a lane's elements, whether that is in the plane)."""
+    """Return (buffer, address of each byte of a lane's elements, whether that byte is in the plane)."""
     plane, elem = node.plane, type.elem.bytes
     x, y = lanes.ev.uniform(node.x, "a rectangle's x")[:, None], lanes.ev.uniform(node.y, "a rectangle's y")[:, None]
     row, col = coordinates(node.shape.layout(lanes.ev.width, elem), (0,) * len(lanes.numbers), lanes.ev.width)
@@ -123,12 +123,12 @@ def _rectangle(lanes: Lanes, node: s.PlaneLoad | s.PlaneStore, type: AnyType) ->
 
 
 def _flat_prefetch(lanes: Lanes, node: s.FlatPrefetch) -> None:
-    """No value changes; what decides where must be known all the same."""
+    """Check the operands; a prefetch changes no value."""
     _flat(lanes, node, 1)
 
 
 def _plane_prefetch(lanes: Lanes, node: s.PlanePrefetch) -> None:
-    """No value changes."""
+    """Do nothing: a prefetch changes no value."""
 
 
 def _plane_load(lanes: Lanes, node: s.PlaneLoad) -> None:
@@ -141,7 +141,7 @@ def _plane_store(lanes: Lanes, node: s.PlaneStore) -> None:
 
 
 def shared_bytes(ev: Evaluator, node: s.SharedRead | s.SharedWrite | s.DirectLoad) -> Array:
-    """The bytes of a shared tile that each lane accesses, `[lanes, size]`."""
+    """Return the bytes of a shared tile that each lane accesses, `[lanes, size]`."""
     lane = np.tile(np.arange(ev.width), len(ev.numbers))[:, None]
     if isinstance(node, s.DirectLoad):
         start = ev.uniform(node.address, "the address of a direct load") + node.imm
@@ -176,12 +176,12 @@ def _direct_load(lanes: Lanes, node: s.DirectLoad) -> None:
 
 
 def _turned(at: Array) -> Array:
-    """The bytes `[lanes, 8]` that each lane gets of those that it and its neighbours read."""
+    """Return the addresses `[lanes, 8]` of the bytes that each lane receives from a transposing read."""
     runs = at.reshape(-1, 4, s.TURNED, 2)  # groups, runs, their elements, bytes of one
     return runs.transpose(0, 2, 1, 3).reshape(at.shape)
 
 
-#: What statements of the message level mean, and tickets.
+#: Semantics of message-level statements, and of tickets.
 MESSAGES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.GlobalLoad: _global_load,
     s.GlobalStore: _global_store,

@@ -1,4 +1,4 @@
-"""The subgroups that go the same way through a kernel, and how they wait for and meet others."""
+"""Subgroups that take the same path through a kernel, and how they wait for and exchange with other subgroups."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from convgen.ir.program import Kernel
 from convgen.ir.stmt import Stmt
 from convgen.ir.text import show
 
-Left = tuple[Value | SurfaceValue, ...] | None  # the values with which a statement left its loop, if it did
+Left = tuple[Value | SurfaceValue, ...] | None  # the values with which a statement left its loop; None if it did not
 
 
 class Stop(Enum):
-    """Where a subgroup waits for others."""
+    """The reason why a subgroup waits."""
 
     BARRIER = "for all of the workgroup"
     MEETING = "for those that need what it has, as in a matrix instruction of several subgroups"
@@ -38,13 +38,11 @@ Run = Generator[Stop, None, Left]
 
 
 class Parted(Exception):
-    """Subgroups that went together want to go different ways."""
+    """Subgroups that ran in step take different branches."""
 
 
 class Party(Lanes):
-    """Subgroups that go the same way through the statements: one, whose peers are the others of its workgroup, or all
-    of some workgroups.
-    """
+    """Subgroups that take one path: all of some workgroups, or one alone; then `peers` are those of its workgroup."""
 
     def __init__(
         self,
@@ -57,10 +55,11 @@ class Party(Lanes):
         super().__init__(k, members, values, memory, shared)
         self.ev.team = self._team
         self.is_alone = len(members) == 1
-        self.peers: Sequence[Party] = (self,)  # all subgroups of the workgroup, if each goes alone
-        self.offered: dict[Node, tuple[Value, ...]] = {}  # operands that others read, too
+        self.peers: Sequence[Party] = (self,)  # all subgroups of the workgroup, if each runs alone
+        self.offered: dict[Node, tuple[Value, ...]] = {}  # operands that other subgroups read, too
 
     def _team(self, product: x.Mma) -> Sequence[tuple[Value, ...]]:
+        """Return the operands (a, b) of a product in each subgroup of this subgroup's team."""
         spans = product.op.atom.spans
         if spans == 1:
             return [(self.ev(product.a), self.ev(product.b))]
@@ -76,14 +75,14 @@ class Party(Lanes):
         return [operands for operands in team if operands is not None]
 
     def decision(self, e: Expr, what: str) -> int:
-        """The integer on which the way depends."""
+        """Return the integer that a branch or loop depends on; raise Parted if subgroups disagree."""
         found = self.ev.uniform(e, what)
         if (found != found[0]).any():
             raise Parted
         return int(found[0])
 
     def run(self, node: Stmt) -> Run:
-        """Run a statement; yields where it waits, returns the values with which it leaves the innermost loop."""
+        """Run a statement: yield where it waits, return the values with which it leaves the innermost loop."""
         match node:
             case s.Block(stmts):
                 for inner in stmts:
@@ -101,7 +100,7 @@ class Party(Lanes):
                     if self.decision(cond, "a loop's exit"):
                         return tuple(map(self.ev.bound, values))
             case s.Arrive():
-                pass  # the verifier holds shared memory untouched until the wait
+                pass  # the verifier rejects shared-memory accesses before the wait
             case s.Barrier():
                 yield Stop.BARRIER
             case s.Let(_, x.Mma(op=op) as product) if op.atom.spans > 1:
@@ -114,7 +113,7 @@ class Party(Lanes):
         return None
 
     def together(self, node: Stmt, key: Node, operands: Sequence[Expr], take: Callable[[], None]) -> Generator[Stop]:
-        """`take` what subgroups make of the operands that all of them offer under `key`."""
+        """Offer operands to other subgroups under `key`; `take` computes from all of them once they are offered."""
         with _located(node):
             self.offered[key] = tuple(map(self.ev, operands))
         if self.is_alone:
@@ -122,7 +121,7 @@ class Party(Lanes):
         with _located(node):
             take()
         if self.is_alone:
-            yield Stop.MEETING  # until all have taken what was offered
+            yield Stop.MEETING  # until all subgroups have read the offered operands
         del self.offered[key]
 
     def loop(self, node: s.For) -> Run:
@@ -149,12 +148,14 @@ class Party(Lanes):
         self.bind(node.var, self.ev.bound(node.value))
 
     def exchange(self, node: s.Exchange) -> None:
-        """Each lane finds its elements in its own subgroup's registers, or in all of the workgroup if they meet."""
+        """Bind each lane's elements, read from its own subgroup or, if `node.meet`, from the whole workgroup."""
         values, first = [self.ev(node.value)], np.arange(len(self.numbers))
         if node.meet and self.is_alone:
             offered = [peer.offered.get(node) for peer in self.peers]
             if None in offered:
-                raise InterpError(f"subgroups meet where subgroup {offered.index(None)} does not take part")
+                raise InterpError(
+                    f"an exchange between subgroups in which subgroup {offered.index(None)} does not take part"
+                )
             values, first = [value for (value,) in filter(None, offered)], np.zeros(1, np.int64)
         elif node.meet:
             first = first - np.array(self.numbers)
@@ -162,7 +163,7 @@ class Party(Lanes):
         self.bind(node.var, exchanged(node, held))
 
 
-#: What statements do that neither part subgroups nor wait.
+#: Semantics of statements that neither branch nor wait.
 _MEANINGS: dict[type[Stmt], Callable[[Party, Any], None]] = {
     s.Let: Party.let,
     s.Reduce: Party.exchange,
@@ -174,7 +175,7 @@ _MEANINGS: dict[type[Stmt], Callable[[Party, Any], None]] = {
 
 @contextmanager
 def _located(node: Stmt, text: str | None = None) -> Iterator[None]:
-    """Say in a note at which statement an InterpError arose."""
+    """Add a note to an InterpError that says at which statement it arose."""
     try:
         yield
     except InterpError as e:

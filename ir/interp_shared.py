@@ -1,4 +1,4 @@
-"""Shared memory as the interpreter has it: who read and wrote each byte since the last barrier, and what is poison."""
+"""Shared memory of the interpreter: bytes, which are poison, and who read and wrote each since the last barrier."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from convgen.ir.evaluate import Array, InterpError, Mask
 from convgen.ir.layout.memory import Shared
 from convgen.ir.record import frozen
 
-_NOBODY, _SEVERAL = -1, -2  # besides subgroup numbers, who accessed a byte of shared memory in this epoch
+_NOBODY, _SEVERAL = -1, -2  # accessors of a byte in this epoch besides subgroup numbers
 
 
 @frozen
 class Accessors:
-    """Lanes that access shared memory: the workgroup of each, counted from 0, and those of each subgroup."""
+    """Lanes that access shared memory: the workgroup of each (from 0), and the lanes of each subgroup."""
 
     group: Array
     subgroups: Sequence[tuple[int, Array]]
 
 
 class Region:
-    """The bytes that workgroups have of a region, which of them nobody wrote, and who accessed them in this epoch."""
+    """The bytes of a shared region in some workgroups, which are unwritten, and who accessed each in this epoch."""
 
     def __init__(self, size: int, groups: int) -> None:
         self.bytes = size
@@ -38,35 +38,35 @@ class Region:
 
 @frozen(eq=False)
 class SharedTile:
-    """A shared tile in the region that it has, or that of the tile over which it lies."""
+    """A shared tile in its own region, or in the region of the tile that it overlays."""
 
     tile: Shared
     region: Region
 
     @classmethod
     def of_all(cls, tiles: Sequence[Shared], groups: int = 1) -> dict[Shared, SharedTile]:
-        """The tiles of a kernel, of so many workgroups."""
+        """Return the tiles of a kernel with memory for `groups` workgroups."""
         regions = {tile.name: Region(tile.bytes, groups) for tile in tiles if tile.region == tile.name}
         return {tile: cls(tile, regions[tile.region]) for tile in tiles}
 
     def _check(self, at: Array, me: int, others: Array, deed: str) -> None:
         bad = (others[at] != _NOBODY) & (others[at] != me)
         if bad.any():
-            byte = int(at[bad][0])  # of the only workgroup, where this is told
+            byte = int(at[bad][0])  # only one workgroup runs where this message is seen
             who = "several subgroups" if others[byte] == _SEVERAL else f"subgroup {others[byte]}"
             raise InterpError(
                 f"race in shared tile {self.tile.name}: byte {byte} was {deed} by {who} since the barrier"
             )
 
     def _inside(self, at: Array, who: Accessors) -> Array:
-        """The bytes of all workgroups' tiles that `at` are of each lane's own."""
+        """Return the bytes in the regions of all workgroups, given the bytes of each lane's own tile."""
         if (bad := at[(at < 0) | (at >= self.tile.bytes)]).size:
             raise InterpError(f"byte {bad[0]} of shared tile {self.tile.name}, which has {self.tile.bytes}")
         moved: Array = at + who.group[:, None] * self.region.bytes
         return moved
 
     def read(self, at: Array, who: Accessors) -> tuple[Array, Mask]:
-        """The bytes that lanes read, `[lanes, bytes]`, and which are poison."""
+        """Return the bytes that lanes read, `[lanes, bytes]`, and which are poison."""
         at = self._inside(at, who)
         for me, lanes in who.subgroups:
             self._check(at[lanes], me, self.region.writer, "written")
@@ -86,7 +86,7 @@ class SharedTile:
 
 
 def agree(at: Array, data: Array, where: str) -> None:
-    """InterpError if one statement stores different `data` to one place; floats compare by their bits."""
+    """Raise InterpError if one statement stores different `data` to one place; floats compare by their bits."""
     order = np.argsort(at, kind="stable")
     at, data = at[order], data[order]
     clash = (at[1:] == at[:-1]) & (data[1:] != data[:-1])

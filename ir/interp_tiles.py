@@ -1,4 +1,4 @@
-"""What statements of the tile level mean: a view's elements, and a shared tile's, by the layout of a fragment."""
+"""The semantics of tile-level statements: elements of views and shared tiles, distributed by a fragment's layout."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from convgen.ir.stmt import Stmt
 
 
 def _places(lanes: Lanes, view: View, coords: tuple[Expr, ...], layout: Fragment) -> tuple[Array, Mask]:
-    """The element of memory that each (lane, register) of a view's tile stands for, and whether there is one."""
+    """Return the element of memory for each (lane, register) of a view's tile, and whether it exists."""
     return _located(lanes, view, coords, coordinates(layout.over(len(coords)), lanes.numbers, lanes.ev.width))
 
 
 def _located(lanes: Lanes, view: View, coords: tuple[Expr, ...], places: Sequence[Array]) -> tuple[Array, Mask]:
-    """The same of places within the tile, given by their coordinates along each axis."""
+    """Return the element of memory for each place of a view's tile (a coordinate array an axis), and if it exists."""
     dims: dict[str, Array] = {}
     exists = np.ones(places[0].shape, np.bool_)
     for axis, (start, inner) in enumerate(zip(coords, places)):
@@ -60,7 +60,7 @@ def _load_view(lanes: Lanes, node: s.LoadView) -> None:
 
 
 def _load_runs(lanes: Lanes, node: s.LoadRuns) -> None:
-    """The tile, and nothing behind it: how messages bring it is not seen here."""
+    """Bind the tile followed by zeros; how messages bring runs is not modelled."""
     found = _view_tile(lanes, node.view, node.coords, node.layout).data
     more = np.zeros((*found.shape[:-1], node.var.type.lanes - found.shape[-1]), found.dtype)
     lanes.bind(node.var, Value(np.concatenate((found, more), -1)))
@@ -71,7 +71,7 @@ def _trim(lanes: Lanes, node: s.Trim) -> None:
 
 
 def _prefetch(lanes: Lanes, node: s.Prefetch) -> None:
-    """No value changes."""
+    """Do nothing: a prefetch changes no value."""
 
 
 def _store_view(lanes: Lanes, node: s.StoreView) -> None:
@@ -80,7 +80,7 @@ def _store_view(lanes: Lanes, node: s.StoreView) -> None:
 
 
 def _chosen(lanes: Lanes, node: s.LoadAt | s.StoreAt) -> tuple[Array, Mask]:
-    """The element of a buffer that each (lane, register) says, and whether it is accessed."""
+    """Return the element number that each (lane, register) accesses, and whether it does."""
     exists, count = lanes.ev(node.mask).decided("a mask"), len(lanes.elements(node.buffer))
     offsets = lanes.ev(node.offsets)
     Value(offsets.data, None if offsets.poison is None else offsets.poison & exists).decided("an offset")
@@ -102,9 +102,9 @@ def _store_at(lanes: Lanes, node: s.StoreAt) -> None:
 
 
 def _put_elements(lanes: Lanes, buffer: Global, value: Expr, at: Array, exists: Mask, *, op: str) -> None:
-    """Elements stored where they exist, or combined with those there by `op`.
+    """Store elements where they exist, or combine them by `op` with those in memory.
 
-    What two lanes store in one place must be the same.
+    Two lanes that store to one place must store equal elements.
     """
     held, memory = lanes.ev(value), lanes.elements(buffer)
     poison = None if held.poison is None else held.poison & exists
@@ -124,18 +124,18 @@ def _copy(lanes: Lanes, node: s.Copy) -> None:
 
 
 def _direct_copy(lanes: Lanes, node: s.DirectCopy) -> None:
-    """Each lane brings what the tile has at its places, in the order of subgroups, then of messages."""
-    tile, each = node.tile, node.width // node.tile.elem.bytes
+    """Copy the elements at each lane's places of the tile, which are dealt to subgroups, then messages."""
+    tile, elements = node.tile, node.width // node.tile.elem.bytes
     row, col = (at.ravel() for at in np.indices((tile.rows, tile.cols)))
     by_place = np.argsort(tile.address(0, row, col))
-    share = np.arange(len(by_place) // (lanes.subgroups * lanes.ev.width * each))[:, None] * lanes.subgroups
+    share = np.arange(len(by_place) // (lanes.subgroups * lanes.ev.width * elements))[:, None] * lanes.subgroups
     number = np.repeat(lanes.numbers, lanes.ev.width)[:, None, None]
     lane = np.tile(np.arange(lanes.ev.width), len(lanes.numbers))[:, None, None]
-    place = ((share + number) * lanes.ev.width + lane) * each + np.arange(each)
+    place = ((share + number) * lanes.ev.width + lane) * elements + np.arange(elements)
     place = place.reshape(lanes.ev.lanes, -1)
-    found = by_place[place]
+    element = by_place[place]
     more = (np.zeros(place.shape, np.int64),) * (len(node.coords) - 2)
-    at, exists = _located(lanes, node.view, node.coords, (row[found], col[found], *more))
+    at, exists = _located(lanes, node.view, node.coords, (row[element], col[element], *more))
     value = Value(np.where(exists, lanes.elements(node.view.memory)[at], np.zeros((), tile.elem.numpy)))
     start = _slot_of(lanes, tile, node.slot)[:, None] * tile.slot_bytes + place * tile.elem.bytes
     to = np.reshape(start[:, :, None] + np.arange(tile.elem.bytes), (lanes.ev.lanes, -1))
@@ -157,7 +157,7 @@ def _put(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, value: Value)
 
 
 def _addresses(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, start: tuple[int, int] = (0, 0)) -> Array:
-    """The bytes of a shared tile that each lane holds of a part from `start` on, `[width, bytes]`."""
+    """Return the bytes of a shared tile that hold each lane's elements of the part at `start`, `[width, bytes]`."""
     row, col = (at + n for at, n in zip(coordinates(layout, lanes.numbers, lanes.ev.width), start))
     chosen = _slot_of(lanes, tile, slot)
     if (row >= tile.rows).any() or (col >= tile.cols).any():
@@ -167,14 +167,14 @@ def _addresses(lanes: Lanes, tile: Shared, slot: Expr, layout: Fragment, start: 
 
 
 def _slot_of(lanes: Lanes, tile: Shared, slot: Expr) -> Array:
-    """The slot that each lane says."""
+    """Return the slot number of each lane."""
     chosen = lanes.integers(slot, "a slot number")
     if (bad := chosen[(chosen < 0) | (chosen >= tile.slots)]).size:
         raise InterpError(f"slot {bad[0]} of shared tile {tile.name}, which has {tile.slots}")
     return chosen
 
 
-#: What statements of the tile level mean.
+#: Semantics of tile-level statements.
 TILES: dict[type[Stmt], Callable[[Lanes, Any], None]] = {
     s.LoadView: _load_view,
     s.LoadRuns: _load_runs,

@@ -1,4 +1,4 @@
-"""What is known of one kernel at a time, for all who ask before it changes."""
+"""A cache of one analysis result, for the kernel asked about last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """What is made of the kernel that somebody asked about last."""
+    """The result of `make` for the kernel asked about last; asking about another kernel replaces it."""
 
     def __init__(self, make: Callable[[Kernel], T]) -> None:
         self._make = make
@@ -23,7 +23,7 @@ class Latest(Generic[T]):
         return self._known[kernel]
 
     def handed_on(self, new: Kernel, old: Kernel) -> Kernel:
-        """`new`, of which the same is known as of `old`, so that it need not be looked at again."""
+        """Return `new` and reuse for it the result for `old`; the caller vouches that it holds for both."""
         self._keep(new, self(old))
         return new
 

@@ -1,9 +1,10 @@
-"""Which values are the same in all subgroups of a team that branches together, and which branches part such a team.
+"""Lockstep teams: values that are equal in all subgroups of a team, and branches that could split it.
 
-Where subgroups share an instruction pointer (`TargetFacts.lockstep`), a condition must have one value in all of a team,
-subgroups 2k and 2k + 1 for two. The number of a subgroup is what differs, and what is made of it; so does what memory
-gives to subgroups that look in different places. A product of several subgroups (`MmaAtom.spans`) brings all rows of B
-to each of them: its result differs only where A does, or what it is added to. So a team agrees without shared memory.
+Subgroups that share an instruction pointer (`TargetFacts.lockstep`) form a team, for two of them subgroups 2k and 2k +
+1; a branch condition must have one value in the whole team. Values differ if they depend on the subgroup number, or on
+memory read at different places. A matrix instruction of several subgroups (`MmaAtom.spans`) brings all rows of B to
+each of them: its result differs only if A or the accumulator does. So a team can agree on a value without shared
+memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from convgen.ir.uniform import Uniformity, analysed
 
 
 class Team(Uniformity):
-    """Whether the subgroups of a team of `size` have the same values, each lane those of its like in the others."""
+    """Decides whether corresponding lanes of all subgroups of a team of `size` have equal values."""
 
     def __init__(self, kernel: Kernel, size: int) -> None:
         super().__init__((kernel.subgroup,) if kernel.subgroups > 1 else ())
@@ -47,12 +48,12 @@ def team_of(kernel: Kernel, size: int) -> Team:
 
 
 def _given(s: Load) -> Sequence[Expr] | None:
-    """Return the operands of the value that a load binds; None if it differs between subgroups in any case."""
+    """Return the operands that a loaded value depends on; None if it differs between subgroups in any case."""
     return None if s.updates else s.operands
 
 
 def parting(kernel: Kernel, size: int) -> Iterator[tuple[Stmt, Expr]]:
-    """The statements at which a team of subgroups may part, each with the condition or bound that may differ."""
+    """Yield each statement at which a team may split, with the condition or bound that may differ."""
     if kernel.subgroups == 1:
         return
     team = team_of(kernel, size)

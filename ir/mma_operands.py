@@ -1,4 +1,4 @@
-"""Which values are, or hold, operands of matrix instructions: fragments, and the parts that these are made of."""
+"""Variables that hold operands of matrix instructions: fragments, and the parts that these are packed from."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from convgen.ir.stmt import For, Let, Stmt
 
 @lru_cache(maxsize=1)
 def operands(body: Stmt) -> Mapping[Var, int]:
-    """The variables that matrix products take, also by way of loops and packs, with the elements of one operand.
+    """Return the variables that matrix products read, directly or through loops and packs, with elements per operand.
 
-    An operand is what a lane gives to one instruction; a variable may hold several, one, or part of one.
+    An operand is the part of a lane in one instruction; a variable may hold several operands, one, or part of one.
     """
     return operands_of([n for n in postorder(body) if isinstance(n, Mma)], body)
 
 
 def operands_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
-    """The same, given the products in a body."""
+    """Return the variables that some products read, directly or by loops and packs, with elements per operand."""
     sides = ((side, of.registers) for n in products for side, of in ((n.a, n.op.atom.a), (n.b, n.op.atom.b)))
     taken = {side: lanes for side, lanes in sides if isinstance(side, Var)}
     if not taken:
@@ -37,7 +37,7 @@ def operands_of(products: Iterable[Mma], body: Stmt) -> Mapping[Var, int]:
 
 
 def _sources(body: Stmt) -> Iterator[tuple[Var, tuple[Expr, ...]]]:
-    """Of variables that loops carry or packs make, what they get their values from."""
+    """Yield each variable that a loop carries or a pack binds, with the expressions that it gets its value from."""
     for s in statements(body):
         if isinstance(s, For):
             for c, init, following, result in zip(s.carried, s.inits, s.yields, s.results):

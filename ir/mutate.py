@@ -1,7 +1,7 @@
-"""Walking and rewriting: a mutator dispatched by a type table, its one-shot forms, and post-order.
+"""Traversal and rewriting: a mutator dispatched by node class, its one-shot forms, and post-order.
 
-Rules are for local equalities, mutators for whatever has scope or state. `rewrite` and `statements` look at statements
-only, each at its place; the others at every node once, expressions included.
+Use `mutate` for rewrites that need no context, a Mutator where scope or state matters. `rewrite` and `statements` visit
+statements only, each at all its places; the others visit every unique node once, expressions included.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class Mutator:
             with self.scope():
                 return self.mutate(root)  # type: ignore[no-any-return]
         finally:
-            self._table.clear()  # methods refer to what they are of: all that is known would wait for the collector
+            # bound methods refer to this object: the cycle would keep all memos until the collector runs
+            self._table.clear()
 
     def handlers(self) -> dict[type[Node], Handler]:
-        """What handles the nodes of each class."""
+        """Return the handler of each node class that has one."""
         return {cls: getattr(self, name) for name, cls in CLASSES.items() if hasattr(self, name)}
 
     def descend(self, node: N) -> N:
-        """`node` with its children mutated."""
+        """Return `node` with its children mutated."""
         go, get = self._go
         return node.map(go, get)
 
@@ -71,31 +72,31 @@ class Mutator:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A fresh memo for the nodes visited inside."""
+        """Use a fresh memo for the nodes visited inside."""
         saved = self._go, self.mutate, self._memo
         self._go, self.mutate, self._memo = self._closures()
         try:
             yield
         finally:
-            self._memo.clear()  # closures refer to themselves: what they know would wait for the cyclic collector
+            self._memo.clear()  # the closures are cyclic: this keeps their memo from waiting for the cyclic collector
             self._go, self.mutate, self._memo = saved
 
 
 class _Rewriting:
-    """A walk that remembers what became of each node.
+    """A traversal that memoizes the result for each node.
 
-    The walks of this kind are methods: a function within a function that calls itself refers to itself, and all that it
-    knows would wait for the cyclic collector.
+    The recursive functions are methods: a nested function that calls itself would be a reference cycle, and keep its
+    memo until the cyclic collector runs.
     """
 
     def __init__(self, known: Mapping[Any, Any]) -> None:
-        """`known` is what the walk goes by: handlers by class, or values by node."""
+        """Set `known`: handlers by class for `mutated` and `rewritten`, replacements by node for `substituted`."""
         self.known = known.get
         self.memo: dict[Node, Node] = {}
         self.get = self.memo.get
 
     def mutated(self, node: Node) -> Node:
-        """The node with its children mutated, then handled by what handles its class."""
+        """Return the node with its children mutated, then passed to its class's handler."""
         out = node.map(self.mutated, self.get)
         handler = self.known(type(out))
         if handler is not None:
@@ -104,7 +105,7 @@ class _Rewriting:
         return out
 
     def substituted(self, node: Node) -> Node:
-        """The node's value, or else the node with its children substituted."""
+        """Return the node's replacement, or else the node with its children substituted."""
         out: Node | None = self.known(node)
         if out is None:
             out = node.map(self.substituted, self.get)
@@ -112,7 +113,7 @@ class _Rewriting:
         return out
 
     def rewritten(self, node: Node) -> Node:
-        """As `mutated`, but of statements only, and nothing is remembered."""
+        """Return the statement rewritten bottom-up, expressions untouched; not memoized."""
         new = node.map_bodies(self.rewritten)
         if handler := self.known(type(node)):
             new = handler(new)
@@ -125,7 +126,7 @@ def mutate(root: N, handlers: Mapping[type[Node], Callable[[Any], Node]]) -> N:
 
 
 def substitute(root: N, values: Mapping[Any, Node]) -> N:
-    """`root` with variables, or whole expressions, replaced, outermost first.
+    """Return `root` with variables, or whole expressions, replaced, outermost first.
 
     Binders are not renamed, so the values must not be captured.
     """
@@ -133,12 +134,12 @@ def substitute(root: N, values: Mapping[Any, Node]) -> N:
 
 
 def rewrite(root: Stmt, handlers: Mapping[type[Stmt], Callable[[Any], Stmt]]) -> Stmt:
-    """As `mutate`, of statements only: expressions stay. Blocks within blocks become one."""
+    """Rewrite statements bottom-up by the handler of their class; expressions stay. Nested blocks are flattened."""
     return _Rewriting(handlers).rewritten(root)  # type: ignore[return-value]
 
 
 def statements(root: Stmt) -> list[Stmt]:
-    """Every statement under `root` at each of its places, in order; what is in a block or loop before it."""
+    """Return every statement under `root` at each of its places, in order; nested statements before their parent."""
     out: list[Stmt] = []
     _gather(root, out)
     return out
@@ -154,7 +155,7 @@ def _gather(s: Stmt, out: list[Stmt]) -> None:
 
 
 def postorder(*roots: Node) -> list[Node]:
-    """Every unique node under the roots once, children before parents."""
+    """Return every unique node under the roots once, children before parents."""
     seen: set[Node] = set()
     out: list[Node] = []
     for root in roots:
@@ -176,10 +177,10 @@ def _visit(node: Node, seen: set[Node], out: list[Node]) -> None:
 
 
 def greatest_id(*roots: Node) -> int:
-    """The greatest number of a variable under the roots; 0 if there is none."""
+    """Return the greatest id of a variable under the roots; 0 if there is none."""
     return max((n.id for n in postorder(*roots) if isinstance(n, Var)), default=0)
 
 
 def free_vars(root: Expr) -> tuple[Var, ...]:
-    """The variables of an expression in order of first appearance."""
+    """Return the variables of an expression in order of first appearance."""
     return tuple(n for n in postorder(root) if isinstance(n, Var))

@@ -1,7 +1,7 @@
-"""Conversions from and to narrow types, made of operations on words.
+"""Conversions from and to narrow types, built from operations on 32-bit words.
 
-Widening is exact for all values: `f16` holds every number of the types in `WIDENED`, and what is narrower stands in a
-half at its own exponent's place, a product by a power of two away. Rounding to the 8-bit formats is that of a cast
+Widening is exact: `f16` represents every number of the types in `WIDENED`. A narrow float is moved to f16's exponent
+field and multiplied by a power of two that corrects the bias. Conversions to the 8-bit formats round as a cast does
 (docs/ir.md, "Conversions"): to nearest even, once.
 """
 
@@ -33,20 +33,21 @@ from convgen.ir.types import (
 )
 
 _WORD = 32  #: bits
-_HALVES = 0x00010001  #: one in each half of a word
-_BYTES = 0x01010101  #: one in each byte
+_HALVES = 0x00010001  #: 1 in each half of a word
+_BYTES = 0x01010101  #: 1 in each byte of a word
 
-WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz)  #: to f16, bf16 and f32
+#: source types that `widened` converts to f16, bf16 and f32
+WIDENED = (s4, u4, f4_e2m1, f8_e4m3, f8_e5m2, f8_e4m3fnuz, f8_e5m2fnuz)
 
 
 @frozen
 class _Rounding:
-    """An 8-bit format to which an f32 is rounded: its mantissa, its bias, and its last codes without the sign."""
+    """Parameters for rounding f32 to an 8-bit format; codes are without the sign bit."""
 
     mantissa: int  #: bits
     bias: int
     largest: int  #: code of the largest finite value
-    beyond: int  #: code of what is too large
+    beyond: int  #: code for values beyond the largest finite one
     nan: int
     has_negative_zero: bool = True
 
@@ -60,19 +61,19 @@ _ROUNDINGS = {
 
 
 def widens(of: Type, to: Type) -> bool:
-    """Whether `widened` knows the conversion."""
+    """Return whether `widened` does this conversion."""
     if of is e8m0:
         return to is f32
     return (of in WIDENED and to in (f16, bf16, f32)) or (of.bits == 4 and of.is_int and to in (s8, u8))
 
 
 def narrows(of: Type, to: Type) -> bool:
-    """Whether `rounded` knows the conversion."""
+    """Return whether `rounded` does this conversion."""
     return of is f32 and to in _ROUNDINGS
 
 
 def widened(a: Expr, to: Type) -> Expr:
-    """A vector of narrow elements in the wider type `to`, exactly."""
+    """Convert a vector of narrow elements exactly to the wider type `to`."""
     of, count = a.type.elem, a.type.lanes
     if of.bits == 4 and isinstance(a, Slice) and (a.start % 2 or count % 2):
         return _within_bytes(a, to)
@@ -87,7 +88,7 @@ def widened(a: Expr, to: Type) -> Expr:
 
 
 def _within_bytes(a: Slice, to: Type) -> Expr:
-    """The same of nibbles that begin or end within a byte: of whole bytes, and then of these."""
+    """Widen nibbles that begin or end within a byte: widen the whole bytes around them and take a slice."""
     first = a.start - a.start % 2
     count = a.start + a.count - first
     whole = Slice(a.a, first, count + count % 2)
@@ -95,15 +96,15 @@ def _within_bytes(a: Slice, to: Type) -> Expr:
 
 
 def rounded(a: Expr, to: Type, *, saturate: bool) -> Expr:
-    """A vector of f32 in an 8-bit format; with `saturate` what is too large becomes the largest finite value."""
+    """Round a vector of f32 to an 8-bit format; with `saturate` too large values become the largest finite one."""
     how, count = _ROUNDINGS[to], a.type.lanes
     shift = 23 - how.mantissa
     bits: Expr = Pack(vector(u32, count), (a,))
     size = bits & 0x7FFFFFFF
-    # Of normal numbers: half a step is added, less where the last bit kept is even; the exponent's bias changes.
+    # Normal results: add half a step, less if the last kept bit is even, and change the exponent's bias.
     half = (1 << shift - 1) - 1 - (127 - how.bias << 23)
     normal = size + lift(half & 0xFFFFFFFF, size) + (size >> shift & 1) >> shift
-    # Of others: an f32 of which the last bit counts the least steps of the format.
+    # Denormal results: add a float whose ulp is the least step of the format, so that the sum's low bits are the code.
     steps = const(2.0 ** (24 - how.bias - how.mantissa), f32)
     raised = Pack(a.type, (size,)) + Splat(_vector(a), steps)
     denormal = Pack(bits.type, (raised,)) - lift(steps.bits, bits)
@@ -126,7 +127,7 @@ def _select(cond: Expr, a: Expr, b: Expr) -> Expr:
 
 
 def _words(a: Expr) -> Expr:
-    """The bits of a vector as words, with zeros above the last ones."""
+    """Return the bits of a vector as 32-bit words, zero-extended."""
     bits = a.type.bits
     if bits in (u8.bits, u16.bits):
         elem = u8 if bits == u8.bits else u16
@@ -137,27 +138,27 @@ def _words(a: Expr) -> Expr:
 
 
 def _first(elem: Type, count: int, words: Expr) -> Expr:
-    """The first elements that words hold."""
+    """Return the first `count` elements of type `elem` in `words`."""
     held = words.type.bits // elem.bits
     found: Expr = Pack(vector(elem, held), (words,))
     return found if held == count else Slice(found, 0, count)
 
 
 def _interleaved(parts: Sequence[Expr]) -> Expr:
-    """The first words of all parts, then the second ones, and so on."""
+    """Return the first words of all parts, then the second ones, and so on."""
     count = parts[0].type.lanes
     together: Expr = Pack(vector(u32, count * len(parts)), tuple(parts))
     return Shuffle(together, tuple(n * count + i for i in range(count) for n in range(len(parts))))
 
 
 def _halves(of: Type, words: Expr) -> Expr:
-    """Words with two f16 each, of words with narrow elements."""
+    """Return words with two f16 each, from words of narrow elements."""
     split = _halves_of_nibbles if of.bits == 4 else _halves_of_bytes
     return _MADE[of](split(words))
 
 
 def _halves_of_bytes(words: Expr) -> Expr:
-    """Words with two bytes each, in the upper bits of their halves."""
+    """Return words with two bytes each, in the upper byte of each half."""
     count = words.type.lanes
     with_zero: Expr = Pack(vector(u8, 4 * count + 4), (words, zeros(vector(u8, 4))))
     zero = 4 * count
@@ -165,7 +166,7 @@ def _halves_of_bytes(words: Expr) -> Expr:
 
 
 def _halves_of_nibbles(words: Expr) -> Expr:
-    """Words with two nibbles each, in the lower bits of their halves; above these is anything."""
+    """Return words with two nibbles each, in the low bits of each half; the bits above are arbitrary."""
     count = words.type.lanes
     parts = tuple(words >> 4 * i if i else words for i in range(4))
     order = (2 * (n % 4 * count + w) + n // 4 for w in range(count) for n in range(8))
@@ -174,7 +175,7 @@ def _halves_of_nibbles(words: Expr) -> Expr:
 
 
 def _bytes_of_nibbles(of: Type, words: Expr) -> Expr:
-    """Words with four bytes each: nibbles with their signs, or zeros, above."""
+    """Return words with four nibbles each, sign- or zero-extended to bytes."""
     pairs = _interleaved([words & 0x0F * _BYTES, words >> 4 & 0x0F * _BYTES])
     count = words.type.lanes
     order = (8 * w + 4 * (n % 2) + n // 2 for w in range(count) for n in range(8))
@@ -186,12 +187,12 @@ def _bytes_of_nibbles(of: Type, words: Expr) -> Expr:
 
 
 def _as_halves(words: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Words whose halves are f16, and what becomes of these."""
+    """Apply `change` to words as f16 pairs."""
     return Pack(words.type, (change(Pack(vector(f16, 2 * words.type.lanes), (words,))),))
 
 
 def _counted(flipped: int) -> Callable[[Expr], Expr]:
-    """Integers in four bits, of which `flipped` are changed: from 1024 on halves have steps of one."""
+    """Return a conversion of nibbles n to f16, by the bits of 1024 + n (steps of 1) after inverting `flipped` bits."""
 
     def make(words: Expr) -> Expr:
         numbers = words & 0xF * _HALVES ^ (0x6400 | flipped) * _HALVES
@@ -201,13 +202,13 @@ def _counted(flipped: int) -> Callable[[Expr], Expr]:
 
 
 def _e2m1(words: Expr) -> Expr:
-    """Sign and exponent go up; the exponent's bias is 1 instead of 15."""
+    """Convert e2m1 nibbles: move sign and exponent up, correct the bias from 1 to 15."""
     moved = words << 12 & 0x8000 * _HALVES | words << 9 & 0x0E00 * _HALVES
     return _as_halves(moved, lambda h: h * 2.0**14)
 
 
 def _e4m3(words: Expr) -> Expr:
-    """The exponent's bias is 7 instead of 15; the largest code is the NaN."""
+    """Convert e4m3 bytes: correct the bias from 7 to 15; the largest code is NaN."""
     size = words & 0x7F00 * _HALVES
     nan = size + 0x0100 * _HALVES & 0x8000 * _HALVES
     moved = words & 0x8000 * _HALVES | size >> 1
@@ -215,20 +216,20 @@ def _e4m3(words: Expr) -> Expr:
 
 
 def _nan_of_sign(words: Expr) -> Expr:
-    """A NaN in halves whose upper byte is a sign alone, zero elsewhere."""
+    """Return NaN in halves whose upper byte is only a sign bit, zero elsewhere."""
     is_more = (words & 0x7F00 * _HALVES) + 0x7F00 * _HALVES
     nan = words & (is_more ^ 0xFFFFFFFF) & 0x8000 * _HALVES
     return nan - (nan >> 6)
 
 
 def _e4m3fnuz(words: Expr) -> Expr:
-    """The exponent's bias is 8 instead of 15; the code of minus zero is the NaN."""
+    """Convert e4m3fnuz bytes: correct the bias from 8 to 15; the code of minus zero is NaN."""
     moved = words & 0x8000 * _HALVES | (words & 0x7F00 * _HALVES) >> 1
     return _as_halves(moved, lambda h: h * 2.0**7) | _nan_of_sign(words)
 
 
 def _e5m2fnuz(words: Expr) -> Expr:
-    """The exponent's bias is 16 instead of 15: exponents from 2 on become one less, what is smaller is halved."""
+    """Convert e5m2fnuz bytes: bias 16 to 15 by decrementing exponents from 2 on and halving smaller numbers."""
     size = words & 0x7F00 * _HALVES
     less = (size + 0x7800 * _HALVES & 0x8000 * _HALVES) >> 5
     factor = Pack(vector(f16, 2 * words.type.lanes), (less + 0x3800 * _HALVES,))  # 0.5, or 1 where the exponent changed
@@ -236,7 +237,7 @@ def _e5m2fnuz(words: Expr) -> Expr:
     return _as_halves(moved, lambda h: h * factor) | _nan_of_sign(words)
 
 
-#: Makes f16 of bytes in the upper bits of halves, or of nibbles in the lower ones.
+#: Conversions to f16 from bytes in the upper byte of halves, or from nibbles in their low bits.
 _MADE: dict[Type, Callable[[Expr], Expr]] = {
     u4: _counted(0),
     s4: _counted(8),
@@ -249,14 +250,14 @@ _MADE: dict[Type, Callable[[Expr], Expr]] = {
 
 
 def _upper_halves(a: Expr) -> Expr:
-    """Elements of f32 that are bf16."""
+    """Return the upper halves of f32 elements as bf16: exact, as their lower halves are zero."""
     count = a.type.lanes
     halves: Expr = Pack(vector(bf16, 2 * count), (a,))
     return Shuffle(halves, tuple(range(1, 2 * count, 2)))
 
 
 def _power_of_two(a: Expr) -> Expr:
-    """The code is the exponent; of zero a denormal number, and the last one is NaN."""
+    """Return f32 powers of two: the e8m0 code is the exponent, code 0 a denormal number, code 0xFF NaN."""
     count = a.type.lanes
     code: Expr = Pack(vector(u8, count), (a,)).to(vector(u32, count))
     bits = _select(eq(code, 0), lift(1 << 22, code), code << 23)

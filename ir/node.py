@@ -1,9 +1,9 @@
-"""Hash consing: constructing a node with the same fields yields the same object.
+"""Hash consing: constructing a node with equal fields returns the existing object.
 
-`@node` makes an annotated class an interned, immutable record. Equality is identity, so nodes are safe and fast
-dictionary keys and "unchanged" is `new is old`. The table is strong; children always precede parents in it, so one
-reverse pass (`sweep`) frees all that nothing else refers to. `compiling` sweeps, so a process that compiles many
-kernels keeps no more nodes than those in use and as many again.
+`@node` makes an annotated class an interned, immutable record. Equality is identity, so nodes are fast dictionary keys
+and "unchanged" is `new is old`. The intern table holds strong references; children always precede parents in it, so one
+reverse pass (`sweep`) frees all nodes that nothing else refers to. `compiling` sweeps, so a process that compiles many
+kernels keeps at most about twice the nodes in use.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Get = Callable[["Node"], "Node | None"]
 _TABLE: dict[tuple[Any, ...], Node] = {}
 CLASSES: dict[str, type[Node]] = {}  #: every concrete node class by name, in order of declaration
 
-#: Annotations that mark a field as a child (or a tuple of children): what a node evaluates, binds and runs. All other
+#: Annotations of child fields (or tuples of children): subexpressions, bound variables, nested statements. All other
 #: fields are plain hashable data.
 _CHILD = ("Expr", "Var", "Stmt")
 
 
 class Field(NamedTuple):
-    """What a class declares of a field."""
+    """A field as its class declares it."""
 
     annotation: str
     by: str | None  #: the method that derives it; None for a constructor argument
@@ -41,11 +41,12 @@ class Node:
     """Base of all interned records."""
 
     __slots__ = ()
-    declared: ClassVar[Mapping[str, Field]] = {}  #: the fields and those that are derived, in order
+    declared: ClassVar[Mapping[str, Field]] = {}  #: all fields in order, derived ones included
     fields: ClassVar[tuple[str, ...]] = ()
-    child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each: "Expr", "Var" or "Stmt"
-    kinds: ClassVar[Mapping[str, Callable[[Any], tuple[Any, ...]]]] = {}  #: gets the children of a kind
-    roles: ClassVar[Mapping[str, Any]] = {}  #: of the fields that were declared with one
+    child_fields: ClassVar[Mapping[str, str]] = {}  #: the annotated kind of each child field: "Expr", "Var" or "Stmt"
+    #: by kind, a function that returns the children of that kind
+    kinds: ClassVar[Mapping[str, Callable[[Any], tuple[Any, ...]]]] = {}
+    roles: ClassVar[Mapping[str, Any]] = {}  #: the roles of fields declared with one
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
@@ -60,22 +61,22 @@ class Node:
         return self
 
     def infer(self) -> None:
-        """Check the operands; runs once, when the node is new."""
+        """Check the operands; runs once, when a new node is constructed."""
 
     def map(self: T, go: Go, get: Get) -> T:
-        """This node with `get(child)`, or `go(child)` where that is None, for each child; self if nothing changed."""
+        """Return this node with each child c replaced by `get(c)`, or by `go(c)` if that is None; self if unchanged."""
         return self
 
     def map_bodies(self: T, go: Go) -> T:
-        """This node with `go(child)` for each child that is a statement; self if nothing changed."""
+        """Return this node with each child statement c replaced by `go(c)`; self if nothing changed."""
         return self
 
     def children(self) -> tuple[Node, ...]:
-        """The child nodes in field order."""
+        """Return the child nodes in field order."""
         return ()
 
     def of_kind(self, kind: str) -> tuple[Any, ...]:
-        """The children in fields annotated as "Expr", as "Var" or as "Stmt", in field order."""
+        """Return the children in fields annotated as "Expr", as "Var" or as "Stmt", in field order."""
         return self.kinds[kind](self)
 
     def __str__(self) -> str:
@@ -88,24 +89,25 @@ class Node:
 
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replace  # its type is known of all that `dataclass_transform` makes
+    # type checkers know its type for every class made by `dataclass_transform`
+    from dataclasses import replace as replace
 else:
 
     def replace(self: Node, **changes: Any) -> Node:
-        """A node with some fields changed."""
+        """Return a node with some fields changed."""
         return type(self)(**{f: getattr(self, f) for f in self.fields} | changes)
 
 
 def derived(*, by: str, init: Literal[False] = False) -> Any:
-    """A slot that the method `by` gives its value: neither a constructor argument nor part of the identity.
+    """Declare a field computed by the method `by`: neither a constructor argument nor part of the identity.
 
-    `init` is there for type checkers, which read its default.
+    `init` exists for type checkers, which read its default.
     """
     return by, None
 
 
 def role(what: Any) -> Any:
-    """A constructor argument like any other, of which the class's `roles` say what part it plays."""
+    """Declare an ordinary constructor argument whose role is recorded in the class's `roles`."""
     return None, what
 
 
@@ -121,6 +123,7 @@ def _new_source(fields: tuple[str, ...], makers: Mapping[str, str], infers: bool
 
 
 def _map_source(fields: tuple[str, ...], annotations: Mapping[str, str]) -> str:
+    """Return the source of `map` for a class with these fields: a constructor call unless no child changed."""
     lines = ["def map(self, go, get):"]
     for i, f in enumerate(fields):
         lines.append(f"    o{i} = n{i} = self.{f}")
@@ -147,7 +150,7 @@ def _map_bodies_source(annotations: Mapping[str, str]) -> str:
 
 
 def _unknown(node: Node) -> None:
-    """That nothing is known of a node yet."""
+    """Return None for any node: a `get` for `map` that knows no node."""
 
 
 def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
@@ -156,9 +159,9 @@ def _children_source(annotations: Mapping[str, str], *kinds: str) -> str:
 
 
 def _with_slots(cls: Any) -> Any:
-    """The class made once more, with slots for the fields that it declares and no base has.
+    """Return a copy of the class with slots for its fields that no base has.
 
-    Their defaults say only what `derived` and `role` do. What a base declares comes first, unless it is declared again.
+    Field defaults only carry `derived` and `role`. Fields of a base come first, unless the class declares them again.
     """
     own = {f: a for f, a in vars(cls).get("__annotations__", {}).items() if not a.startswith("ClassVar")}
     scope = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
@@ -171,29 +174,30 @@ def _with_slots(cls: Any) -> Any:
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
     scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
-    made = type(cls)(cls.__name__, cls.__bases__, scope)
-    for function in vars(made).values():
-        for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
+    slotted = type(cls)(cls.__name__, cls.__bases__, scope)
+    for function in vars(slotted).values():
+        # methods that use `super()` refer to the class in a cell
+        for cell in getattr(function, "__closure__", None) or ():
             if cell.cell_contents is cls:
-                cell.cell_contents = made
-    return made
+                cell.cell_contents = slotted
+    return slotted
 
 
 @cache
 def _code(source: str) -> CodeType:
-    """Many classes have the same fields, and so the same code."""
+    """Compile source once: many classes have equal fields and so equal source."""
     return compile(source, "<node>", "exec")
 
 
 def _defined(name: str, source: str, **scope: Any) -> Any:
-    """The function of that name that the source defines."""
+    """Return the function `name` that the source defines."""
     scope.update(table=_TABLE, allocate=object.__new__, mapped=_mapped, unknown=_unknown)
     exec(_code(source), scope)
     return scope[name]
 
 
 def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
-    """Give a class a method that is compiled when it is first called: most classes of a process are never used."""
+    """Give a class a method that is compiled on its first call: most classes of a process are never used."""
 
     def first(*args: Any, **named: Any) -> Any:
         method = _defined(name, source(), **{f"set_{f}": getattr(cls, f).__set__ for f in cls.declared})
@@ -204,7 +208,7 @@ def _when_needed(cls: Any, name: str, source: Callable[[], str]) -> None:
 
 
 class _Kinds(dict[str, Callable[[Any], tuple[Any, ...]]]):
-    """What gets the children of a kind, compiled when it is asked for."""
+    """Functions that return the children of a kind, compiled on first use."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
         super().__init__()
@@ -228,7 +232,7 @@ def _mapped(old: tuple[Node, ...], go: Go, get: Get) -> tuple[Node, ...]:
 
 
 def _kind(annotation: str) -> str:
-    """Which of `_CHILD` a field, or each of its elements, is; nothing for data."""
+    """Return the kind in `_CHILD` of a field or of its elements; "" for a data field."""
     inner = annotation.removeprefix("tuple[").removesuffix(", ...]")
     if inner in _CHILD:
         return inner
@@ -239,49 +243,49 @@ def _kind(annotation: str) -> str:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def node(cls: type[T]) -> type[T]:
     """Make `cls` an interned node class; its annotated fields, in order, are constructor arguments and identity."""
-    made = _with_slots(cls)
-    annotations = {f: field.annotation for f, field in made.declared.items() if field.by is None}
-    makers = {f: field.by for f, field in made.declared.items() if field.by is not None}
-    made.fields = fields = tuple(annotations)
-    made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
-    made.kinds = _Kinds(annotations)
-    made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}
-    _when_needed(made, "__new__", partial(_new_source, fields, makers, made.infer is not Node.infer))
-    if made.child_fields:
-        _when_needed(made, "map", partial(_map_source, fields, annotations))
-        _when_needed(made, "children", partial(_children_source, annotations, *_CHILD))
-    if "Stmt" in made.child_fields.values():
-        _when_needed(made, "map_bodies", partial(_map_bodies_source, annotations))
-        made.bodies = property(lambda self: self.kinds["Stmt"](self))
-    CLASSES[cls.__name__] = made
-    return made  # type: ignore[no-any-return]
+    slotted = _with_slots(cls)
+    annotations = {f: field.annotation for f, field in slotted.declared.items() if field.by is None}
+    makers = {f: field.by for f, field in slotted.declared.items() if field.by is not None}
+    slotted.fields = fields = tuple(annotations)
+    slotted.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
+    slotted.kinds = _Kinds(annotations)
+    slotted.roles = {f: field.role for f, field in slotted.declared.items() if field.role is not None}
+    _when_needed(slotted, "__new__", partial(_new_source, fields, makers, slotted.infer is not Node.infer))
+    if slotted.child_fields:
+        _when_needed(slotted, "map", partial(_map_source, fields, annotations))
+        _when_needed(slotted, "children", partial(_children_source, annotations, *_CHILD))
+    if "Stmt" in slotted.child_fields.values():
+        _when_needed(slotted, "map_bodies", partial(_map_bodies_source, annotations))
+        slotted.bodies = property(lambda self: self.kinds["Stmt"](self))
+    CLASSES[cls.__name__] = slotted
+    return slotted  # type: ignore[no-any-return]
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(derived, role))
 def family(cls: type[T]) -> type[T]:
-    """A base that lends its fields to node classes; it has no instances of its own."""
+    """Make `cls` a base whose fields node classes inherit; it has no instances of its own."""
     return _with_slots(cls)  # type: ignore[no-any-return]
 
 
 def table_size() -> int:
-    """Number of live interned nodes."""
+    """Return the number of interned nodes."""
     return len(_TABLE)
 
 
 def _dead_count() -> int:
-    """References to a node that only the table held, as `sweep` sees it; measured, since it depends on CPython."""
+    """Return the reference count that `sweep` sees for a node only in the table; measured, as it depends on CPython."""
     probe: dict[tuple[Any, ...], object] = {("probe",): object()}
     _, node = probe.popitem()
     return getrefcount(node)
 
 
 def sweep() -> int:
-    """Forget all nodes that nothing outside the table refers to; returns how many."""
+    """Remove all nodes that nothing outside the table refers to; return their number."""
     dead, before = _dead_count(), len(_TABLE)
     kept: list[tuple[tuple[Any, ...], Node]] = []
     try:
         while _TABLE:
-            key, node = _TABLE.popitem()  # the youngest; those that it alone refers to are dead once it is dropped
+            key, node = _TABLE.popitem()  # the newest node; its children lose their last reference when it is dropped
             if getrefcount(node) > dead:
                 kept.append((key, node))
     finally:
@@ -293,7 +297,7 @@ _LEAST_SWEPT = 1 << 15  #: nodes; sweeping a smaller table, which takes a few mi
 
 
 class _Compiling:
-    """How many `compiling` are entered, and the number of nodes from which on the last one left sweeps."""
+    """The nesting depth of `compiling`, and the table size above which leaving the outermost one sweeps."""
 
     depth = 0
     limit = _LEAST_SWEPT
@@ -301,9 +305,10 @@ class _Compiling:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Suspend the cyclic collector: nodes form no cycles, and scanning them doubles the cost of construction.
+    """Suspend the cyclic collector: nodes form no cycles, and its scans double the cost of construction.
 
-    On leaving the outermost, the table is swept if it has doubled since: each node made pays for a constant share.
+    Leaving the outermost `compiling` sweeps the table if it has doubled since the last sweep: amortized constant cost a
+    node.
     """
     was = gc.isenabled()
     gc.disable()

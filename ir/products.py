@@ -1,4 +1,4 @@
-"""Products of small matrices, of which neighbouring lanes have the rows and columns."""
+"""Products of small matrices whose rows and columns are distributed over neighbouring lanes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from convgen.ir.types import AnyType, vector
 
 @node
 class BlockMma(Expr):
-    """`acc + a * b` in each block of `op.side` neighbouring lanes, which have rows of `a` and columns of the others.
+    """`acc + a * b` in each block of `op.side` lanes: a lane holds a row of `a` and a column of `b` and `acc`.
 
-    Element i of a lane's result is its `acc[i]` and the sum of the products of its `b` with `a` of lane i of its block.
+    Element i of a lane's result is its `acc[i]` plus the dot product of its `b` with the `a` of lane i of its block.
     """
 
     op: BlockAtom

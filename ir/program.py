@@ -1,4 +1,4 @@
-"""Kernels and programs: what the back end compiles and the launch record describes."""
+"""Kernels and programs: the input of the back end, described by the launch record."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from convgen.ir.stmt import Stmt
 
 @node
 class Kernel(Node):
-    """What one subgroup of one workgroup does, bound to its ABI.
+    """The program of one subgroup of one workgroup, bound to its ABI.
 
     `params` are the arguments in order: buffers (Global) and scalars (Var). `group_ids` (x, y, z) and `subgroup` are
-    bound on entry, all uniform. `grid` counts workgroups; a workgroup has `subgroups` subgroups of `width` lanes. Where
-    the host says how many workgroups there are, that is `launched`, and `grid` the most of them.
+    bound on entry, all uniform. `grid` counts workgroups; a workgroup has `subgroups` subgroups of `width` lanes. If
+    the host chooses the number of workgroups at launch, `launched` gives it and `grid` is its maximum.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Kernel(Node):
 
     @property
     def workgroups(self) -> tuple[Extent, ...]:
-        """Along x, y and z, in a launch."""
+        """Return the workgroups along x, y and z in a launch."""
         return self.launched or self.grid
 
     def shared_base(self, tile: Shared) -> int:
-        """Byte offset of a shared tile in the workgroup's allocation; tiles stand in order of declaration."""
+        """Return the byte offset of a shared tile in the workgroup's shared memory; tiles are in declaration order."""
         return self._shared_bases[tile]
 
     @property
@@ -57,9 +57,9 @@ class Kernel(Node):
 
 @lru_cache(maxsize=2**4)
 def _bases(shared: tuple[Shared, ...]) -> Mapping[Shared, int]:
-    """Where each tile begins: the first place behind the others that its chunks are aligned to.
+    """Return the first byte of each tile: the end of the tiles before, rounded up to its chunk size.
 
-    One in the memory of another, which stands before it, begins with that.
+    An overlay begins where the tile begins whose memory it reuses, and stands behind it in `shared`.
     """
     bases: dict[Shared, int] = {}
     end = 0
@@ -75,7 +75,7 @@ def _bases(shared: tuple[Shared, ...]) -> Mapping[Shared, int]:
 
 @frozen
 class Program:
-    """Ordered kernels over named buffers. `buffers` maps a name to the role in the problem and its size in bytes."""
+    """Ordered kernels over named buffers."""
 
     kernels: tuple[Kernel, ...]
     buffers: tuple[Global, ...]

@@ -1,4 +1,4 @@
-"""What a host gives at launch: sizes of which it promises something, and values that it computes."""
+"""Values that the host passes at launch: sizes with promised bounds, and values that it computes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from convgen.ir.types import AnyType
 
 @frozen
 class Promise:
-    """What a kernel takes for granted of a number: it is in [least, most] and a multiple of `multiple`."""
+    """A host's promise about a number, which the kernel relies on: in [least, most], a multiple of `multiple`."""
 
     least: int
     most: int
     multiple: int
 
     def check(self, name: str, value: float) -> None:
-        """UserError for a value that breaks the promise."""
+        """Raise UserError for a value that breaks the promise."""
         if not self.least <= value <= self.most or value % self.multiple:
             multiple = f", a multiple of {self.multiple}" if self.multiple > 1 else ""
             raise UserError(f"given {name}={value}, wanted {self.least} to {self.most}{multiple}")
@@ -31,7 +31,7 @@ class Promise:
 
 @node
 class Size(Var):
-    """A scalar argument that the host promises to be in [least, most], a multiple of `multiple`: s32."""
+    """An s32 scalar argument that the host promises to be in [least, most] and a multiple of `multiple`."""
 
     least: int
     most: int
@@ -46,7 +46,7 @@ class Size(Var):
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the greatest value that keeps the promise."""
+        """Return the least and the greatest value that keeps the promise."""
         n = self.multiple
         return -(-self.least // n) * n, self.most // n * n
 
@@ -57,16 +57,16 @@ class Size(Var):
 
 @node
 class HostValue(Var):
-    """A scalar argument that the host computes: `value` now, in any launch what the expression `told` gives.
+    """A scalar argument that the host computes: currently `value`, in any launch the value of the expression `told`.
 
-    What `told` may say is in `ir.layout.argument`; where it is empty, the host chooses.
+    `ir.layout.argument` defines the language of `told`; if it is empty, the host chooses the value.
     """
 
     value: int
     told: str
 
 
-#: What extents are made of: how hosts are told of it, and what it is of integers of any size.
+#: Operations of extents: their symbol in launch expressions, and their function on integers of any size.
 OPERATIONS: dict[type[Expr], tuple[str, Callable[[int, int], int]]] = {
     Add: ("+", operator.add),
     Sub: ("-", operator.sub),
@@ -80,5 +80,5 @@ Extent: TypeAlias = int | Expr  #: a length, stride or count: a number, or an ex
 
 
 def no_extent(e: Expr) -> str:
-    """What is said of another expression."""
+    """Return the error message for an expression that is not an extent."""
     return f"given the extent {e}, wanted + - * // min and max of sizes and numbers"

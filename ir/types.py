@@ -1,11 +1,10 @@
 """Interned types: scalars, per-lane vectors and distributed fragments.
 
-A type describes what *one lane* holds. `vector(f16, 8)` is eight halves in one lane's registers; a fragment is a
-vector whose layout says which element of a tile each (subgroup, lane, register) holds.
+A type describes the registers of *one lane*. `vector(f16, 8)` is eight halves in one lane; a fragment is a vector whose
+layout assigns an element of a tile to each (subgroup, lane, register).
 
-The fp8 formats come in the forms of the OCP specification (`f8_e4m3`, `f8_e5m2`) and in those that are finite and have
-no negative zero (`…fnuz`). `s4`, `u4` and `f4_e2m1` stand two a byte, low nibble first.
-`e8m0` is a power of two, or NaN: a scale.
+The fp8 formats come as in the OCP specification (`f8_e4m3`, `f8_e5m2`) and as finite formats without negative zero
+(`…fnuz`). `s4`, `u4` and `f4_e2m1` are packed two a byte, low nibble first. `e8m0` is a scale: a power of two, or NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from convgen.ir.checks import check_range
 from convgen.ir.record import frozen
 
-_MOST_LANES = 1 << 16  #: elements in one lane's registers; devices have up to 2 KiB of these a lane
+_MOST_LANES = 1 << 16  #: elements in one lane's registers; a lane has up to 2 KiB of them
 
 
 class Kind(Enum):
@@ -31,7 +30,7 @@ class Kind(Enum):
 
 
 class AddressSpace(Enum):
-    """What memory a pointer points into."""
+    """The memory that a pointer points into."""
 
     GLOBAL = "global"  #: 64-bit addresses
     SHARED = "shared"  #: 32-bit byte offsets from the start of the workgroup's shared memory
@@ -59,26 +58,26 @@ class Type:
 
     @property
     def is_storage(self) -> bool:
-        """Whether elements are only kept, moved and converted: narrow formats that no arithmetic is defined for."""
+        """Return whether elements are only stored, moved and converted: no arithmetic is defined for these formats."""
         return self.bits < 16 and (self.is_float or self.bits == 4)
 
     @property
     def is_rounded_to(self) -> bool:
-        """Whether other numbers are converted to it: all types but those of scales and of 4-bit floats."""
+        """Return whether casts to this type exist: all types but scales and 4-bit floats."""
         return self not in (f4_e2m1, e8m0)
 
     @cached_property
     def bytes(self) -> int:
-        """Of one element alone; 4-bit elements share theirs, so memory goes by `spacing`."""
+        """Return the bytes of a single element, 1 for 4-bit types; memory is addressed by `spacing`."""
         return max(1, self.bits // 8)
 
     @cached_property
     def spacing(self) -> int:
-        """Bits from one element to the next in memory."""
+        """Return the bits from one element to the next in memory."""
         return 4 if self.bits == 4 else 8 * self.bytes
 
     def size(self, count: int) -> int:
-        """Bytes that so many elements take in memory."""
+        """Return the bytes that `count` elements take in memory."""
         return -(-count * self.spacing // 8)
 
     @cached_property
@@ -91,16 +90,16 @@ class Type:
 
     @cached_property
     def min(self) -> int:
-        """The least value of an integer type."""
+        """Return the least value of an integer type."""
         return -(1 << (self.bits - 1)) if self.kind is Kind.SIGNED else 0
 
     @cached_property
     def max(self) -> int:
-        """The greatest value of an integer type (1 for bool)."""
+        """Return the greatest value of an integer type (1 for bool)."""
         return (1 << (self.bits - 1)) - 1 if self.kind is Kind.SIGNED else (1 << self.bits) - 1
 
     def holds(self, other: Type) -> bool:
-        """Whether every number of another type, infinity included, is one of this."""
+        """Return whether this type represents every number of `other`, infinity included."""
         if self is other:
             return True
         if self.is_int:
@@ -116,12 +115,12 @@ class Type:
 
     @property
     def largest(self) -> float:
-        """The greatest finite value of a float type."""
+        """Return the greatest finite value of a float type."""
         return float(_limits(self).max)
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy type of one element (ml_dtypes for narrow ones); it stores a 4-bit element in a byte of its own."""
+        """Return the numpy type of one element (ml_dtypes for narrow ones); numpy stores a 4-bit element in a byte."""
         return _NUMPY[self.name] if self.name in _NUMPY else _narrow(self.name)
 
     def __repr__(self) -> str:
@@ -155,7 +154,7 @@ class VectorType:
 
 @frozen(eq=False, repr=False)
 class PointerType(Type):
-    """The address of an element of `pointee`; it can be passed and chosen, not calculated with."""
+    """The address of an element of `pointee`; a value to pass and select, without arithmetic."""
 
     pointee: Type
     space: AddressSpace
@@ -173,7 +172,7 @@ AnyType = Type | VectorType
 
 @cache
 def has_infinity(t: Type) -> bool:
-    """Whether a float type has an infinity."""
+    """Return whether a float type has an infinity."""
     with np.errstate(all="ignore"):
         return bool(np.isinf(np.array([np.inf]).astype(t.numpy).astype(np.float64)).any())
 
@@ -194,7 +193,7 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
 
 @cache
 def _narrow(name: str) -> np.dtype[np.generic]:
-    """The numpy type that ml_dtypes adds for a narrow type, loaded when the first of them is asked for."""
+    """Return the numpy type of a narrow type; ml_dtypes, which defines it, is imported on first use."""
     import ml_dtypes
 
     types: dict[str, type[np.generic]] = {
@@ -227,27 +226,27 @@ SCALARS: dict[str, Type] = {t.name: t for t in (bool_, *_INTEGERS, *_FLOATS)}
 
 @cache
 def half_bytes() -> tuple[np.dtype[np.generic], ...]:
-    """The numpy types of elements two a byte."""
+    """Return the numpy types of elements that are packed two a byte."""
     return tuple(t.numpy for t in SCALARS.values() if t.bits == 4)
 
 
 def scalar(name: str) -> Type:
-    """The scalar type of that name, which is benchdnn's (`f8_e4m3`, `s4`, `boolean`) or ours; KeyError if none is."""
+    """Return the scalar type named as in benchdnn (`f8_e4m3`, `s4`, `boolean`) or in the IR; KeyError if unknown."""
     return bool_ if name == "boolean" else SCALARS[name]
 
 
 @cache
 def pointer(pointee: Type, space: AddressSpace) -> PointerType:
-    """The interned type of the addresses of such elements in that memory."""
+    """Return the interned pointer type for elements of `pointee` in `space`."""
     bits = 64 if space is AddressSpace.GLOBAL else 32
     return PointerType(f"{pointee.name}*{space.value}", Kind.POINTER, bits, pointee, space)
 
 
 @cache
 def vector(elem: Type, lanes: int) -> VectorType:
-    """The interned vector type of `lanes` elements per lane."""
+    """Return the interned vector type of `lanes` elements per lane."""
     check_range(lanes, 1, _MOST_LANES, "elements of a vector:")
     return VectorType(elem, lanes)
 
 
-surface = vector(u32, 4)  #: what names a bounded window of global memory: a descriptor of four words
+surface = vector(u32, 4)  #: type of a surface, a bounded window of global memory: a descriptor of four words

@@ -1,8 +1,8 @@
-"""Which values differ between the lanes of a subgroup.
+"""Uniformity analysis: which values are equal in all lanes of a subgroup.
 
-The lane number is the only source of divergence; what memory or the matrix unit gives a lane is its own. `Uniform(x)`
-is uniform by contract, and `AllLanes(x)` by its meaning. The analysis only chooses a home for a value: a pass cannot
-change a meaning through it.
+The lane number is the only source of divergence; matrix products, and loads other than tickets, count as varying.
+`Uniform(x)` is uniform by contract, `AllLanes(x)` by definition. The analysis only chooses scalar or vector registers
+for a value: a pass cannot change semantics through it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from convgen.ir.votes import AllLanes
 
 
 class Uniformity:
-    """Whether expressions are uniform, given which variables are not; looks at each node once."""
+    """Decides whether expressions are uniform, given the varying variables; visits each node once."""
 
     def __init__(self, varying: Iterable[Var]) -> None:
         self.varying = set(varying)
@@ -33,12 +33,12 @@ class Uniformity:
         return known
 
     def let(self, v: Var, value: Expr) -> None:
-        """A new variable has that value."""
+        """Record a new variable with that value."""
         if not self(value):
             self.varying.add(v)
 
     def begin_again(self) -> None:
-        """Look again at what was found uniform: more variables vary than did; what varies stays so."""
+        """Forget which expressions were found uniform, as more variables vary now; varying ones remain."""
         self._memo = {e: False for e, uniform in self._memo.items() if not uniform}
 
     def _decide(self, e: Expr) -> bool:
@@ -55,33 +55,34 @@ class Uniformity:
         return True
 
 
-#: Expressions that are uniform, or varying, whatever they are made of.
+#: Expressions that are uniform (True) or varying (False) whatever their operands.
 _ALWAYS: dict[type[Node], bool] = {Uniform: True, AllLanes: True, Lane: False, Mma: False, BlockMma: False}
 
 
 def is_uniform(e: Expr, varying: Iterable[Var]) -> bool:
-    """Whether all lanes of a subgroup have the same value of `e`."""
+    """Return whether all lanes of a subgroup have one value of `e`."""
     return Uniformity(varying)(e)
 
 
-#: A variable and what it may get its value from.
+#: A variable and the expressions that it may get its value from.
 _Origin = tuple[Var, Sequence[Expr]]
-_Given = Callable[[Load], Sequence[Expr] | None]  #: what such a value varies with; None if it does anyway
+#: the expressions that a loaded value varies with; None if it varies anyway
+_Given = Callable[[Load], Sequence[Expr] | None]
 _Found = TypeVar("_Found", bound=Uniformity)
 
 
 def uniformity(kernel: Kernel) -> Uniformity:
-    """Which expressions of a kernel are uniform: for all who ask for it before it changes."""
+    """Return the analysis of a kernel: which expressions are uniform (cached for the latest kernel)."""
     return _latest(kernel)
 
 
 def with_lets(new: Kernel, old: Kernel) -> Kernel:
-    """`new`, which is `old` but for lets of which its uniformity was told: it need not be looked at again."""
+    """Return `new`, which is `old` with further lets that the analysis knows already, and reuse its analysis."""
     return _latest.handed_on(new, old)
 
 
 def varying(root: Kernel | Stmt) -> frozenset[Var]:
-    """The variables bound under `root` that may differ between lanes (test membership only: a set has no order).
+    """Return the variables bound under `root` that may differ between lanes (a set: test membership only).
 
     Variables bound outside (arguments, group ids, the subgroup number) are uniform.
     """
@@ -89,7 +90,7 @@ def varying(root: Kernel | Stmt) -> frozenset[Var]:
 
 
 def analysed(root: Stmt, uniform: _Found, given: _Given) -> _Found:
-    """The analysis when it has found which variables under `root` vary; `given` tells that of what loads bind."""
+    """Return `uniform` after it has learnt which variables under `root` vary; `given` is asked for each load."""
     origins: list[_Origin] = []
     _collect(root, None, uniform.varying, origins, given)
     while not _pass_over(origins, uniform):
@@ -105,9 +106,10 @@ _latest = Latest(lambda kernel: _analysed(kernel.body))
 
 
 def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
-    """Tell the analysis which variables vary by their origins; whether none was taken for uniform before that.
+    """Add varying variables to the analysis by their origins; return whether it is consistent.
 
-    Others may have been by it: a loop carries divergence back to its start.
+    It is not if a variable counted as uniform before its origins were found to vary, as when a loop carries divergence
+    back to its start: other variables may then be wrong, too.
     """
     taken, varying = set[Var](), uniform.varying
     for var, values in origins:
@@ -117,9 +119,9 @@ def _pass_over(origins: Iterable[_Origin], uniform: Uniformity) -> bool:
 
 
 def _collect(s: Stmt, loop: For | None, found: set[Var], origins: list[_Origin], given: _Given) -> None:
-    """Add to `found` what `s`, inside `loop`, gets from lanes, and to `origins` the other variables that it binds.
+    """Add variables that vary anyway to `found`, and the other variables that `s`, inside `loop`, binds to `origins`.
 
-    These stand in the order in which values get there: that of a loop's body behind what it begins with.
+    Origins are in the order of data flow: initial values of a loop, then its body, then its yields.
     """
     if isinstance(s, Let):
         origins.append((s.var, (s.value,)))

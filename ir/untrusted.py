@@ -1,4 +1,4 @@
-"""Reading files that anybody may have written: regular files of bounded size, YAML without aliases, short messages."""
+"""Reading untrusted files: regular files of bounded size, YAML without aliases, short messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from convgen.ir.error import UserError
 if TYPE_CHECKING:
     import yaml
 
-MOST_BYTES = 1 << 28  #: of a file; code objects of whole libraries have some ten million
-MOST_RECORD = 1 << 23  #: bytes of JSON; Python's values take up to 30 times as many
+MOST_BYTES = 1 << 28  #: bytes of a file; code objects of whole libraries have some ten million
+MOST_RECORD = 1 << 23  #: bytes of JSON; the parsed Python values take up to 30 times as many
 _MOST_YAML = 1 << 19  #: bytes; the reader takes about 4 s for one MiB
-_MOST_NODES = 20_000  #: of a YAML document; a kernel's metadata has about 150
+_MOST_NODES = 20_000  #: nodes of a YAML document; a kernel's metadata has about 150
 _MOST_DIGITS = 40  #: characters of a YAML scalar that is read as a number
 
 
 def shown(text: object, most: int = 60) -> str:
-    """Return at most `most` printable characters of a text that somebody else wrote."""
+    """Return at most `most` characters of an untrusted text, unprintable ones escaped."""
     given = str(text)
     clipped = given if len(given) <= most else f"{given[: most - 3]}..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in clipped)
@@ -33,14 +33,14 @@ def opened(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOS
     tail = f", at {at}" if at else ""
     name = shown(os.fspath(path), 200)
     try:
-        _check_kind(os.stat(path), name, wanted, most, tail)  # opening a device may do something
+        _check_kind(os.stat(path), name, wanted, most, tail)  # opening a device may have side effects
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error.strerror}{tail}") from None
     except ValueError as error:  # a NUL in the name
         raise UserError(f"cannot read {name}: {error}{tail}") from None
     try:
-        _check_kind(os.fstat(number), name, wanted, most, tail)  # it may be another file by now
+        _check_kind(os.fstat(number), name, wanted, most, tail)  # the path may name another file by now
         return open(number, "rb", buffering=0)
     except BaseException:
         os.close(number)
@@ -61,7 +61,7 @@ def read(path: str | os.PathLike[str], wanted: str = "a file", most: int = MOST_
     content = bytearray()
     with opened(path, wanted, most, at) as file:
         try:
-            while len(content) <= most and (part := file.read(most + 1 - len(content))):  # /proc tells no size
+            while len(content) <= most and (part := file.read(most + 1 - len(content))):  # /proc reports no size
                 content += part
         except OSError as error:
             tail = f", at {at}" if at else ""

@@ -1,7 +1,7 @@
-"""Well-formedness of kernels, as tables of rules; docs/ir.md states each of them.
+"""Well-formedness of kernels, as tables of rules; docs/ir.md states each rule.
 
-`Checker` walks the kernel and knows what rules (`verify_rules`) ask: which variables are visible, what varies between
-lanes, how fragments are distributed.
+`Checker` walks the kernel and provides the context of the rules (`verify_rules`): visible variables, uniformity, and
+the distribution of fragments.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from convgen.ir.verify_rules import (
 )
 
 Level = Literal["tile", "message"]
-_MOST_GROUPS = (1 << 31) - 1  #: along an axis of the grid: ids are s32
-MOST_LANES = 1024  #: of a workgroup, on every target
+_MOST_GROUPS = (1 << 31) - 1  #: workgroups along an axis of the grid: ids are s32
+MOST_LANES = 1024  #: lanes of a workgroup, on every target
 
 
 def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
-    """`kernel` itself if it is well formed, and of that level only where one is given.
+    """Return `kernel` if it is well formed and, if `level` is given, only has statements of that level.
 
-    Raises VerifyError: one line for the first rule broken, and a note that shows the place.
+    Raises VerifyError: one line for the first broken rule, and a note that shows the place.
     """
     if complaint := _kernel(kernel):
         raise VerifyError(f"{kernel.name}: {complaint}")
@@ -53,7 +53,7 @@ def verify(kernel: Kernel, level: Level | None = None) -> Kernel:
 
 
 def sound(kernel: Kernel, where: str = "") -> Kernel:
-    """The same of a kernel from outside, which is no defect of ours. Raises UserError, which says `where` it is."""
+    """Return a kernel from outside convgen if it is well formed. Raises UserError, which says `where` the kernel is."""
     try:
         return verify(kernel)
     except VerifyError as error:
@@ -69,6 +69,7 @@ def _entry(k: Kernel) -> Iterator[Var]:
 
 
 def _kernel(k: Kernel) -> str | None:
+    """Return a complaint about a kernel's arguments, shared tiles and grid; None if there is none."""
     names = Counter(p.name for p in (*k.params, *k.shared))
     twice = [name for name, count in names.items() if count > 1]
     if twice:
@@ -90,7 +91,7 @@ def _kernel(k: Kernel) -> str | None:
 
 
 class _Rules(dict[type[Stmt], tuple[Rule, ...]]):
-    """The rules on statements of a class: of those on all classes the ones that it can break."""
+    """The rules for each class of statements: its own, and the general rules that it can break."""
 
     def __missing__(self, kind: type[Stmt]) -> tuple[Rule, ...]:
         general = (kind.level, belongs), (kind.roles, declared), ("site" in kind.fields, site), (True, halves)
@@ -102,35 +103,36 @@ _RULES = _Rules()
 
 
 class Checker:
-    """Walks a kernel in order; `visible` holds the variables in scope and their distributions."""
+    """Walks a kernel in order; `visible` maps the variables in scope to their distributions."""
 
     def __init__(self, kernel: Kernel, level: Level | None) -> None:
         self.kernel, self.level = kernel, level
         self.uniform = uniformity(kernel)
         self.visible: dict[Var, Distribution] = dict.fromkeys(_entry(kernel))
-        self.path: dict[Var, None] = dict.fromkeys(self.visible)  # what was bound on the way here, visible or not
-        self.right: dict[Expr, None] = {}  # the expressions found right in the present scope
+        # variables bound on the path to this point, visible or not
+        self.path: dict[Var, None] = dict.fromkeys(self.visible)
+        self.right: dict[Expr, None] = {}  # expressions that were checked in the present scope
         self.sites: dict[int, None] = {}
         self.loops: list[s.For] = []
-        self.met: dict[Stmt, int] = {}  # how often so far
-        self.arrived = False  # at a barrier, and has not waited
+        self.met: dict[Stmt, int] = {}  # how often each statement was visited so far
+        self.arrived = False  # whether the subgroup has arrived at a barrier and not yet waited
 
     def refuse(self, node: Stmt, complaint: str) -> NoReturn:
-        """VerifyError at `node`."""
+        """Raise VerifyError at `node`."""
         error = VerifyError(f"{self.kernel.name}: {complaint}")
         error.add_note(excerpt(self.kernel, node, complaint, self.met[node] - 1))
         raise error
 
     @contextmanager
     def suite(self) -> Iterator[None]:
-        """A scope: what is bound inside is not visible after it."""
+        """Enter a scope: variables bound inside are not visible after it."""
         saved = self.visible, self.right
         self.visible, self.right = dict(self.visible), dict(self.right)
         yield
         self.visible, self.right = saved
 
     def sequence(self, body: Stmt) -> None:
-        """The statements of `body`, in the present scope."""
+        """Check the statements of `body` in the present scope."""
         arrival: Stmt | None = None
         for node in body.stmts if isinstance(body, s.Block) else (body,):
             arrival = node if isinstance(node, s.Arrive) else arrival
@@ -189,7 +191,7 @@ class Checker:
         self.visible[var] = layout
 
     def expressions(self, node: Stmt, es: Iterable[Expr]) -> None:
-        """Every variable is visible and every operation takes its operands."""
+        """Check that every variable is visible and every operation accepts its operands."""
         right = self.right
         for e in es:
             if e not in right:
@@ -203,7 +205,7 @@ class Checker:
                 right[e] = None
 
     def distribution(self, e: Expr, known: dict[Expr, Distribution] | None = None) -> Distribution:
-        """How the elements of a fragment are spread, as far as its origin shows; `known` are those of its parts."""
+        """Return the distribution of a fragment, None if its origin does not show it; `known` is a memo."""
         if isinstance(e, Var):
             return self.visible.get(e)
         known = {} if known is None else known

@@ -1,4 +1,4 @@
-"""The rules of well-formedness: each looks at one statement or expression and gives a complaint or None."""
+"""The rules of well-formedness: each checks one statement or expression and returns a complaint or None."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from convgen.ir.types import AnyType, Kind, Type, VectorType, bool_, f16, f32, f
 if TYPE_CHECKING:
     from convgen.ir.verify import Checker
 
-_MOST_TURNS = 1 << 30  #: of a round of tickets: counts are s32
-MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: what one message may move for a lane
+_MOST_TURNS = 1 << 30  #: turns of a round of tickets: counts are s32
+MESSAGE_BYTES = (1, 2, 4, 8, 12, 16, 32)  #: bytes that one message may move for a lane
 
 
 class Anyhow:
-    """The layout of a value that is the same in all elements: any."""
+    """The distribution of a value that is equal in all elements: it suits every layout."""
 
 
 ANYHOW: Final = Anyhow()
-Distribution = Fragment | Anyhow | None  #: of a value; None if it is not known
+Distribution = Fragment | Anyhow | None  #: distribution of a value; None if unknown
 
 
 def agreed(distributions: Iterable[Distribution]) -> Distribution:
-    """The distribution of an element-wise operation on values distributed like that."""
+    """Return the distribution of an element-wise operation on values with these distributions."""
     kinds = dict.fromkeys(d for d in distributions if d is not ANYHOW)
     return next(iter(kinds)) if len(kinds) == 1 else None if kinds else ANYHOW
 
@@ -81,7 +81,7 @@ def site(c: Checker, n: Stmt) -> str | None:
 
 
 def halves(c: Checker, n: Stmt) -> str | None:
-    """Between arriving at a barrier and waiting there is nothing of shared memory, nor a change of block."""
+    """Check that no shared-memory access and no change of block is between arriving at a barrier and waiting."""
     begun, c.arrived = c.arrived, isinstance(n, s.Arrive) or (c.arrived and not isinstance(n, s.Wait))
     if isinstance(n, s.Wait):
         return None if begun else "a wait at a barrier without an arrival"
@@ -90,7 +90,7 @@ def halves(c: Checker, n: Stmt) -> str | None:
 
 
 def _uniform(*fields: str) -> Rule:
-    """These operands are integers or bools that are the same in all lanes."""
+    """Return a rule: these operands are uniform integers or bools."""
 
     def rule(c: Checker, n: Any) -> str | None:
         for name in fields:
@@ -106,7 +106,7 @@ def _uniform(*fields: str) -> Rule:
 
 
 def _offset(field: str) -> Rule:
-    """This operand is one integer a lane."""
+    """Return a rule: this operand is one integer a lane."""
 
     def rule(c: Checker, n: Any) -> str | None:
         e = getattr(n, field)
@@ -132,6 +132,7 @@ def _exit(c: Checker, n: s.ExitIf) -> str | None:
 
 
 def _view(c: Checker, n: Any) -> str | None:
+    """Check that a view's axes, index, layout and extents fit one another and the statement's coordinates."""
     view: View = n.view
     if not all(view.axes):
         return f"the view of {view.memory.name} has an axis without dims"
@@ -150,16 +151,16 @@ def _view(c: Checker, n: Any) -> str | None:
     if inner:
         return f"the view of {view.memory.name} has {inner[0]} positions of an inner dim, wanted a number"
     params = c.kernel.params
-    found = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
+    complaints = [complaint(d.extent, params, 0, d.size) for axis in view.axes for d in axis]
     if isinstance(view, SizedView):
         if len(view.apart) != len(view.index):
             return f"the view of {view.memory.name} has {len(view.apart)} strides for {len(view.index)} dims"
-        found += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
-    return next(filter(None, found), None)
+        complaints += [complaint(apart, params, 0, MOST_BYTES) for apart in view.apart]
+    return next(filter(None, complaints), None)
 
 
 def _fragment(c: Checker, n: Any) -> str | None:
-    """The layout fits the workgroup and, where there is one, the shared tile."""
+    """Check that the layout fits the workgroup and the shared tile, if there is one."""
     layout: Fragment = n.layout
     elem = n.memory()[0].elem
     if elem.bits == 4 and not isinstance(n, s.LoadView | s.Prefetch | s.Copy):
@@ -175,7 +176,7 @@ def _fragment(c: Checker, n: Any) -> str | None:
 
 
 def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
-    """The view has runs; messages bring no less than the tile, of which it is trimmed."""
+    """Check that the view has runs, and that its messages bring at least the tile that `Trim` cuts from them."""
     elem, registers = n.view.memory.elem, n.layout.registers
     if not isinstance(n.view, RunView):
         return f"runs of {n.view.memory.name}, whose view has none"
@@ -188,7 +189,7 @@ def _runs(c: Checker, n: s.LoadRuns | s.Trim) -> str | None:
 
 
 def _fits(c: Checker, layout: Fragment) -> str | None:
-    """The kernel has the lanes and subgroups of a layout."""
+    """Check that the kernel has as many lanes and subgroups as the layout needs."""
     for space, have in ((Space.LANE, c.kernel.width), (Space.SUBGROUP, c.kernel.subgroups)):
         need = max((d.stride * d.size for d in layout.digits if d.space is space and d.size > 1), default=1)
         if need > have:
@@ -197,12 +198,12 @@ def _fits(c: Checker, layout: Fragment) -> str | None:
 
 
 def _exchanged(c: Checker, n: s.Exchange) -> str | None:
-    """The value is distributed as it says, by whatever names of the dims."""
-    given = c.distribution(n.value)
-    if isinstance(given, Fragment) and len(given.dims) == len(n.of.dims):
-        given = given.renamed(dict(zip(given.dims, n.of.dims)))
-    if isinstance(given, Fragment) and given != n.of:
-        return f"a value distributed as {given} is exchanged as {n.of}"
+    """Check that the value is distributed as the statement declares; names of dims may differ."""
+    layout = c.distribution(n.value)
+    if isinstance(layout, Fragment) and len(layout.dims) == len(n.of.dims):
+        layout = layout.renamed(dict(zip(layout.dims, n.of.dims)))
+    if isinstance(layout, Fragment) and layout != n.of:
+        return f"a value distributed as {layout} is exchanged as {n.of}"
     return _fits(c, n.of) or _fits(c, n.layout)
 
 
@@ -221,7 +222,7 @@ def _moved(c: Checker, n: Any) -> str | None:
 
 
 def _indexed(c: Checker, n: s.LoadAt | s.StoreAt) -> str | None:
-    """Each element has a number and a condition of its own."""
+    """Check that each element has its own offset and mask."""
     count = n.layout.registers
     if n.offsets.type is not vector(s32, count) or n.mask.type is not vector(bool_, count):
         return f"offsets of {n.offsets.type} and a mask of {n.mask.type}, wanted {vector(s32, count)} and as many bools"
@@ -240,7 +241,7 @@ def _ticket(c: Checker, n: Any) -> str | None:
 
 
 def _part(c: Checker, n: s.LoadPart) -> str | None:
-    """Elements of a part are as far apart as those of one that begins with the tile, and no swizzle leads out."""
+    """Check that elements of a part have the strides of a part at (0, 0), and that the swizzle stays within it."""
     tile, swizzle = n.tile, n.tile.swizzle
     along, line = (n.row, n.col) if tile.is_turned else (n.col, n.row)
     leads_out = swizzle.mask and (along % (tile.chunk // tile.elem.bytes * (swizzle.mask + 1)) or line % swizzle.period)
@@ -249,13 +250,15 @@ def _part(c: Checker, n: s.LoadPart) -> str | None:
         for dim, first, count in zip((ROW, COL), (n.row, n.col), n.layout.shape)
     )
     if n.row < 0 or n.col < 0 or not evenly or leads_out:
-        return f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that is swizzled by itself"
+        return (
+            f"a part of shared tile {n.tile.name} from {n.row}, {n.col} on, wanted one that its swizzle does not leave"
+        )
     return None
 
 
 @lru_cache(maxsize=2**10)
 def _is_even(digits: Digits, dim: str, first: int, count: int) -> bool:
-    """Whether `count` positions along a dim from `first` on are as far apart in memory as those from 0 on."""
+    """Return whether `count` positions from `first` on have the strides in memory of those from 0 on."""
     at = np.arange(count)
     near, far = (digits.place({**dict.fromkeys(digits.dims, 0), dim: begin + at}) for begin in (0, first))
     moved = np.atleast_1d(far.get(Space.MEMORY, 0) - near.get(Space.MEMORY, 0))
@@ -277,7 +280,7 @@ def _copied(c: Checker, n: s.Copy) -> str | None:
 
 
 def _direct(c: Checker, n: s.DirectCopy) -> str | None:
-    """Whole messages of all subgroups fill the slot with what elements of the view are."""
+    """Check that whole messages of all subgroups fill the slot, with elements of the view's type."""
     tile, elem = n.tile, n.view.memory.elem
     if elem is not tile.elem or elem.bits < 8:
         return f"direct copy of {elem} into a shared tile of {tile.elem}, which nothing converts on the way"
@@ -285,7 +288,8 @@ def _direct(c: Checker, n: s.DirectCopy) -> str | None:
         return f"direct copy into {tile.name}, swizzled by chunks of {tile.chunk} bytes, wanted a power of two"
     if tile.swizzle.mask and tile.swizzle.mask >= tile.chunks:
         line = "columns" if tile.is_turned else "rows"
-        return f"direct copy into {tile.name}, whose {line} change places, wanted a swizzle within them"
+        given = f"direct copy into {tile.name}, whose swizzle exchanges chunks of different {line}"
+        return f"{given}, wanted one within {line}"
     each = n.width * c.kernel.width * c.kernel.subgroups
     if not tile.is_dense or tile.slot_bytes % each or n.width % elem.bytes or tile.chunk % n.width:
         return (
@@ -329,9 +333,9 @@ def _turned(c: Checker, n: Any) -> str | None:
 
 def _plane(c: Checker, n: Any) -> str | None:
     plane: Plane = n.plane
-    found = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
-    if any(found):
-        return next(filter(None, found))
+    complaints = [complaint(e, c.kernel.params, 0, MOST_BYTES) for e in (plane.width, plane.height, plane.pitch)]
+    if any(complaints):
+        return next(filter(None, complaints))
     end = times(plane.height - 1, plane.pitch) + plane.base + plane.width
     inside = plane.base >= 0 and never_less(plane.memory.length, end)
     if not inside or not never_less(plane.pitch, plane.width):
@@ -406,7 +410,7 @@ STATEMENTS: dict[type[Stmt], tuple[Rule, ...]] = {
 
 
 def _takes(accepts: Callable[[Type], bool], what: str) -> tuple[Rule, ...]:
-    """Operands whose elements are of such a kind."""
+    """Return a rule: the operands' elements are of one of these kinds."""
 
     def rule(c: Checker, e: Any) -> str | None:
         return None if accepts(e.a.type.elem) else f"{show(e)}: operands of {e.a.type}, wanted {what}"
@@ -447,7 +451,7 @@ def _condition(c: Checker, e: x.Select) -> str | None:
 
 
 def _hold_alike(a: Fragment, b: Fragment) -> bool:
-    """Whether two layouts are one, written in other digits."""
+    """Return whether two layouts are equal, though perhaps written in other digits."""
     return a.dims == b.dims and a.owners(*Space) == b.owners(*Space)
 
 
@@ -456,7 +460,7 @@ def _operand_layouts(c: Checker, e: x.Mma) -> str | None:
         given = c.distribution(operand)
         unknown = given is None and name != "acc" and c.level == "tile"
         if unknown or (isinstance(given, Fragment) and given != wanted and not _hold_alike(given, wanted)):
-            return f"mma operand {name} is distributed as {given or 'nobody knows'}, wanted {wanted}"
+            return f"mma operand {name} is distributed as {given or 'an unknown layout'}, wanted {wanted}"
     return None
 
 
@@ -492,8 +496,8 @@ EXPRESSIONS: dict[type[Expr], tuple[Rule, ...]] = {
 
 
 def refused(e: Expr) -> str | None:
-    """What is wrong with the operands of an operation on elements, or of one that it is made of; None if nothing is."""
-    nowhere: Any = None  # no rule of such operations asks where they stand
+    """Return a complaint about an element-wise operation or one of its subexpressions; None if all are right."""
+    nowhere: Any = None  # rules of element-wise operations do not ask where they stand
     parts = (each for each in postorder(e) if isinstance(each, Expr))
     complaints = (rule(nowhere, each) for each in parts for rule in EXPRESSIONS.get(type(each), ()))
     return next((c for c in complaints if c is not None), None)

@@ -1,4 +1,4 @@
-"""What the lanes of a subgroup agree on."""
+"""Votes: conditions that hold in all lanes of a subgroup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convgen.ir.types import AnyType, bool_
 
 @node
 class AllLanes(Unary):
-    """Whether a bool holds in every lane of this subgroup; every lane takes part, and all have the same answer."""
+    """True if a bool holds in every lane of the subgroup; every lane takes part and gets one answer."""
 
     symbol = "all"
 

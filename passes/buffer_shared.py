@@ -1,25 +1,25 @@
 """Overlap copies into shared memory with the multiplication: software pipelining by distances.
 
-The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i), their
-stores to slot i % slots, and compute. Each takes place so many iterations before the block is multiplied: S as many as
-there are slots beside the one that is read, L as many more as the copy has `stages`, blocks that registers hold on the
-way. With one of these:
+The loop `for i: barrier; copies(i); barrier; compute` has the stages L(i), loads of block i into registers, S(i),
+stores of these to slot i % slots, and compute. A stage's distance is the number of iterations by which it precedes the
+block's multiplication: for S the number of slots minus one, for L as many more as the copy has `stages` (blocks in
+flight in registers). With one stage:
 
     1 slot    L(0);               for i: barrier; S(i); L(i+1); barrier; compute(i)
     2 slots   L(0); S(0); L(1);   for i: barrier; compute(i); S(i+1); L(i+2)
     3 slots   ... S(1); L(2);     for i: barrier; compute(i); S(i+2); L(i+3)
 
-and on two slots with two: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). What comes before the
-loop are iterations without a block to multiply. A direct copy is one stage, which takes place when S does.
+and with two slots and two stages: L(0); L(1); S(0); L(2); for i: barrier; compute(i); S(i+1); L(i+3). The prologue
+consists of iterations without a block to multiply. A direct copy is a single stage at the distance of S.
 
-The loop runs while every stage has work; the last iterations are peeled, so nothing is loaded or stored in vain. Whole
-rounds are unrolled, of the least common multiple of slots and stages, so that slots and registers are constants. That
-is so where bounds are constants (then the first iterations may be peeled, too, see `_Depth.early`), or multiples of a
-round where `begin < end` is known to hold (then the last loads are in vain if they are further ahead than a round is
-long).
+The loop runs while every stage has work; the last iterations are peeled, so that no load or store is wasted. It is
+unrolled by the least common multiple of slots and stages (a round), so that slots and registers are constants. This
+form needs constant bounds (the first iterations may then be peeled, too, see `_Depth.early`), or bounds that are
+multiples of a round with `begin < end` known to hold (the last loads are then wasted if their distance exceeds a
+round).
 
-Of any other trips whole rounds run in the main loop, and one loop for each iteration of a round but the last has the
-one that may be left over. Nothing is peeled: what is loaded behind the end is masked by the view, and never read.
+For any other trip count the main loop runs whole rounds, followed by one loop a remaining iteration of a round, each
+running at most once. Nothing is peeled: loads beyond the end are masked by the view, and never read.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class _Body:
 
 
 def buffer_shared(kernel: Kernel) -> Kernel:
-    """Pipeline every loop whose body begins with barrier, copies, barrier; its trips are constant, or whole rounds.
+    """Pipeline every loop whose body begins with barrier, copies, barrier.
 
-    Copies elsewhere are loaded and stored where they stand.
+    Copies elsewhere become a load and a store at their place.
     """
     cloner = Cloner(kernel)
     known = dict(_conditions(kernel.body, frozenset()))
@@ -96,6 +96,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
 
 
 def _parts(loop: For) -> _Body | None:
+    """Return the parts of a loop that begins with a barrier and copies; None for other loops."""
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     copies = tuple(s for s in stmts if isinstance(s, (Copy, DirectCopy)))
     if not copies or not isinstance(stmts[0], Barrier):
@@ -109,12 +110,15 @@ def _parts(loop: For) -> _Body | None:
 
 
 def _held(copy: Copy | DirectCopy) -> int:
-    """Blocks in registers on their way."""
+    """Return the blocks of a copy in flight in registers."""
     return copy.stages if isinstance(copy, Copy) else 0
 
 
 def _run(copy: Copy | DirectCopy) -> int:
-    """Blocks of K in a run of the view's innermost dim, which share what others decide; 0 if there are no others."""
+    """Return the blocks of K in a run of the view's innermost dim; 0 if its axis has no other dim.
+
+    Blocks of one run have equal positions along the other dims.
+    """
     dims = linearize(copy.view).axes[1]
     if len(dims) == 1:
         return 0
@@ -123,13 +127,13 @@ def _run(copy: Copy | DirectCopy) -> int:
 
 
 def _registers(copy: Copy) -> int:
-    """Elements of a lane on their way."""
+    """Return the elements of a lane in flight for one block."""
     registers, view = copy.layout.registers, copy.view
     return brought(view, copy.loaded) if isinstance(view, RunView) else registers
 
 
 def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozenset[Expr]]]:
-    """Every statement with what holds where it runs."""
+    """Yield every statement with the conditions that hold where it runs."""
     yield s, known
     match s:
         case If(cond, then, other):
@@ -141,25 +145,26 @@ def _conditions(s: Stmt, known: frozenset[Expr]) -> Iterator[tuple[Stmt, frozens
 
 
 def is_loop(count: Any, loads: Any, round: Any) -> Any:
-    """Whether so many iterations are a loop whose loads run so far ahead, of such rounds: numbers, or arrays of them.
+    """Return whether `count` iterations form a loop, given the distance of `loads` and the length of a round.
 
-    Fewer than two rounds stand one by one, counted without those that may stand ahead of a loop.
+    Arguments may be numbers or arrays. Fewer than two rounds are fully unrolled; iterations that may be peeled before
+    the loop do not count.
     """
     return (count - -loads % _power(round) - loads) // round > 1
 
 
 def _power(round: Any) -> Any:
-    """The largest power of two of which a round is a multiple."""
+    """Return the largest power of two that divides a round."""
     return round & -round
 
 
 @frozen
 class _Depth:
-    """How many iterations before a block is multiplied each stage of its copies takes place."""
+    """The distances, in iterations, at which the stages of copies precede the multiplication of their block."""
 
     slots: int
-    held: tuple[int, ...]  #: blocks of each copy in registers on their way
-    run: int  #: blocks that share masks and what is computed for addresses, such as those of a tap; 0 if all do
+    held: tuple[int, ...]  #: blocks of each copy in flight in registers
+    run: int  #: blocks that share masks and address terms, such as the blocks of one filter tap; 0 if all blocks do
 
     @property
     def stores(self) -> int:
@@ -167,45 +172,46 @@ class _Depth:
 
     @property
     def loads(self) -> int:
-        """Of the copy whose loads run furthest ahead."""
+        """Return the greatest distance of any copy's loads."""
         return self.stores + max(self.held)
 
     @property
     def round(self) -> int:
-        """Iterations after which all slots and registers are used as before."""
+        """Return the iterations after which slots and registers repeat."""
         return lcm(self.slots, *(max(1, held) for held in self.held))
 
     def early(self, count: int) -> int:
-        """Iterations before the rounds of a loop of so many: those that leave fewest behind the rounds that load.
+        """Return the iterations to peel before a loop of `count`: for the most rounds, then for few peeled behind it.
 
-        The loads of a round begin where a run does, or a part of one that is a power of two long, so that no more runs
-        than there must be have a part in a round.
+        The loads of a round begin at the first block of a run, or at a power-of-two part of one, so that a round
+        touches as few runs as possible.
         """
         together = gcd(_power(self.round), self.run) if self.run else 1
         aligned = range(-self.loads % together, self.round, together)
         return max(aligned, key=lambda early: (self.rounds(count - early), early))
 
     def rounds(self, count: int) -> int:
-        """Whole rounds of so many iterations in which every stage has work."""
+        """Return the whole rounds of `count` iterations in which every stage has work."""
         return max(0, count - self.loads) // self.round
 
     def within(self, count: int) -> _Depth:
-        """No deeper than there are iterations."""
+        """Return distances no greater than `count` iterations allow."""
         slots = min(self.slots, count)
         return _Depth(slots, tuple(min(held, count - slots + 1) for held in self.held), self.run)
 
 
 @frozen
 class _Trips:
-    """The iterations of a pipelined loop: rounds of the main loop, then the rest, peeled."""
+    """The iterations of a pipelined loop: peeled ones, rounds of the main loop, then peeled or single-trip ones."""
 
     depth: _Depth
-    first: tuple[Expr, ...]  #: indices; those that are loaded before the main loop
+    first: tuple[Expr, ...]  #: indices; blocks loaded before the main loop
     counter: tuple[Expr, Expr] | None  #: bounds of the main loop's counter, if there is one
-    begin: Extent  #: index of the first iteration of round zero
-    early: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations before that, peeled
-    rest: tuple[tuple[Expr, int], ...]  #: those behind all rounds
-    left: tuple[tuple[Expr, Expr], ...] = ()  #: of the rounds that may not be whole, each index and how often it runs
+    begin: Extent  #: index of the first iteration of the main loop's round 0
+    early: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations peeled before the main loop
+    rest: tuple[tuple[Expr, int], ...]  #: indices and slots of the iterations peeled behind the main loop
+    #: iterations of a partial round: each with its index and its trip count, 0 or 1
+    left: tuple[tuple[Expr, Expr], ...] = ()
 
 
 def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
@@ -220,7 +226,7 @@ def _trips(loop: For, depth: _Depth, known: Container[Expr]) -> _Trips:
 
 
 def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
-    """Trips of which nothing is known, not even that there are any."""
+    """Return the trips of a loop with an arbitrary trip count, perhaps 0."""
     count = maximum(loop.end - loop.begin, 0)
     rounds = count // depth.round
     over = count - rounds * depth.round
@@ -231,6 +237,7 @@ def _any_trips(loop: For, depth: _Depth, first: tuple[Expr, ...]) -> _Trips:
 
 
 def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
+    """Return the trips of a loop with constant bounds: unrolled if short, else a main loop and peeled iterations."""
     count = end - begin
     depth = depth.within(count)
     loops = is_loop(count, depth.loads, depth.round)
@@ -244,7 +251,7 @@ def _constant_trips(begin: int, end: int, depth: _Depth) -> _Trips:
 
 
 def _rounds(bound: Expr, each: int) -> Expr | None:
-    """A bound counted in rounds of so many iterations; None if it is not known to be whole ones."""
+    """Return a bound in rounds of `each` iterations; None if it is not known to be a multiple."""
     match bound:
         case Const(_, bits) if bits % each == 0:
             return const(bits // each)
@@ -254,17 +261,17 @@ def _rounds(bound: Expr, each: int) -> Expr | None:
 
 
 def _on_slot(s: Stmt, slot: int, tiles: Container[Shared]) -> Stmt:
-    """The statement on a slot of the tiles that are copied; others have slots of their own."""
+    """Return the statement on slot `slot` if it reads a copied tile; other tiles keep their own slots."""
     return replace(s, slot=const(slot)) if isinstance(s, LoadShared) and s.tile in tiles else s
 
 
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
-    """A fragment that is distributed as `held`, its registers in the order of `wanted`."""
+    """Return a fragment distributed as `held` with its registers in the order of `wanted`."""
     return value if held == wanted else Shuffle(value, held.order_of(wanted))
 
 
 def flipped(value: Expr, flip: int, elem: Type) -> Expr:
-    """The elements, combined with `flip` by exclusive or, as those of another type."""
+    """Return the elements XORed with `flip`, as elements of type `elem`."""
     if not flip:
         return value
     held = vector(value.type.elem, value.type.lanes)
@@ -272,14 +279,14 @@ def flipped(value: Expr, flip: int, elem: Type) -> Expr:
 
 
 def _as_stored(copy: Copy, value: Expr) -> Expr:
-    """What was loaded in the order, and of the type, of the tile."""
+    """Return a loaded value in the order and element type of the shared tile."""
     if copy.flip:
         return flipped(reordered(value, copy.loaded, copy.layout), copy.flip, copy.tile.elem)
     return reordered(value.to(vector(copy.tile.elem, copy.layout.registers)), copy.loaded, copy.layout)
 
 
 def _held_var(copy: Copy) -> Var:
-    """For a block in registers on its way."""
+    """Return a variable for one block of a copy in flight."""
     return var(f"{copy.site.comment or copy.tile.name}_next", vector(copy.view.memory.elem, _registers(copy)))
 
 
@@ -289,7 +296,7 @@ def _loaded(copy: Copy, coords: tuple[Expr, ...], to: Var, site: Site) -> Stmt:
 
 
 def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site: Site) -> list[Stmt]:
-    """Behind the loads' latency what runs have brought of what does not exist is left out."""
+    """Return the store of a block; trimming of runs waits until here, behind the latency of the loads."""
     trims: list[Stmt] = []
     if isinstance(copy.view, RunView):
         whole = var(f"{copy.tile.name}_trimmed", vector(copy.view.memory.elem, copy.layout.registers))
@@ -298,11 +305,11 @@ def _stored(copy: Copy, slot: Expr, coords: tuple[Expr, ...], value: Expr, site:
     return [*trims, StoreShared(copy.tile, slot, _as_stored(copy, value), copy.layout, site)]
 
 
-_Held = tuple[tuple[Expr, ...], ...]  #: of each copy the blocks in registers on their way, the next one to store first
+_Held = tuple[tuple[Expr, ...], ...]  #: for each copy, the blocks in flight in registers, the next one to store first
 
 
 def _turned(held: _Held, by: int) -> _Held:
-    """What is held, the first so many behind the others: each then has the registers of what it follows."""
+    """Rotate the blocks in flight by `by` places, so that each keeps its registers from one iteration to the next."""
     return tuple((*values[by % n :], *values[: by % n]) if (n := len(values)) else () for values in held)
 
 
@@ -314,37 +321,38 @@ class _Pipeline:
         self.depth, self.slots = trips.depth, trips.depth.slots
 
     def build(self) -> Stmt:
-        out, held = self._prologue()
+        """Build prologue, peeled iterations, main loop and remaining iterations."""
+        out, in_flight = self._prologue()
         state = self.loop.inits
         for index, slot in self.trips.early:
-            stmts, state, held = self._iteration(index, slot, state, held, self.depth.loads)
+            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, self.depth.loads)
             out += stmts
         if self.trips.counter:
-            main, state, held = self._main_loop(*self.trips.counter, state, held)
+            main, state, in_flight = self._main_loop(*self.trips.counter, state, in_flight)
             out.append(main)
         for behind, (index, slot) in zip(reversed(range(len(self.trips.rest))), self.trips.rest):
-            stmts, state, held = self._iteration(index, slot, state, held, behind)
+            stmts, state, in_flight = self._iteration(index, slot, state, in_flight, behind)
             out += stmts
         for number, (index, trips) in enumerate(self.trips.left):
             counter = var(self.loop.var.name)
             iteration = index, number % self.slots
-            last, state, held = self._looped(counter, (const(0), trips), (iteration,), state, held)
+            last, state, in_flight = self._looped(counter, (const(0), trips), (iteration,), state, in_flight)
             out.append(last)
         results = [Let(r, value) for r, value in zip(self.loop.results, state)]
         return block(*out, *results)
 
     def _prologue(self) -> tuple[list[Stmt], _Held]:
-        """What iterations before the first one do for those that follow."""
+        """Build the fetches before the first iteration."""
         out: list[Stmt] = []
-        held: _Held = ((),) * len(self.parts.copies)
+        in_flight: _Held = ((),) * len(self.parts.copies)
         for before in reversed(range(1, self.depth.loads + 1)):
 
             def at(distance: int, before: int = before) -> Expr | None:
                 return self.trips.first[distance - before] if distance >= before else None
 
-            stmts, held = self._fetch((self.depth.stores - before) % self.slots, held, at)
+            stmts, in_flight = self._fetch((self.depth.stores - before) % self.slots, in_flight, at)
             out += stmts
-        return out, held
+        return out, in_flight
 
     def _main_loop(
         self, begin: Expr, end: Expr, state: tuple[Expr, ...], held: _Held
@@ -363,9 +371,9 @@ class _Pipeline:
         state: tuple[Expr, ...],
         held: _Held,
     ) -> tuple[For, tuple[Expr, ...], _Held]:
-        """A loop over these indices and slots, behind which as many run as loads are ahead, or are loaded in vain.
+        """Build a loop over these indices and slots; loads in it reach `loads` iterations ahead, perhaps in vain.
 
-        A loop of less than a round runs once at most, and nothing runs behind it if it does not.
+        A loop over part of a round runs at most once, and nothing after it runs if it does not.
         """
         carried = tuple(var(v.name, v.type) for v in (*self.loop.carried, *self._held_vars()))
         results = tuple(var(v.name, v.type) for v in carried)
@@ -392,7 +400,7 @@ class _Pipeline:
     def _iteration(
         self, index: Expr, slot: int, state: tuple[Expr, ...], held: _Held, after: int
     ) -> tuple[list[Stmt], tuple[Expr, ...], _Held]:
-        """One iteration, behind which at least `after` others run: that decides which stages still have work."""
+        """Build one iteration; at least `after` more follow, which decides the stages that still have work."""
 
         def at(distance: int) -> Expr | None:
             return index + distance if distance <= after else None
@@ -406,9 +414,10 @@ class _Pipeline:
         return [release, *fetch, publish, *reads, *rest], state, kept
 
     def _fetch(self, slot: int, held: _Held, at: Callable[[int], Expr | None]) -> tuple[list[Stmt], _Held]:
-        """The copies' stages of one iteration: what is held longest goes to `slot`, and its registers are loaded anew.
+        """Build the copies' stages of one iteration: store the oldest block to `slot`, load a new one.
 
-        `at` gives the index of the block that is multiplied so many iterations later, None where there is none.
+        The new block takes the registers of the stored one. `at(distance)` returns the index of the block multiplied
+        that many iterations later, None if there is none.
         """
         stores: list[Stmt] = []
         loads: list[Stmt] = []
@@ -436,12 +445,12 @@ class _Pipeline:
         return tuple(_held_var(c) for c, held in copies for _ in range(held))
 
     def _by_copy(self, flat: Sequence[Expr]) -> _Held:
-        """What is held, of each copy, where it stands in a row."""
+        """Return a flat list of blocks in flight by copy."""
         rest = iter(flat)
         return tuple(tuple(islice(rest, held)) for held in self.depth.held)
 
     def _coords(self, copy: Copy | DirectCopy, index: Expr) -> tuple[Expr, ...]:
-        """Of the tile that an iteration multiplies."""
+        """Return the coordinates of the tile that iteration `index` multiplies."""
         return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 
     def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
@@ -452,7 +461,7 @@ class _Pipeline:
     def _compute(
         self, index: Expr, slot: int, state: tuple[Expr, ...]
     ) -> tuple[list[Stmt], list[Stmt], tuple[Expr, ...]]:
-        """The compute stage on one slot: the reads that its first operation needs, the rest, and what it yields."""
+        """Build the compute stage on one slot: the reads that its first operation needs, the rest, and the yields."""
         values: dict[Var, Expr] = {self.loop.var: index, **dict(zip(self.loop.carried, state))}
         stmts, names = self.cloner.copy(self.parts.compute, values)
         tiles = [c.tile for c in self.parts.copies]

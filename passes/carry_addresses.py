@@ -1,8 +1,8 @@
-"""Flat addresses that grow by a constant in each turn of a loop are carried by it.
+"""Carry flat addresses that grow by a constant from one loop iteration to the next.
 
-An address is put together of a base and of offsets of 32 bits. `base + u64(16 * i + lane)` takes a product and two sums
-each turn, one of them of 64 bits; as what the last turn had and a constant it takes that one, and a part that is steady
-in the loop needs no register. Offsets do not wrap (`share_addresses`), so that they grow as the address does.
+An address is the sum of a base and 32-bit offsets. `base + u64(16 * i + lane)` takes a product and two sums in each
+iteration, one of them of 64 bits; carried, it takes the 64-bit sum alone, and its loop-invariant part needs no
+register. Offsets do not wrap (`share_addresses`), so they grow as the address does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.passes.counting import Counting, carrying
 
 
 def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Addresses of flat messages grow from turn to turn of a loop, where messages have no immediates; message level."""
+    """Increment addresses of flat messages once an iteration where messages lack immediates; message level."""
     if facts.global_imm_max:
         return kernel
     bounds = Bounds(var_ranges(kernel), kernel.width)
@@ -29,6 +29,7 @@ def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def _carried(loop: For, bounds: Bounds) -> For:
+    """Return the loop with its growing addresses carried."""
     inside = Counting(loop, bounds)
     flat = [s for s in statements(loop.body) if isinstance(s, FlatLoad | FlatStore)]
     starts = {_start(s.address): s.buffer.name for s in reversed(flat)}
@@ -41,12 +42,12 @@ def _carried(loop: For, bounds: Bounds) -> For:
 
 
 def _start(address: Expr) -> Expr:
-    """An address without the constant by which it lies behind another one."""
+    """Return an address without its constant offset."""
     return address.a if isinstance(address, Add) and isinstance(address.b, Const) else address
 
 
 def _growth(e: Expr, loop: Counting) -> int | None:
-    """By how much a turn of the loop moves a part of an address; None if not by a constant."""
+    """Return the constant by which an iteration increments part of an address; None if it is not constant."""
     match e:
         case _ if loop.is_steady(e):
             return 0

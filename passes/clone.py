@@ -1,4 +1,4 @@
-"""Copies of a statement list for unrolling: fresh variables for what it binds, fresh site numbers."""
+"""Copies of a statement list for unrolling: fresh variables for all binders, fresh site numbers."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from convgen.ir.stmt import Site, Stmt
 
 
 def sites(root: Stmt) -> Iterator[Site]:
-    """The sites of all statements under `root`."""
+    """Yield the sites of all statements under `root`."""
     return (s.site for s in statements(root) if s.site)
 
 
 def bound_vars(root: Stmt) -> Iterator[Var]:
-    """The variables that statements under `root` bind."""
+    """Yield the variables that statements under `root` bind."""
     for s in statements(root):
         yield from s.of_kind("Var")
 
 
 class Cloner:
-    """Makes copies; one per pass, so that site numbers stay unique in the kernel."""
+    """Copies statements; use one per pass, so that site numbers stay unique in the kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._numbers = itertools.count(1 + max((s.number for s in sites(kernel.body)), default=0))
 
     @cached_property
     def _renewing(self) -> Mapping[type[Stmt], Callable[[Any], Stmt]]:
-        """What gives statements with a site one of their own."""
+        """Return handlers that give statements a new site."""
         sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
         return dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
 
     def site(self, like: Site, stage: str = "") -> Site:
-        """A site with a number of its own, of the same stage if none is given."""
+        """Return a new site like `like`, with another stage if given."""
         return Site(next(self._numbers), stage or like.stage, like.comment, like.slot, like.private)
 
     def slot_site(self, like: Site, slot: int, *, private: bool) -> Site:
-        """Such a site that touches a slot."""
+        """Return a new site like `like` that accesses `slot`."""
         return Site(next(self._numbers), like.stage, like.comment, slot, private)
 
     def copy(self, stmts: Iterable[Stmt], values: Mapping[Var, Expr]) -> tuple[list[Stmt], dict[Var, Expr]]:
-        """The statements with `values` put in and every binder renamed; also returns all substitutions made."""
+        """Return the statements with `values` substituted and every binder renamed, and all substitutions made."""
         names = dict(values)
         out: list[Stmt] = []
         for s in stmts:

@@ -1,4 +1,4 @@
-"""What a loop's counter makes of expressions, and more variables that a loop carries."""
+"""Loop-counter analysis: linear forms of expressions, and loops with additional carried variables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Linear:
 
 
 class Counting:
-    """How a loop changes expressions."""
+    """The dependence of expressions on a loop: invariant, or linear in its counter."""
 
     def __init__(self, loop: For, bounds: Bounds) -> None:
         self.counter, self.bounds = loop.var, bounds
         self.changing = frozenset((*loop.binds_within, *bound_vars(loop.body)))
 
     def is_steady(self, e: Expr) -> bool:
-        """Whether the loop does not change a value."""
+        """Return whether a value is loop-invariant."""
         return not any(v in self.changing for v in free_vars(e))
 
     def linear(self, e: Expr) -> Linear | None:
-        """An expression as `a * counter + steady + b`; None if the loop changes it in another way."""
+        """Return an expression as `a * counter + steady + b`; None if it is not linear in the counter."""
         match e:
             case Const():
                 return Linear(0, ZERO, e.bits)
@@ -52,7 +52,7 @@ class Counting:
 
 
 def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Sequence[tuple[Var, Expr, Expr]]) -> For:
-    """The loop with another body, and further variables, each with its first and next value."""
+    """Return the loop with a new body and further carried variables `more` = (variable, initial value, next value)."""
     carried = tuple(v for v, _, _ in more)
     return replace(
         loop,
@@ -65,7 +65,7 @@ def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Sequence[tuple
 
 
 def _leaving_with(s: Stmt, more: tuple[Expr, ...]) -> Stmt:
-    """The body with early exits that give the new carried values as well; nobody reads them after the loop."""
+    """Return the body with early exits that also pass the new carried values; nothing reads these after the loop."""
     match s:
         case ExitIf(cond, values):
             return ExitIf(cond, (*values, *more))

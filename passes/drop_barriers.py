@@ -1,11 +1,12 @@
 """Remove barriers that order nothing.
 
-A barrier is needed where an access to shared memory may come before it and a conflicting one after it, with no other
-barrier between either and this one. Dropping one brings the neighbours of others together, so barriers go one by one.
-In a workgroup of one subgroup none is needed: it sees its own accesses in order.
+A barrier is needed if an access to shared memory may precede it and a conflicting one may follow, with no other barrier
+between either and this one. Removing a barrier extends the reach of its neighbours, so barriers are removed one at a
+time. A workgroup of one subgroup needs none: it sees its own accesses in order.
 
-What is copied without registers takes long, and a barrier waits for what it publishes. So one before reads of that
-stays, though an earlier one would do: that would wait for copies which are read iterations later.
+Direct copies (global to shared memory without registers) take long, and a barrier waits for the copies it publishes. So
+the barrier before reads of such a tile stays even if an earlier one would suffice: the earlier one would wait for
+copies that are read iterations later.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from convgen.passes.messages.ownership import private_tiles
 
 
 class _Access(NamedTuple):
-    """A touch of a shared tile; `slot` is None where it is not a constant."""
+    """An access to a shared tile; `slot` is None if it is not a constant."""
 
     tile: Shared
     slot: int | None
@@ -35,7 +36,7 @@ class _Access(NamedTuple):
 
 
 class _Accesses(dict[Stmt, frozenset[_Access]]):
-    """What statements touch that other subgroups may touch as well."""
+    """The accesses of statements to tiles that other subgroups may access, too."""
 
     def __init__(self, private: Container[Shared]) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class _Accesses(dict[Stmt, frozenset[_Access]]):
 
 
 def drop_barriers(kernel: Kernel) -> Kernel:
-    """The kernel without barriers that order nothing; either level."""
+    """Remove barriers that order nothing; either level."""
     body, accesses = kernel.body, _Accesses(private_tiles(kernel))
     late = {s.tile for s in statements(body) if isinstance(s, DirectCopy)}
     while True:
@@ -84,7 +85,7 @@ def _reads(tiles: Container[Shared], after: Iterable[_Access]) -> bool:
 
 
 class _Reach:
-    """The accesses that may lie between a barrier and its neighbour (or the kernel's end), in one direction."""
+    """The accesses that may lie between a barrier and the next barrier (or the kernel's end), in one direction."""
 
     def __init__(self, forward: bool, accesses: _Accesses) -> None:
         self.accesses = accesses
@@ -92,7 +93,10 @@ class _Reach:
         self.met: dict[Barrier, frozenset[_Access]] = {}
 
     def walk(self, s: Stmt, seen: frozenset[_Access]) -> frozenset[_Access]:
-        """What may lie behind `s` since the last barrier, given what lies ahead; notes what each barrier meets."""
+        """Return the accesses since the last barrier behind `s`, given those before `s`; note them at barriers.
+
+        "Behind" and "before" follow the direction of the walk.
+        """
         match s:
             case Block(stmts):
                 for x in self.ordered(stmts):
@@ -106,7 +110,7 @@ class _Reach:
             case For():
                 once = self.walk(s.body, seen)
                 again = once if once <= seen else self.walk(s.body, seen | once)
-                # The loop may not run at all, or be left in its middle.
+                # The loop may not run at all, or an exit may leave it.
                 inside = list(statements(s.body))
                 if any(isinstance(n, ExitIf) for n in inside):
                     again = again.union(*(self.accesses[n] for n in inside))

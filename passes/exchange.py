@@ -1,8 +1,8 @@
-"""Exchanges between lanes become operations on registers, exchanges of registers, or ways through shared memory.
+"""Lower exchanges between lanes to register moves, cross-lane moves or a round trip through shared memory.
 
-Where every lane has what it needs, registers are put in order. Where it is in another lane of the subgroup, always in
-the same register, `FromLane` brings it. All else goes through a scratch tile: between barriers where subgroups meet
-(`stmt.Exchange.meet`), else through a part of it that no other subgroup touches.
+If every lane has its elements already, registers are reordered. If an element is in another lane of the subgroup, in
+one register for all lanes, `FromLane` fetches it. Everything else goes through a scratch tile: between barriers if
+subgroups exchange elements (`stmt.Exchange.meet`), else through a part of the tile that no other subgroup accesses.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from convgen.passes.messages.scratch_tiles import in_two_dims, replicas, scratch
 
 _ZERO = const(0)
 
-#: The tiles made, by what they are like and, where subgroups do not meet in them, whose parts they have.
+#: Scratch tiles by shape and, unless subgroups exchange elements in them, by the subgroup layout of their parts.
 Scratch = dict[tuple[Shared, Any], Shared]
 
 
 def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """No reduction or redistribution is left; shared tiles that they need are added to the kernel's."""
+    """Lower all reductions and redistributions; scratch tiles are added to the kernel's shared tiles."""
     scratch: Scratch = {}
     cloner = Cloner(kernel)
 
@@ -49,7 +49,7 @@ def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 class _Lowering:
-    """Collects the statements of one exchange; `value` and `held` say how far it is."""
+    """Builds the statements of one exchange; `value` and `held` are the current value and its distribution."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _Lowering:
     # ------------------------------------------------------------ reductions
 
     def reduce(self, dim: str, op: type[Any]) -> None:
-        """Digit after digit in the order of `Fragment.reduction`; subgroups' parts become registers first."""
+        """Reduce digit by digit in the order of `Fragment.reduction`; subgroup digits move to registers first."""
         while digits := self.held.reduction(dim):
             d = digits[0][1]
             if d.space == Space.SUBGROUP:
@@ -98,7 +98,7 @@ class _Lowering:
         self.held = self.held.without(dim)
 
     def operation(self, op: type[Any], a: Expr, b: Expr) -> Expr:
-        """`op` on vectors of whole words: where elements are missing, some are repeated and left out again."""
+        """Apply `op` to vectors of whole words, padded with repeated elements that are dropped afterwards."""
         count = a.type.lanes
         whole = -(-count * self.elem.bits // 32) * 32 // self.elem.bits
         if count in (1, whole):
@@ -109,14 +109,14 @@ class _Lowering:
         return picked(wide, range(count))
 
     def register_parts(self, d: Digit) -> list[Expr]:
-        """The registers with each value of a digit of theirs."""
+        """Return the registers for each value of a register digit."""
         registers = np.arange(self.held.registers)
         return [
             self.let(picked(self.value, registers[registers // d.stride % d.size == i].tolist())) for i in range(d.size)
         ]
 
     def lane_parts(self, d: Digit, dim: str) -> list[Expr]:
-        """The lane's own value and that of its partner; or those of all lanes along the digit, in order."""
+        """Return a lane's own value and its partner's; or the values of all lanes along the digit, in order."""
         if d.size == 2 and self.flips(d, dim):
             return [self.value, self.let(FromLane(self.value, Lane() ^ d.stride))]
         others = [o for o in self.held.factored(Space.LANE).digits if o.space == Space.LANE and o != d]
@@ -126,7 +126,7 @@ class _Lowering:
         return [self.let(FromLane(self.value, base + i * d.stride)) for i in range(d.size)]
 
     def flips(self, d: Digit, dim: str) -> bool:
-        """Whether the lane whose number has another bit has the other value of a digit, and all else alike."""
+        """Return whether flipping one bit of the lane's number flips the digit and changes no other coordinate."""
         lanes = np.arange(self.kernel.width)
         other = lanes ^ d.stride
         if d.stride & (d.stride - 1) or (other >= len(lanes)).any():
@@ -141,26 +141,26 @@ class _Lowering:
     # ------------------------------------------------------------ redistributions
 
     def redistribute(self, to: Fragment, *, meet: bool) -> None:
-        """The value as `to` has it, by the cheapest way there is."""
-        found = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
-        if found is not None and found.stay:
-            self.value = self.let(picked(self.value, found.registers))
-        elif found is not None and self.facts.permutes:
-            self.value = self.from_lanes(found)
+        """Redistribute the value as `to` by the cheapest method."""
+        places = None if meet else sources(self.held, to, self.kernel.width, self.kernel.subgroups)
+        if places is not None and places.stay:
+            self.value = self.let(picked(self.value, places.registers))
+        elif places is not None and self.facts.permutes:
+            self.value = self.from_lanes(places)
         else:
             self.through_memory(whole(self.held), whole(to), meet=meet)
         self.held = to
 
     def from_lanes(self, found: Sources) -> Expr:
-        """What comes from the same lane comes together, in whole words."""
-        each = max(1, DWORD // self.elem.bytes)
+        """Fetch elements that share a source lane together, in whole words."""
+        per_word = max(1, DWORD // self.elem.bytes)
         parts: list[Expr] = []
         place: dict[int, int] = {}
         by_lane = sorted(range(len(found.lanes)), key=lambda r: found.lanes[r])
         for lanes, group in groupby(by_lane, key=lambda r: found.lanes[r]):
             wanted = list(group)
-            words = sorted({found.registers[r] // each for r in wanted})
-            taken = [n for w in words for n in range(w * each, (w + 1) * each) if n < self.held.registers]
+            words = sorted({found.registers[r] // per_word for r in wanted})
+            taken = [n for w in words for n in range(w * per_word, (w + 1) * per_word) if n < self.held.registers]
             start = sum(p.type.lanes for p in parts)
             place.update((r, start + taken.index(found.registers[r])) for r in wanted)
             part = self.let(picked(self.value, taken))
@@ -170,34 +170,34 @@ class _Lowering:
         return self.let(picked(joined, [place[r] for r in range(len(place))]))
 
     def through_memory(self, of: Fragment, to: Fragment, *, meet: bool) -> None:
-        """Stored as `of`, loaded as `to`; of subgroups that hold the same one stores, or each has its own tile."""
+        """Store as `of`, load as `to`; one of several subgroups with equal parts stores, or each has its own tile."""
         stored, loaded = in_two_dims(of, to)
         if not meet:
             copies = replicas(of, self.kernel.subgroups)
             stored, loaded = with_copies(stored, copies), with_copies(loaded, copies)
         tile = self.tile(stored, loaded, None if meet else stored.owners(Space.SUBGROUP))
         store: st.Stmt = st.StoreShared(tile, _ZERO, _anew(self.value), stored, self.site())
-        made = var(self.node.var.name, vector(self.elem, to.registers))
-        load = st.LoadShared(made, tile, _ZERO, loaded, self.site())
+        loaded_value = var(self.node.var.name, vector(self.elem, to.registers))
+        load = st.LoadShared(loaded_value, tile, _ZERO, loaded, self.site())
         if meet and replicas(of, self.kernel.subgroups):
             first = lift(of.place(of.coords(self.kernel.subgroup, 0, 0)).get(Space.SUBGROUP, 0), _ZERO)
             store = st.If(eq(first, self.kernel.subgroup), store, st.empty)
         self.out += [st.Barrier(self.site()), store, st.Barrier(self.site()), load] if meet else [store, load]
-        self.value = made
+        self.value = loaded_value
 
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
-        """A scratch tile for two layouts of it; what needs one alike, with the same parts, shares it."""
+        """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""
         made = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
         return self.scratch.setdefault((made, parts), replace(made, name=f"scratch_{len(self.scratch)}"))
 
 
 def _anew(value: Expr) -> Expr:
-    """The registers without what is known of their distribution, which now has other names or is another."""
+    """Return the value as a new one, so that the verifier does not attribute the old distribution to it."""
     return Slice(value, 0, value.type.lanes)
 
 
 def picked(value: Expr, registers: Sequence[int]) -> Expr:
-    """Some elements of a vector."""
+    """Return some elements of a vector."""
     count = len(registers)
     if list(registers) == list(range(registers[0], registers[0] + count)):
         return value if count == value.type.lanes else Slice(value, registers[0], count)
@@ -205,13 +205,13 @@ def picked(value: Expr, registers: Sequence[int]) -> Expr:
 
 
 def _dropped(f: Fragment, d: Digit) -> Fragment:
-    """The layout without a digit of prime size."""
+    """Return the layout without a digit of prime size."""
     fine = f.factored(d.space)
     return evolve(fine, digits=tuple(o for o in fine.digits if o != d)).renumbered(Space.REGISTER)
 
 
 def _in_registers(f: Fragment, dim: str) -> Fragment:
-    """The subgroups' parts along a dim in registers, so that they are reduced from the smallest stride on."""
+    """Move the subgroup digits along a dim to registers, such that they are reduced from the smallest stride on."""
     fine = f.factored(Space.SUBGROUP)
     moved = [d for _, d in fine.reduction(dim) if d.space == Space.SUBGROUP]
     stride = dict.fromkeys(moved, f.registers)

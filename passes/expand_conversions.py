@@ -1,4 +1,4 @@
-"""Conversions from and to narrow types that a target has no instructions for, as operations on words."""
+"""Expand conversions from and to narrow types without target instructions into operations on words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convgen.ir.types import Type, VectorType, f16, f32, has_infinity, s8, u8, v
 
 
 def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """No conversion is left of a narrow type that the target does not convert, and that `ir/narrow.py` does."""
+    """Expand conversions of narrow types that the target lacks and `ir/narrow.py` implements."""
 
     def expand(e: Cast | Saturate) -> Expr:
         made = _expanded(e, facts)
@@ -23,7 +23,7 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
-    """The conversion by other means; None where it stays as it is."""
+    """Return the conversion's expansion; None if it stays."""
     if e.type.elem.is_bool or e.a.type.elem.is_bool:
         return None
     if not isinstance(e.type, VectorType):
@@ -42,9 +42,9 @@ def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:
 
 
 def _ways(e: Cast | Saturate) -> tuple[Type, ...]:
-    """What a narrow type may be widened to on the way, so that what is left to do, if anything, is a conversion alike.
+    """Return the intermediate types, in order of preference, that a narrow type may be widened to.
 
-    An integer is to keep its sign, and an infinity is still to be made finite.
+    An integer must keep its sign; for a saturating conversion an infinity must survive until the final step.
     """
     of, to = e.a.type.elem, e.type.elem
     if of.is_int and to.is_int:
@@ -61,5 +61,5 @@ def _again(e: Cast | Saturate, facts: TargetFacts) -> Expr:
 
 
 def _is_made(t: Type, facts: TargetFacts) -> bool:
-    """Whether the target's instructions know nothing of a type."""
+    """Return whether the target has no instructions for a type."""
     return t.is_storage and t.name not in facts.conversions

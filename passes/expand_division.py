@@ -1,9 +1,9 @@
-"""Divisions and remainders by constants as shifts, masks and high multiplications.
+"""Expand divisions and remainders by constants into shifts, masks and high multiplications.
 
-For 0 <= n < 2^31 and a divisor d >= 3 that is no power of two, let s = ceil(log2 d) and m = floor(2^(31+s) / d) + 1;
+For 0 <= n < 2^31 and a divisor d >= 3 that is not a power of two, let s = ceil(log2 d) and m = floor(2^(31+s) / d) + 1;
 then m < 2^32 and n // d = (n * m) >> (31 + s), since m*d exceeds 2^(31+s) by at most 2^s (Granlund and Montgomery,
-"Division by invariant integers using multiplication", theorem 4.2). Negative dividends are first moved up by a
-multiple of d.
+"Division by invariant integers using multiplication", theorem 4.2). A multiple of d is first added to negative
+dividends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.ir.types import u32
 
 
 def expand_division(kernel: Kernel) -> Kernel:
-    """No Div or Mod is left; raises Unsupported for divisors that are not constant or dividends not proved 31-bit."""
+    """Expand Div and Mod; raises Unsupported for divisors that are not constant or dividends not proved 31-bit."""
     return replace(kernel, body=_Expander(kernel)(kernel.body))
 
 

@@ -1,8 +1,8 @@
-"""What is not loaded becomes zero when it is stored: a message with zeros takes the place of many moves.
+"""Zero-fill masked loads when they are stored, by a store of zeros, instead of by moves at the load.
 
-A load whose lanes have a mask makes zeros of its registers first, which takes a clock for each. Where nothing but
-stores to shared memory needs them, these store the lanes that were loaded, and zeros in the others. The mask goes with
-the value, also from one iteration to the next.
+A masked load first zeroes its registers, one clock for each. If only stores to shared memory use the loaded value,
+these store the lanes that were loaded, and zeros in all others. The mask travels with the value, also from one
+iteration to the next.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from convgen.ir.record import define
 from convgen.ir.types import bool_
 from convgen.passes.messages.masks import TRUE
 
-_LEAST = 128  #: bits of a lane; of fewer, zeros are made as soon as they are stored
+_LEAST = 128  #: bits of a lane; for less, zeroing registers is as fast as a store of zeros
 
 
 def fill_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Loads with a mask leave undefined what they do not load where only stores to shared memory need it, which then
-    store zeros.
-    """
+    """Skip zero-filling of masked loads that feed only stores to shared memory; these stores write the zeros."""
     if not facts.flat:
         return kernel
     masks = _Masks(kernel.body)
     return replace(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
 
 
-#: A variable that a loop carries, with its first value, its next and its last.
+#: A variable that a loop carries, its initial value, its next value and the loop's result.
 _Group = tuple[Var, Var, Var, Var]
 
 
 def _groups(inside: Sequence[st.Stmt]) -> Iterator[_Group]:
-    """What loops carry from variable to variable."""
+    """Yield the groups of variables that loops carry."""
     for s in inside:
         if isinstance(s, st.For):
             for carried, first, following, last in zip(s.carried, s.inits, s.yields, s.results):
@@ -48,21 +46,21 @@ def _groups(inside: Sequence[st.Stmt]) -> Iterator[_Group]:
 
 @define(eq=False)
 class _Carried:
-    """Variables for a mask that a loop carries, in the loop and behind it, and its first and next values."""
+    """Variables for a mask that a loop carries, inside the loop and behind it, and its initial and next values."""
 
     within: Var
     behind: Var
-    masks: tuple[Expr, Expr] | None = None  #: None as long as they are being found
-    is_needed: bool = False  #: by these
+    masks: tuple[Expr, Expr] | None = None  #: initial and next mask; None while they are being computed
+    is_needed: bool = False  #: whether computing the masks needed this variable
 
     @property
     def holds(self) -> bool:
-        """Whether it is true always, so that no variable is needed."""
+        """Return whether the mask is always true, so that no variable is needed."""
         return self.masks == (TRUE, TRUE) and not self.is_needed
 
 
 class _Masks:
-    """Which values loads may leave undefined in part, and in which lanes each of them exists."""
+    """Values that loads may leave partly undefined, and the mask of lanes in which each exists."""
 
     def __init__(self, body: st.Stmt) -> None:
         inside = statements(body)
@@ -75,7 +73,7 @@ class _Masks:
         self.alike: dict[tuple[st.For, tuple[Expr, Expr]], _Carried] = {}
 
     def _only_stored(self, body: st.Stmt, inside: Sequence[st.Stmt]) -> set[Var]:
-        """Loaded values that are stored or go from iteration to iteration, and nothing else."""
+        """Return the loaded values that are only stored to shared memory or carried by loops."""
         groups = list(_groups(inside))
         uses = Counter(e for node in postorder(body) for e in node.of_kind("Expr") if isinstance(e, Var))
         uses.subtract(s.value for s in set(inside) if type(s) is st.SharedWrite and isinstance(s.value, Var))
@@ -86,7 +84,7 @@ class _Masks:
         return known
 
     def of(self, value: Expr) -> Expr:
-        """The lanes in which a value exists."""
+        """Return the mask of lanes in which a value exists."""
         assert isinstance(value, Var)
         if value in self.loads:
             return self.loads[value].mask
@@ -96,7 +94,7 @@ class _Masks:
         return carried.within if value in self.loops else carried.behind
 
     def _carried(self, v: Var) -> _Carried:
-        """The mask of what a loop carries, one for all that have the same."""
+        """Return the mask of a carried value; values with equal masks share one."""
         known = self.carried.get(v)
         if known is None:
             loop, n = self.loops[v]
@@ -110,7 +108,7 @@ class _Masks:
         return known
 
     def further(self, loop: st.For) -> list[_Carried]:
-        """What a loop carries besides."""
+        """Return the masks that a loop must carry."""
         found = dict.fromkeys(self._carried(v) for v in loop.carried if v in self.known)
         return [each for each in found if not each.holds]
 
@@ -130,14 +128,14 @@ class _Filler(Mutator):
 
     def For(self, s: st.For) -> st.Stmt:
         new = self.descend(s)
-        for each in self.masks.further(s):
-            assert each.masks is not None
-            first, following = each.masks
+        for carried in self.masks.further(s):
+            assert carried.masks is not None
+            first, following = carried.masks
             new = replace(
                 new,
-                carried=(*new.carried, each.within),
+                carried=(*new.carried, carried.within),
                 inits=(*new.inits, first),
                 yields=(*new.yields, following),
-                results=(*new.results, each.behind),
+                results=(*new.results, carried.behind),
             )
         return new

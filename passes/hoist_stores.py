@@ -1,11 +1,11 @@
-"""What a loop stores to shared memory alike in every iteration is stored once, before it.
+"""Hoist stores to shared memory that write the same dwords in every iteration out of the loop.
 
-Where a round of a loop has slots of its own for its blocks, padding stands in the same places of a slot in every round:
-zeros behind the end of a run, for instance. Stored before the loop they take no registers in it, and its messages are
+If each iteration of an unrolled round has its own slot, the padding of a slot is equal in every round: zeros behind
+the end of a run, for instance. Stored before the loop it takes no registers in the loop, and the loop's messages get
 shorter.
 
-Which bytes messages touch is computed from their addresses in all lanes of a workgroup. A message whose address depends
-on more than that may touch any byte of its tile.
+The bytes that a message touches are computed from its addresses in all lanes of a workgroup. A message whose address
+depends on anything else may touch any byte of its tile.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from convgen.passes.unused import drop_unused
 _BITS = 8 * DWORD
 
 Mask = npt.NDArray[np.bool_]
-_Span = tuple[int, int]  # first and number of some dwords of a message
+_Span = tuple[int, int]  # first dword and number of dwords in a message
 
 
 def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Dwords of shared memory that a loop writes alike in every iteration are written before it, where nothing else in
-    the loop writes them, and neither a read of them nor a barrier comes before the write; message level.
+    """Hoist writes of shared-memory dwords that are equal in every iteration out of loops; message level.
+
+    Nothing else in the loop may write them, and neither a read of them nor a barrier may come before the write.
     """
     body = rewrite(kernel.body, {st.For: _Hoister(kernel, facts).hoisted})
     return kernel if body is kernel.body else replace(kernel, body=drop_unused(body))
@@ -48,7 +49,7 @@ def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 @frozen
 class _Split:
-    """A write as those of what does not change, and of the rest."""
+    """A write split into writes of loop-invariant dwords and of all others."""
 
     alike: tuple[st.Stmt, ...]
     rest: tuple[st.Stmt, ...]
@@ -64,11 +65,11 @@ class _Hoister:
 
     @cached_property
     def cloner(self) -> Cloner:
-        """Made where something is cut: it looks at all sites."""
+        """Return a cloner; created late, as it visits all sites."""
         return Cloner(self.kernel)
 
     def hoisted(self, loop: st.For) -> st.Stmt:
-        """The loop, behind writes of what it then need not write."""
+        """Return the loop behind the writes hoisted from it."""
         body = loop.body.stmts if isinstance(loop.body, st.Block) else (loop.body,)
         varying = frozenset((loop.var, *loop.carried, *bound_vars(loop.body)))
         before: list[st.Stmt] = []
@@ -88,7 +89,7 @@ class _Hoister:
         return st.block(_where_it_runs(loop, st.block(*before)), replace(loop, body=st.block(*new)))
 
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
-        """None if no shorter message writes all that changes."""
+        """Split a write; None if no shorter message covers all changing dwords."""
         parts = _joined(_parts(s.value, self.lets))
         spans = _spans(_changing(parts, varying), self.facts.shared_widths)
         if spans is None:
@@ -100,13 +101,13 @@ class _Hoister:
             return None
 
     def _part(self, s: st.SharedWrite, parts: Sequence[Expr], span: _Span) -> st.Stmt:
-        """The write of some of a message's dwords."""
+        """Return the write of a span of a message's dwords."""
         first, count = span
         value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
         return replace(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
 
     def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
-        """Whether what does not change stays as it is throughout the loop, and is not read before it is written."""
+        """Return whether hoisted dwords are written nowhere else in the loop, nor read before their write."""
         others = [x for s in (*earlier, *later) for x in statements(s) if _tile(x.writes)]
         reads = [x for s in earlier for x in statements(s) if _tile(x.reads)]
         hoisted = [self.touched.exactly(s) for s in split.alike]
@@ -116,7 +117,7 @@ class _Hoister:
 
 
 def _where_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
-    """The statement, if the loop has an iteration."""
+    """Return the statement, guarded to run only if the loop has an iteration."""
     begin, end = loop.begin, loop.end
     if isinstance(begin, Const) and isinstance(end, Const):
         return s if begin.bits < end.bits else st.empty
@@ -127,11 +128,11 @@ def _where_it_runs(loop: st.For, s: st.Stmt) -> st.Stmt:
 
 
 class _Uncut(Exception):
-    """An element lies on both sides of a cut."""
+    """A cut would split an element."""
 
 
 def _parts(e: Expr, lets: Mapping[Var, Expr]) -> Iterator[Expr]:
-    """What a value is packed of."""
+    """Yield the expressions that a value is packed of."""
     meaning = lets.get(e, e) if isinstance(e, Var) else e
     if isinstance(meaning, Pack):
         for part in meaning.parts:
@@ -141,7 +142,7 @@ def _parts(e: Expr, lets: Mapping[Var, Expr]) -> Iterator[Expr]:
 
 
 def _joined(parts: Iterable[Expr]) -> list[Expr]:
-    """The parts, of which neighbours in one vector are one."""
+    """Return the parts with neighbouring slices of one vector joined."""
     out: list[Expr] = []
     for part in parts:
         match out[-1:], part:
@@ -153,7 +154,7 @@ def _joined(parts: Iterable[Expr]) -> list[Expr]:
 
 
 def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
-    """Of each dword whether it depends on what varies."""
+    """Return, for each dword, whether it depends on a varying variable."""
     bits: list[bool] = []
     for part in parts:
         bits += [any(v in varying for v in free_vars(part))] * part.type.bits
@@ -161,7 +162,7 @@ def _changing(parts: Iterable[Expr], varying: Collection[Var]) -> list[bool]:
 
 
 def _cut(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
-    """What is packed from bit `begin` to bit `end`."""
+    """Yield the expressions packed in bits [begin, end)."""
     at = 0
     for part in parts:
         elem, (low, high) = part.type.elem.bits, (max(begin - at, 0), min(end - at, part.type.bits))
@@ -175,20 +176,20 @@ def _cut(parts: Iterable[Expr], begin: int, end: int) -> Iterator[Expr]:
 
 
 def _spans(changing: Sequence[bool], widths: Iterable[int]) -> tuple[list[_Span], list[_Span]] | None:
-    """One message's dwords that contain all changing ones, if there are any, and those of messages for the others.
+    """Return the span of one message that covers all changing dwords, and spans that cover the others.
 
-    None if the first has all dwords. Messages begin at multiples of the power of two in their width.
+    None if the first would be the whole message. A message begins at a multiple of the power of two in its width.
     """
     size, counts = len(changing), sorted(w // DWORD for w in widths if w % DWORD == 0)
     if not any(changing):
         return [], list(_covered(0, size, counts))
     first, last = changing.index(True), size - changing[::-1].index(True)
     starts = ((start, n) for n in counts if n < size for start in range(0, size - n + 1, n & -n))
-    found = next(((start, n) for start, n in starts if start <= first and last <= start + n), None)
-    if found is None:
+    span = next(((start, n) for start, n in starts if start <= first and last <= start + n), None)
+    if span is None:
         return None
-    start, n = found
-    return [found], [*_covered(0, start, counts), *_covered(start + n, size, counts)]
+    start, n = span
+    return [span], [*_covered(0, start, counts), *_covered(start + n, size, counts)]
 
 
 def _covered(at: int, end: int, counts: Sequence[int]) -> Iterator[_Span]:
@@ -206,7 +207,7 @@ def _tile(memory: Iterable[object]) -> Shared | None:
 
 
 class _Touched(dict[st.Stmt, Mask | None]):
-    """Which bytes of a workgroup's shared memory statements touch."""
+    """The bytes of a workgroup's shared memory that statements touch."""
 
     def __init__(self, kernel: Kernel, lets: Mapping[Var, Expr]) -> None:
         super().__init__()
@@ -216,13 +217,13 @@ class _Touched(dict[st.Stmt, Mask | None]):
         self.ev.env[kernel.subgroup] = Value(numbers)
 
     def __call__(self, s: st.Stmt) -> Mask:
-        """All that a statement may touch."""
+        """Return all bytes that a statement may touch."""
         tile, exactly = _tile(s.memory()), self.exactly(s)
         assert tile is not None
         return self._marked(tile, np.arange(tile.bytes)) if exactly is None else exactly
 
     def exactly(self, s: st.Stmt) -> Mask | None:
-        """What a statement touches in some lane; None if that depends on more than the number of the lane."""
+        """Return the bytes that a statement touches in any lane; None if its address depends on more than the lane."""
         if s not in self:
             self[s] = self._found(s) if isinstance(s, (st.SharedRead, st.SharedWrite, st.DirectLoad)) else None
         return self[s]
@@ -232,7 +233,7 @@ class _Touched(dict[st.Stmt, Mask | None]):
             if not self._is_known(s.address):
                 return None
             at = shared_bytes(self.ev, s)
-        except InterpError:  # in lanes that may not get so far
+        except InterpError:  # in lanes that the kernel may mask off
             return None
         inside = at.min() >= 0 and at.max() < s.tile.bytes
         return self._marked(s.tile, at) if inside else None
@@ -243,7 +244,7 @@ class _Touched(dict[st.Stmt, Mask | None]):
         return mask
 
     def _is_known(self, e: Expr) -> bool:
-        """Whether an expression depends on nothing but the lane; if so, its variables are bound."""
+        """Return whether an expression depends only on the lane and subgroup; then bind its variables."""
         inside = postorder(e)
         return not any(isinstance(n, AddressOf) for n in inside) and all(
             self._is_bound(n) for n in inside if isinstance(n, Var)

@@ -1,6 +1,6 @@
-"""Messages that a target lacks become ones that it has: too wide ones are cut, surfaces become addresses and masks.
+"""Legalize messages that a target lacks: cut wide ones, turn surfaces into addresses and masks.
 
-`lower_tiles` makes legal messages from the start; what is left to do here comes from kernels written by hand.
+`lower_tiles` only emits legal messages; this pass is for hand-written kernels.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from convgen.ir.types import AnyType, Type, bool_, u8, u16, u32, u64, vector
 from convgen.passes.clone import Cloner
 from convgen.passes.messages.linear import ZERO, plus
 
-_WORD = 4  #: bytes: what surfaces check their bounds by (docs/ir.md, "Global memory")
-_ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> what a part of a message consists of
-_LEAST, _MOST = -(1 << 31), (1 << 31) - 1  #: of an offset
+_WORD = 4  #: bytes; the granule of a surface's bounds check (docs/ir.md, "Global memory")
+_ELEMENTS: dict[int, Type] = {1: u8, 2: u16, 4: u32}  #: bytes -> element type of a message's part
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1  #: range of an offset
 
 OnSurface = TypeVar("OnSurface", st.GlobalLoad, st.GlobalStore)
 
-#: Makes the message for the bytes [first, first + size): one that binds the variable, or stores the value.
+#: Builds the message for bytes [first, first + size): it loads the variable, or stores the value.
 Part = Callable[[int, int, Expr], st.Stmt]
 
 
 def legalize_messages(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Messages wider than the target's in parts, and surfaces as masked addresses where it has only such.
+    """Cut messages wider than the target's, and turn surfaces into masked addresses on targets without surfaces.
 
     Raises Unsupported for a message that the target lacks.
     """
@@ -59,7 +59,7 @@ class _Legalizer(Mutator):
 
     @cached_property
     def bounds(self) -> Bounds:
-        """The ranges of expressions, which only surfaces that become addresses ask for."""
+        """Return the ranges of expressions, needed only where surfaces become addresses."""
         return Bounds(var_ranges(self.kernel), self.kernel.width)
 
     def Let(self, s: st.Let) -> st.Stmt:
@@ -68,6 +68,7 @@ class _Legalizer(Mutator):
     # ------------------------------------------------------------ messages
 
     def GlobalLoad(self, s: st.GlobalLoad) -> st.Stmt:
+        """Cut a load to legal widths, as masked flat loads on targets without surfaces."""
         if self.facts.flat:
             window = _Window(s, self)
 
@@ -102,7 +103,7 @@ class _Legalizer(Mutator):
         return self._store(s, widths, part)
 
     def _further(self, s: OnSurface, first: int) -> OnSurface:
-        """The message for the bytes from `first` on."""
+        """Return the message for the bytes from `first` on."""
         imm, site = s.imm + first, self.cloner.site(s.site)
         if imm <= self.facts.global_imm_max:
             return replace(s, imm=imm, site=site)
@@ -156,7 +157,7 @@ class _Legalizer(Mutator):
 
 
 class _Window:
-    """A surface's message by addresses: where its bytes are, and in which lanes they exist."""
+    """A message to a surface as flat addresses: its byte addresses, and the lanes in which they exist."""
 
     def __init__(self, s: st.GlobalLoad | st.GlobalStore, pass_: _Legalizer) -> None:
         self.s, self.facts, self.values, self.bounds = s, pass_.facts, pass_.values, pass_.bounds
@@ -167,7 +168,7 @@ class _Window:
         self.low, self.high = (a + b + s.imm for a, b in ends)
 
     def widths(self, type: AnyType) -> Sequence[int]:
-        """Bytes a message may move: no more than a word where the surface may end within the value."""
+        """Return the byte widths that a message may have: at most a word if the surface may end inside the value."""
         size, extent = type.bits // 8, self.surface.extent
         steps = (*(divisor(e, self.values) for e in (self.s.varying, self.s.uniform)), self.s.imm)
         aligned = isinstance(extent, Const) and not any(n % size for n in (*steps, extent.bits))
@@ -179,12 +180,12 @@ class _Window:
         return self.low + first >= 0 and self.high + first + size <= self.bounds(self.surface.extent)[0]
 
     def at(self, first: int, size: int) -> tuple[Expr, Expr]:
-        """Address and mask of the bytes [first, first + size), which are all within the surface or all outside."""
+        """Return address and mask of bytes [first, first + size), which are all inside or all outside the surface."""
         low, high = self.low + first, self.high + first
         if low < _LEAST or high > _MOST:
             raise Unsupported(
-                f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted some of 32 bits, "
-                f"which {self.facts.name} compares with where its surface ends: {self.s}"
+                f"given offsets into {self.surface.buffer.name} from {low} to {high}, wanted 32-bit offsets, "
+                f"as {self.facts.name} checks the surface's bounds by comparing them: {self.s}"
             )
         offset = plus(plus(self.s.varying, self.s.uniform), const(self.s.imm + first) if self.s.imm + first else ZERO)
         base: Expr = AddressOf(self.surface.buffer)
@@ -197,7 +198,7 @@ class _Window:
 
 
 def _pieces(type: AnyType, widths: Collection[int]) -> list[tuple[int, int]]:
-    """(first byte, bytes) of the messages that move a value: each as wide as may be."""
+    """Return (first byte, bytes) of the messages that move a value, each as wide as possible."""
     size = type.bits // 8
     if size in widths:
         return [(0, size)]

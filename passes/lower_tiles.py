@@ -1,6 +1,6 @@
-"""Tile level to message level: views and shared tiles become addresses, masks and single messages.
+"""Lower tile level to message level: views and shared tiles become addresses, masks and single messages.
 
-Requires: copies split into loads and stores (`buffer_shared`). Ensures: no view or fragment access is left; whole
+Requires: copies split into loads and stores (`buffer_shared`). Ensures: no access to a view or fragment is left; whole
 fragments remain only as operands of `mma`. Element-wise work on a stored fragment is done message by message.
 """
 
@@ -51,20 +51,21 @@ from convgen.passes.messages.planes import PlaneMessage, plane_messages, wide_ro
 from convgen.passes.messages.planner import GlobalMessage, global_messages, trims
 from convgen.passes.messages.shared import SharedMessage, Way, shared_messages
 
-_SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)  #: what is computed where it is stored, unless in a branch
+#: operations computed per stored message, unless a branch separates them from the store
+_SLICED = (Cast, Saturate, Splat, Binary, Fma, Shuffle)
 
-_MOST_BYTES = 1 << 31  #: of a buffer whose elements are numbered: the bytes of a number count in s32
+_MOST_BYTES = 1 << 31  #: bytes; buffers with elements accessed by number are smaller, as byte offsets are s32
 
-#: Makes a store, or an atomic operation, of a buffer, where in it, a value and a site.
+#: Builds a store or an atomic operation from a buffer, its address operands, a value and a site.
 _On = Callable[..., st.Stmt]
 
 _Access = TypeVar("_Access", st.LoadView, st.Prefetch)
 
 
 def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Every tile access of `kernel` as messages; raises Unsupported where offsets cannot fit.
+    """Replace every tile access by messages; raises Unsupported where offsets cannot fit.
 
-    Buffers of 4-bit elements that views looked at are buffers of bytes.
+    Buffers of 4-bit elements that views access become buffers of bytes.
     """
     lowering = _Lowering(kernel, facts)
     body = lowering(kernel.body)
@@ -81,7 +82,7 @@ class _Lowering(Mutator):
         self.private = private_tiles(kernel)
         self.values: dict[Var, Expr] = {}
         self.depth = 0
-        self.branches = 0  # around what is lowered
+        self.branches = 0  # nesting depth of branches around the statement being lowered
         self.branches_around: dict[Var, int] = {}
         self.light: dict[Expr, bool] = {}
         self.in_pairs: dict[Global | Var, Global] = {}  # buffers of 4-bit elements as bytes
@@ -110,7 +111,7 @@ class _Lowering(Mutator):
         raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
 
     def DirectCopy(self, s: st.DirectCopy) -> st.Stmt:
-        """Messages whose places in shared memory follow from the lanes: what they ask for follows from the tile."""
+        """Lower a direct copy: a lane's place in shared memory is fixed, so the tile's layout decides what it loads."""
         tile, k = s.tile, self.kernel
         if s.width not in self.facts.direct_widths:
             raise Unsupported(f"given a direct copy of {s.width} bytes a lane, wanted one that {self.facts.name} has")
@@ -125,7 +126,9 @@ class _Lowering(Mutator):
         for n, m in enumerate(global_messages(access, s.width)):
             if m.count * tile.elem.bytes != s.width:
                 brings = m.count * tile.elem.bytes
-                raise Unsupported(f"given a direct copy of {s.width} bytes a lane, of which {brings} are together")
+                raise Unsupported(
+                    f"given a direct copy of {s.width} bytes a lane, of which {brings} are contiguous in memory"
+                )
             to = slot * tile.slot_bytes + n * s.width * k.width * k.subgroups
             at = m.surface.buffer, m.surface, m.varying, m.uniform
             out.append(st.DirectLoad(*at, tile, address, to, s.width, self._slot_site(s)))
@@ -134,7 +137,7 @@ class _Lowering(Mutator):
     # ------------------------------------------------------------ views
 
     def _global(self, s: Any, widest: int | None = None) -> Iterator[GlobalMessage]:
-        """The messages of an access to a view that are no rectangles."""
+        """Yield the messages of an access to a view that are not rectangles."""
         view = linearize(s.view)
         return global_messages(self._access(s, view if isinstance(s, st.LoadRuns) else view.whole), widest)
 
@@ -167,7 +170,7 @@ class _Lowering(Mutator):
         return st.block(*(self._prefetch(m, self.cloner.site(s.site)) for m in self._loading(self._paired(s))))
 
     def _paired(self, s: _Access) -> _Access:
-        """The same access, of pairs if elements have 4 bits."""
+        """Return the access in pairs if elements have 4 bits, else unchanged."""
         if s.view.memory.elem.bits != 4:
             return s
         check_pairs(s.view)
@@ -176,7 +179,8 @@ class _Lowering(Mutator):
         view, axis = found
         self.in_pairs[s.view.memory] = view.memory
         coords = tuple(half(c, self.values) if n == axis else c for n, c in enumerate(s.coords))
-        whole = s.layout.over(len(s.coords))  # neighbours may lie along an axis that a fragment has one place of
+        # neighbours may lie along an axis that the fragment covers at one position
+        whole = s.layout.over(len(s.coords))
         layout = halved_fragment(whole, whole.dims[axis])
         changed: dict[str, Any] = {"view": view, "coords": coords, "layout": layout}
         if isinstance(s, st.LoadView):
@@ -187,11 +191,11 @@ class _Lowering(Mutator):
         if isinstance(m, PlaneMessage):
             return st.PlanePrefetch(m.plane, m.shift, m.shape, m.x, m.y, site)
         if not self.facts.flat:
-            raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target that has any")
+            raise Unsupported(f"given a prefetch of {m.surface.buffer.name}, wanted a target with prefetch messages")
         return st.FlatPrefetch(m.surface.buffer, m.address, m.mask, site)
 
     def _loading(self, s: st.LoadView | st.Prefetch) -> Iterable[GlobalMessage | PlaneMessage]:
-        """The messages that bring a tile: rectangles if it is all such."""
+        """Return the messages that load a tile: rectangles if they cover all of it."""
         return self._rectangles(s, stores=False) or self._global(s)
 
     def _rectangles(self, s: st.LoadView | st.StoreView | st.Prefetch, *, stores: bool) -> list[PlaneMessage]:
@@ -205,6 +209,7 @@ class _Lowering(Mutator):
         return st.GlobalLoad(v, m.surface.buffer, m.surface, m.varying, m.uniform, m.imm, site)
 
     def StoreView(self, s: st.StoreView) -> st.Stmt:
+        """Lower a store to a view: to rectangles if possible, else to messages along memory."""
         s = self._in_wide_rows(s)
         rectangles = self._rectangles(s, stores=True)
         if not rectangles:
@@ -219,11 +224,11 @@ class _Lowering(Mutator):
         )
 
     def _in_wide_rows(self, s: st.StoreView) -> st.StoreView:
-        """The same store, in larger rectangles if there are such of more columns."""
+        """Return the store with registers ordered for rectangles of more columns, if those are larger."""
         return _in_order(s, wide_rows(linearize(s.view), s.layout, self.facts))
 
     def _along_memory(self, s: st.StoreView) -> st.StoreView:
-        """The same store, whose messages take what of a lane's elements stands together in memory."""
+        """Return the store with registers ordered so that a lane's contiguous elements share a message."""
         axis = linearize(s.view).unit_axis
         if axis is None or axis >= len(s.layout.dims):
             return s
@@ -250,10 +255,10 @@ class _Lowering(Mutator):
         return self._taken(e, range(start, start + count))
 
     def _taken(self, e: Expr, order: Sequence[int]) -> Expr:
-        """Some elements of a fragment in an order, element-wise operations applied to these only.
+        """Return some elements of a fragment in an order, applying element-wise operations to these only.
 
-        What was bound outside the branch that takes them is computed there, and parts of words are put in another order
-        as what is made of them.
+        A variable bound outside the branch of the use is not recomputed, and parts of words are permuted after the
+        operations that make them.
         """
         start, count = order[0], len(order)
         together = [*order] == [*range(start, start + count)]
@@ -273,7 +278,7 @@ class _Lowering(Mutator):
         return Slice(e, start, count) if together else Shuffle(e, tuple(order))
 
     def _is_light(self, v: Var) -> bool:
-        """Whether what a variable stands for may be computed again for each message: it has no approximate function."""
+        """Return whether recomputing a variable's value for each message is cheap: it has no approximate function."""
         value = self.values.get(v)
         if not isinstance(value, _SLICED):
             return False
@@ -306,7 +311,7 @@ class _Lowering(Mutator):
         return self.cloner.site(s.site)
 
     def _numbered(self, s: st.LoadAt | st.StoreAt) -> st.Let:
-        """The bytes at which elements stand, out of range where the mask does not hold."""
+        """Bind the byte offsets of elements, out of range where the mask does not hold."""
         if s.buffer.bytes >= _MOST_BYTES:
             given = f"given elements by number of {s.buffer.name}, which has {s.buffer.bytes} bytes"
             raise Unsupported(f"{given}, wanted less than 2^31", rule="size")
@@ -349,7 +354,7 @@ _READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.Turne
 
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:
-    """The same store, with each lane's elements in the order of another layout."""
+    """Return the store with each lane's elements in the order of another layout."""
     return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
 

@@ -1,11 +1,10 @@
-"""Sums are added up from the outside in: what a loop does not change first, so that it can be done before the loop.
-Terms of one block are a sum, which others with the same of them share.
+"""Reassociate sums from the outermost block inwards, so that loop-invariant terms are added before the loop.
 
-Addition wraps, so any order gives the same. Only a sum within a sum that nobody else uses is taken apart, one of all
-lanes also where it is multiplied by a constant, or where all who use it add constants: these go outwards, too. A
-constant, which the simplifier leaves last, goes to the outermost term: `(row + tap) + -1` in a loop over taps becomes
-`(row + -1) + tap`. Where messages have immediate offsets, constants are these, and the other terms of an address are
-few: all stays as it is.
+Terms of one block form one subexpression, which other sums with these terms share. Addition wraps, so any order gives
+equal results. A nested sum is taken apart only if it has no other use; if it is uniform, also if it is multiplied by a
+constant, or if all its users add constants, which then move outwards, too. A constant, which the simplifier puts last,
+joins the outermost term: `(row + tap) + -1` in a loop over taps becomes `(row + -1) + tap`. On targets with immediate
+offsets sums stay: constants become immediates, and the other terms of an address are few.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from convgen.ir.uniform import uniformity
 
 
 def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Integer sums of terms that become known in different blocks are added up outermost first; message level."""
+    """Add integer terms of different blocks outermost first, on targets without immediate offsets; message level."""
     return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel)(kernel.body))
 
 
@@ -34,11 +33,11 @@ class _Orderer(Mutator):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.uses = Counter(child for node in postorder(kernel.body) for child in node.children())
-        self.others = {  # what is used by more than sums with a constant
+        self.others = {  # operands with a user that does not add a constant
             c for node in postorder(kernel.body) if not _adds_constant(node) for c in node.children()
         }
         self.uniform = uniformity(kernel)
-        self.depths: dict[Node, int] = {}  # how deep the block is nested where an expression is known
+        self.depths: dict[Node, int] = {}  # nesting depth of the block in which an expression's variables are bound
         self._note_binders(kernel.body, 0)
 
     def Add(self, e: Add) -> Expr:
@@ -54,7 +53,7 @@ class _Orderer(Mutator):
         return reduce(Add, (reduce(Add, alike) for alike in by_depth.values()))
 
     def _terms(self, e: Expr, factor: int = 1) -> Iterator[Expr]:
-        """The terms of a sum, in order, those of sums within it that are used once among them, times a factor."""
+        """Yield the terms of a sum times `factor`, in order, opening nested sums that may be taken apart."""
         assert isinstance(e, Add)
         for part in (e.a, e.b):
             inner, by = (part.a, part.b.bits) if isinstance(part, Mul) and isinstance(part.b, Const) else (part, 1)
@@ -72,7 +71,7 @@ class _Orderer(Mutator):
             self._note_binders(inner, depth + 1)
 
     def _depth(self, e: Expr) -> int:
-        """The depth of the innermost block that binds a variable of `e`."""
+        """Return the depth of the innermost block that binds a variable of `e`."""
         known = self.depths.get(e)
         if known is None:
             known = self.depths[e] = 0 if isinstance(e, Var) else max(map(self._depth, e.children()), default=0)
@@ -84,7 +83,7 @@ def _adds_constant(n: Node) -> bool:
 
 
 def _times(e: Expr, factor: int) -> Expr:
-    """A product by a constant, worked out where the other factor is one."""
+    """Return a product by a constant, computed if both factors are constants."""
     known = number(e)
     if known is None:
         return e if factor == 1 else e * make(wrapped(factor, e.type.elem), e.type)

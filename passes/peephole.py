@@ -1,7 +1,7 @@
-"""Fuse pairs of integer operations into what the target does at once.
+"""Fuse pairs of integer operations that the target does in one instruction.
 
-Only operations that nothing else shares are fused, so the pass follows `place_lets`. A unit for uniform values may lack
-forms that the vector unit has; there uniform expressions stay as they are.
+Only operations with a single use are fused, so the pass follows `place_lets`. The scalar unit may lack forms of the
+vector unit; uniform expressions then stay as they are.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from convgen.ir.stmt import Block, Let, Stmt, block
 from convgen.ir.types import AnyType, Type, s32
 from convgen.ir.uniform import uniformity
 
-#: (root, operand that disappears into it) -> fused forms; the other operand of the root comes last.
+#: (root, operand fused into it) -> fused forms; the root's other operand comes last.
 _FUSIONS: dict[type[Expr], dict[type[Expr], tuple[str, ...]]] = {
     Add: {Shl: ("lshl_add", "mad16"), Mul: ("lshl_add", "mad24", "mad16"), Add: ("add3",)},
     Or: {And: ("and_or",), Shl: ("lshl_or",), Or: ("or3",)},
 }
 
-#: Bits that factors without a sign have at most, as `ir.fused` promises.
+#: Most bits of the unsigned factors, as `ir.fused` requires.
 _FACTOR_BITS = {"mad24": (24, 24), "mad16": (32, 16)}
 
-#: Operations of which a conversion between integers of one width may be moved to the operands.
+#: Operations whose operands, instead of the result, may be cast between integers of one width.
 _BITWISE = (Add, Sub, Mul, And, Or, Xor, Shl)
 
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Fused forms of the target, and shifts for multiplications of varying values by powers of two."""
+    """Use the target's fused instructions, and shifts for multiplications of varying values by powers of two."""
     return of_same_ranges(replace(kernel, body=_Peephole(kernel, facts).fused(kernel.body)), kernel)
 
 
@@ -52,7 +52,7 @@ class _Peephole(Mutator):
         return self(self._unnamed(body) if "add3" in self.facts.uniform_fused else body)
 
     def _unnamed(self, body: Stmt) -> Stmt:
-        """The body without names of sums of two, the same in all lanes, that other sums of two take in."""
+        """Inline uniform sums of two operands that other sums of two then take in as a third operand."""
         users = self._users(body)
         values: dict[Var, Expr] = {}
         for let in _innermost_lets(body):
@@ -65,7 +65,7 @@ class _Peephole(Mutator):
         return substitute(rewrite(body, {Block: without}), values)
 
     def _users(self, body: Stmt) -> Mapping[Node, list[Node]]:
-        """Which operations and statements use a value, be it as it is or as another integer."""
+        """Return the operations and statements that use each value, directly or through same-width integer casts."""
         users: defaultdict[Node, list[Node]] = defaultdict(list)
         for n in reversed(postorder(body)):
             for c in (*n.operands, *n.yields) if isinstance(n, Stmt) else n.children():
@@ -73,7 +73,7 @@ class _Peephole(Mutator):
         return users
 
     def _is_taken_in(self, let: Let, users: Mapping[Node, list[Node]]) -> bool:
-        """Whether sums of two use a name, and one more at most, which then adds in place of the name."""
+        """Return whether sums of two use a let, and at most one other user, which then adds in place of the let."""
         if not self._is_short(let.value) or not self.uniform(let.value):
             return False
         uses, has_constant = users[let.var], any(isinstance(c, Const) for c in let.value.children())
@@ -81,7 +81,7 @@ class _Peephole(Mutator):
         return 0 < len(sums) >= len(uses) - 1
 
     def _is_short(self, n: Node, of_variables: bool = False) -> bool:
-        """Whether it is a sum of two variables, or else of one and a constant, that a third operand may join."""
+        """Return whether `n` is a sum, of two variables or of one and a constant, that a third operand may join."""
         if not _is_sum(n) or not all(isinstance(c, Var | Const) for c in n.children()):
             return False
         constants = [c for c in n.children() if isinstance(c, Const)]
@@ -103,7 +103,7 @@ class _Peephole(Mutator):
         return _shifted(new) if isinstance(new, x.Binary) and not self.uniform(new) else new
 
     def Cast(self, e: x.Cast) -> Expr:
-        """Free conversions go to the leaves, where they cannot come between two operations."""
+        """Move free conversions to the leaves, where they do not separate two operations."""
         new = self.descend(e)
         if self._is_free(new) and isinstance(new.a, _BITWISE):
             moved = type(new.a)(_retyped(new.dtype, new.a.a), _retyped(new.dtype, new.a.b))
@@ -119,26 +119,26 @@ class _Peephole(Mutator):
         return e
 
     def _forms(self, e: x.Add | x.Or) -> Iterator[tuple[str, x.Binary, Expr]]:
-        """Fused forms that an operation may take, with the operand that disappears into it and the other one."""
+        """Yield the fused forms of an operation: name, the operand fused into it, and the other operand."""
         a, b = map(self._sum, (e.a, e.b))
         for kind, names in _FUSIONS[type(e)].items():
-            for inner, other in ((a, e.b), (b, e.a)):
+            for inner, remaining in ((a, e.b), (b, e.a)):
                 if isinstance(inner, kind) and isinstance(inner, x.Binary):
                     for name in names:
                         taken = _shifted(inner) if name == "lshl_add" else inner
                         if name != "lshl_add" or isinstance(taken, Shl):
-                            yield name, taken, other
+                            yield name, taken, remaining
 
     def _sum(self, e: Expr) -> Expr:
-        """A difference as a sum, where operands may be negated."""
+        """Return a difference as a sum with a negated operand, if fused operands may be negated."""
         if not isinstance(e, Sub) or not self.facts.fused_signs or not _is_word(e) or number(e.a) == 0:
             return e
         return Add(e.a, _negative(e.b))
 
     def _has(self, name: str, e: Expr, inner: x.Binary) -> bool:
-        """Whether the target does both operations at once, where it would compute them.
+        """Return whether the target fuses both operations on the unit that computes them.
 
-        What all lanes share may be shifted as a sum of lanes takes it in: of such words an instruction reads one.
+        A uniform operand that is shifted may be fused into a varying sum: an instruction can read one uniform word.
         """
         places = number(inner.b) if isinstance(inner, Shl) else None
         if self.uniform(e) and name == "lshl_add" and places is not None:
@@ -147,7 +147,7 @@ class _Peephole(Mutator):
         return name in (self.facts.fused if in_lanes else self.facts.uniform_fused)
 
     def _operands(self, name: str, inner: x.Binary, other: Expr) -> tuple[Expr, Expr, Expr] | None:
-        """Those of the fused form; None if one does not suit it."""
+        """Return the operands of the fused form; None if one of them is out of its range."""
         if not self._is_addend(other):
             return None
         if name not in _FACTOR_BITS:
@@ -160,12 +160,12 @@ class _Peephole(Mutator):
         return None
 
     def _is_addend(self, e: Expr) -> bool:
-        """Whether it is no constant that immediate operands are too short for."""
+        """Return whether `e` fits an immediate operand, if it is a constant."""
         half = 1 << self.facts.fused_imm_bits - 1
         return (known := number(e)) is None or -half <= wrapped(known, s32) < half
 
     def _is_below(self, e: Expr, bits: int) -> bool:
-        """Whether a factor has so many bits, without a sign, or may be any word."""
+        """Return whether a factor is unsigned and has at most `bits` bits; 32 allows any word."""
         low, high = self.bounds(e)
         return bits == 32 or (low >= 0 and high < 1 << bits)
 
@@ -176,7 +176,7 @@ class _Peephole(Mutator):
 
 
 def _innermost_lets(body: Stmt) -> Iterator[Let]:
-    """Those of blocks without loops and branches: whoever uses what they bind does so as often as it is bound."""
+    """Yield the lets of blocks without loops and branches, whose uses run as often as the let itself."""
     for n in postorder(body):
         if isinstance(n, Block) and not any(s.bodies for s in n.stmts):
             yield from (s for s in n.stmts if isinstance(s, Let))
@@ -191,7 +191,7 @@ def _is_word(e: Expr) -> bool:
 
 
 def _shifted(e: x.Binary) -> x.Binary:
-    """A product with a power of two as a shift."""
+    """Return a product with a power of two as a shift."""
     if not isinstance(e, Mul) or not _is_word(e) or not isinstance(e.b, Const) or e.b.bits < 2:
         return e
     power = e.b.bits.bit_length() - 1
@@ -199,14 +199,14 @@ def _shifted(e: x.Binary) -> x.Binary:
 
 
 def _negative(e: Expr) -> Expr:
-    """An operand with its sign turned: of a product a factor, which an instruction can turn as it reads it."""
+    """Return an operand negated; of a product, one factor is negated, as instructions can negate it when reading."""
     if isinstance(e, Mul):
         return _negative(e.a) * e.b
     return -e if (known := number(e)) is None else make(wrapped(-known, e.type.elem), e.type)
 
 
 def _factors(e: Expr) -> list[tuple[Expr, Expr]]:
-    """What a product multiplies, in either order, or a shift by a constant."""
+    """Return the factors of a product, in both orders, or of a shift by a constant."""
     match e:
         case Mul(a, b):
             return [(a, b), (b, a)]
@@ -216,5 +216,5 @@ def _factors(e: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _retyped(dtype: AnyType, e: Expr) -> Expr:
-    """A free conversion; that of a constant is a constant, as selection looks for."""
+    """Return a free conversion; a constant is converted at once, as instruction selection looks for constants."""
     return Cast(dtype, e) if (known := number(e)) is None else make(known, dtype)

@@ -1,7 +1,7 @@
-"""The passes in order, one literal list per level, and how they are run, watched and switched off.
+"""The passes in order, one list, and how to run, observe and disable them.
 
-A lowering pass is required: later stages rely on what it ensures. An optimising pass may be left out; the result stays
-right. Passes are pure functions of a kernel and the target's facts.
+A lowering pass is required: later stages rely on its result. An optimising pass may be left out; the kernel stays
+correct. Passes are pure functions of a kernel and the target's facts.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Pass:
     """One step of the pipeline; `name` is unique."""
 
     name: str
-    level: str  #: of its input: "tile" or "message"
+    level: str  #: level of the input: "tile" or "message"
     kind: str
     run: Callable[[Kernel, TargetFacts], Kernel]
 
     @property
     def contract(self) -> str:
-        """The first paragraph of what the pass says of itself, on one line."""
+        """Return the first paragraph of the pass's docstring, on one line."""
         doc = (self.run.__doc__ or "").strip().split("\n\n")[0]
         return " ".join(doc.split())
 
@@ -100,7 +100,7 @@ Observer = Callable[[Pass, Kernel, Kernel, float], None]
 
 
 def _check_target(kernel: Kernel, facts: TargetFacts) -> None:
-    """Unsupported for a kernel that was written for the subgroups or matrix instructions of another target."""
+    """Raise Unsupported for a kernel written for another target's subgroup size or matrix instructions."""
     if kernel.width != facts.subgroup_size:
         raise Unsupported(
             f"given subgroups of {kernel.width} lanes, wanted {facts.subgroup_size}, as {facts.name} has them, "
@@ -121,13 +121,13 @@ def run(
     observe: Observer | None = None,
     after: str | None = None,
 ) -> Kernel:
-    """All passes, or those behind the pass `after`; the result is verified.
+    """Run all passes, or those behind the pass `after`, and verify the result.
 
-    An error on the way, a broken rule of the IR included, carries the name of the pass as a note.
+    An error in a pass, or in its result, carries the name of the pass as a note.
     """
     verify(kernel)
     _check_target(kernel, facts)
-    made: list[tuple[Pass, Kernel]] = []
+    results: list[tuple[Pass, Kernel]] = []
     for p in PASSES[1 + [p.name for p in PASSES].index(after) if after else 0 :]:
         if p.name in disable:
             continue
@@ -136,11 +136,11 @@ def run(
             kernel = p.run(kernel, facts)
             if observe is not None:
                 observe(p, before, kernel, perf_counter() - start)
-        made.append((p, kernel))
+        results.append((p, kernel))
     try:
         return verify(kernel, "message")
     except VerifyError:
-        for p, step in made:  # the first pass whose result is ill-formed is to blame
+        for p, step in results:  # the first pass whose result is ill-formed is to blame
             with noted("pass", p.name):
                 verify(step)
         raise
@@ -148,7 +148,7 @@ def run(
 
 @contextmanager
 def noted(kind: str, name: str) -> Iterator[None]:
-    """Errors from within carry the name of the step; `kind` says what it is."""
+    """Add the name of the step to errors raised inside; `kind` is its noun ("pass", for instance)."""
     try:
         yield
     except UserError:

@@ -1,17 +1,17 @@
-"""Give shared and loop-invariant expressions a variable: common subexpressions and hoisting in one placement.
+"""Common subexpression elimination and loop-invariant code motion, in one placement.
 
-Every expression has a home: the innermost block where all its variables are known, or, where one arm of a condition
-there has all its uses, that arm. It is bound there, just before the first statement that needs it, if it is used more
-than once or in a loop below its home. Everything else stays where it is used. Uniform comparisons and free conversions
-are never bound: the first live in a flag, the second cost nothing. Of vectors only what is used more than once is
-bound: one that a loop does not change would hold its registers there.
+The home of an expression is the innermost block where all its variables are bound or, if one branch arm in that block
+has all its uses, that arm. The expression is bound there, just before the first statement that needs it, if it has
+several uses or a use in a loop below its home. All other expressions stay at their uses. Uniform comparisons and free
+conversions are never bound: the first live in a flag, the second cost nothing. Vectors are bound only if they have
+several uses: hoisting one would keep its registers live through the loop.
 
-A hoisted varying value occupies a vector register all through the loop. Where these exceed what the loop's own values
-leave, those that one operation brings back from other variables are computed in the loop again.
+A hoisted varying value occupies a vector register throughout the loop. If these exceed the registers that the loop's
+own values leave, values that take one operation are recomputed in the loop.
 
-Lanes vote on what nearly always holds (`ir/votes.py`). Where it does not, all is computed that is needed then, so that
-nothing is done or held for it elsewhere. Only what a loop around it holds anyway is used there, too, and surfaces, for
-which there are scalar registers enough. Of what differs between lanes, what is used once stays in its loop there.
+Lanes vote on conditions that nearly always hold (`ir/votes.py`). The seldom-run arm recomputes all it needs, so that it
+costs other code neither time nor registers. It only reuses values that an enclosing loop keeps in registers anyway, and
+surfaces, as scalar registers suffice. In this arm, varying values with one use stay in their loop.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from convgen.ir.uniform import Uniformity, uniformity, with_lets
 from convgen.ir.votes import AllLanes
 
 N = TypeVar("N", bound=Node)
-Place = tuple["_Around", ...]  #: the blocks around a statement but for the kernel's own, outermost first
+Place = tuple["_Around", ...]  #: the blocks around a statement except the kernel's body, outermost first
 _LEAVES = (Const, Var, Lane)
-_ARITHMETIC = (Unary, Binary, Fma, Select)  #: what computes the elements of a vector; masks stay in place
+_ARITHMETIC = (Unary, Binary, Fma, Select)  #: element-wise operations on vectors; masks stay in place
 
-#: Vector registers left to temporaries, of those that the loops' values do not take.
+#: Vector registers reserved for temporaries.
 _TEMPORARIES = 24
-#: Vector registers that are loaded or stored between two uses of an address: with more, and with neither
-#: loops nor products, the address is recomputed, for a register that holds it is dearer than one addition.
+#: Vector registers loaded or stored between two uses of an address. Beyond, in code without loops and products, the
+#: address is recomputed: a live register costs more than one addition.
 _FAR = 32
 
 
@@ -71,7 +71,7 @@ def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def _loop_words(body: Stmt, *, in_order: bool) -> int:
-    """Vector registers that the values of the fullest loop take: carried or loaded in it, accumulators elsewhere."""
+    """Return the vector registers of the fullest loop: carried and loaded values, without separate accumulators."""
     most = 0
     for loop in statements(body):
         if isinstance(loop, For):
@@ -83,10 +83,10 @@ def _loop_words(body: Stmt, *, in_order: bool) -> int:
 
 
 def _loaded_words(loop: For, *, in_order: bool) -> int:
-    """Those that loads in a loop bring and it does not carry, where most of them are held from barrier to barrier.
+    """Return the most vector registers that loaded, not carried values of a loop take between two barriers.
 
-    Between two barriers all that is loaded there may be held at a time, and what was loaded before and is used later;
-    where statements stay `in_order`, so is what each of them brings and uses.
+    All values loaded between two barriers may be live at once, with earlier ones that are used later; if statements
+    stay `in_order`, each statement counts as an interval of its own.
     """
     run, first, used = 0, dict[Var, int](), defaultdict[int, list[Expr]](list)
     for s in statements(loop.body):
@@ -107,21 +107,21 @@ def _words(values: Iterable[Expr]) -> int:
 
 
 class _Around(NamedTuple):
-    """A loop's body, or an arm of a condition."""
+    """A loop's body, or an arm of a branch."""
 
     number: int
     is_loop: bool
 
 
 class _Uses:
-    """Where expressions are used."""
+    """The uses of expressions."""
 
     def __init__(self, body: Stmt) -> None:
         self.is_straight = True  #: whether there is neither a loop nor a product so far
         self.moved = 0  #: vector registers that loads and stores have moved so far
-        self.spans: dict[Expr, tuple[int, int]] = {}  #: how many that is at the first use, and at the last
-        self.depths: dict[Expr, list[int]] = {}  #: of the blocks in which they are operands
-        self.places: dict[Expr, Place] = {}  #: the innermost block that has all uses, with those where lanes seldom go
+        self.spans: dict[Expr, tuple[int, int]] = {}  #: the values of `moved` at the first and at the last use
+        self.depths: dict[Expr, list[int]] = {}  #: depths of the blocks in which they are operands
+        self.places: dict[Expr, Place] = {}  #: the innermost block with all uses, seldom-run ones included
         self._blocks = count()
         self._note(body, (), seldom=False)
 
@@ -138,18 +138,18 @@ class _Uses:
 
     def _operands(self, operands: Iterable[Expr], place: Place, *, seldom: bool) -> None:
         for e in operands:
-            if not seldom:  # what is there is placed by itself
+            if not seldom:  # the seldom-run arm is placed separately
                 self.depths.setdefault(e, []).append(len(place))
             self.meet(e, place)
             self.stretch(e, (self.moved, self.moved))
 
     def stretch(self, e: Expr, span: tuple[int, int]) -> None:
-        """An expression is also used from here to there."""
+        """Extend the range of an expression's uses by `span`."""
         first, last = self.spans.get(e, span)
         self.spans[e] = min(first, span[0]), max(last, span[1])
 
     def meet(self, e: Expr, place: Place) -> None:
-        """An expression is used in one more place."""
+        """Add a place of use to an expression."""
         known = self.places.setdefault(e, place)
         if known != place:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(known, place)))
@@ -157,25 +157,26 @@ class _Uses:
 
 
 class _Placer:
-    """Places the lets of a body; what is bound around it has the depth of its first statements."""
+    """Places the lets of a body; depth 0 is its own statements and everything bound around it."""
 
     def __init__(self, body: Stmt, uniform: Uniformity, budget: int, flat: bool, *, seldom: bool = False) -> None:
         self.body, self.uniform, self.budget = body, uniform, budget
-        self.seldom = seldom  # so that registers matter more than time
-        self.flat = flat  # so 64-bit integers are addresses
+        self.seldom = seldom  # registers then matter more than time
+        self.flat = flat  # 64-bit integers are then addresses
         self.homes: dict[Expr, int] = {}
-        self.arms: dict[Expr, int] = {}  # the depths of arms that have all uses
-        self.names: dict[Node, Var] = {}  # expressions that are bound by now
-        self.settled: dict[int, set[Node]] = {}  # depth -> nodes of which all parts with their home there are bound
-        self.held: dict[Node, Var] = {}  # those of them that a loop holds in which we are
-        self.hoisted: set[Expr] = set()  # those to bind that are used in a block below their home
+        self.arms: dict[Expr, int] = {}  # depths of branch arms that have all uses
+        self.names: dict[Node, Var] = {}  # expressions bound so far
+        # depth -> nodes whose subexpressions with their home at that depth are all bound
+        self.settled: dict[int, set[Node]] = {}
+        self.held: dict[Node, Var] = {}  # bound expressions that the enclosing loop keeps in registers
+        self.hoisted: set[Expr] = set()  # expressions to bind that are used in a block below their home
         self._note_binders(body, 0)
         self.wanted = self._choose(body, budget)
 
     def placed(self) -> Stmt:
         return self.place(self.body, 0)
 
-    # ------------------------------------------------------------ what to bind
+    # ------------------------------------------------------------ choice of expressions
 
     def _note_binders(self, s: Stmt, depth: int) -> None:
         for v in s.binds:
@@ -186,7 +187,7 @@ class _Placer:
             self._note_binders(inner, _inside(s, depth))
 
     def home(self, e: Expr) -> int:
-        """The depth of the innermost block that binds a variable of `e`, or of the arm there that has all its uses."""
+        """Return the depth of the innermost block that binds a variable of `e`, or of its branch arm with all uses."""
         return max(self._known(e), self.arms.get(e, 0))
 
     def _known(self, e: Expr) -> int:
@@ -196,7 +197,7 @@ class _Placer:
         return known
 
     def _sink(self, e: Expr, place: Place) -> None:
-        """Note the arm that has all uses of an expression, in no further loop."""
+        """Note the branch arm that has all uses of an expression, outside further loops."""
         known = deep = self._known(e)
         while deep < len(place) and not place[deep].is_loop:
             deep += 1
@@ -204,7 +205,7 @@ class _Placer:
             self.arms[e] = deep
 
     def _choose(self, body: Stmt, budget: int) -> dict[Expr, None]:
-        """The expressions to bind. Parents are settled before their operands: a bound parent uses them once."""
+        """Return the expressions to bind. Parents are decided before operands: a bound parent uses them once."""
         noted = _Uses(body)
         uses = noted.depths
         order = [n for n in postorder(*noted.places) if isinstance(n, Expr)]
@@ -236,29 +237,30 @@ class _Placer:
         return wanted
 
     def _hoists_alone(self, e: Expr, depths: Sequence[int]) -> bool:
-        """Whether an expression is worth a variable only because it is used below its home."""
+        """Return whether an expression is worth a variable merely because it is used below its home."""
         deeper = max(depths, default=0) > self.home(e)
         return deeper and isinstance(e.type, Type) and (not self.seldom or self.uniform(e))
 
     def _may_bind(self, e: Expr) -> bool:
+        """Return whether a variable may hold an expression, by its kind and type."""
         if isinstance(e, Surface):
             return True
         if isinstance(e, _LEAVES) or _is_operand(e):
             return False
         if not isinstance(e.type, Type):
-            widens = isinstance(e, Cast) and e.type.bits > e.a.type.bits  # what narrows goes to where it is stored
+            widens = isinstance(e, Cast) and e.type.bits > e.a.type.bits  # narrowing conversions move to the store
             return (isinstance(e, _ARITHMETIC) or widens) and not e.type.elem.is_bool
         if isinstance(e, Cast) and e.type.is_int and e.a.type.elem.is_int and e.type.bits == e.a.type.bits:
             return False
         if e.type.is_int and e.type.bits == 64 and not self.flat:
-            return False  # part of a surface's shift: only all of it has registers
+            return False  # part of a surface's shift, which has registers only as a whole
         in_flag = isinstance(e, (Comparison, Not)) and e.type.is_bool and self.uniform(e)
         return not in_flag
 
-    # ------------------------------------------------------------ where
+    # ------------------------------------------------------------ placement
 
     def place(self, s: Stmt, depth: int) -> Stmt:
-        """The block with its lets put in and their expressions replaced."""
+        """Return the block with its lets inserted and their expressions replaced."""
         out: list[Stmt] = []
         for x in s.stmts if isinstance(s, Block) else (s,):
             if _is_vote(x):
@@ -266,7 +268,7 @@ class _Placer:
                 continue
             if isinstance(x, Let) and x.value in self.wanted and x.value not in self.names:
                 out += self._bind_parts(x.value.children(), x, depth)
-                if self.home(x.value) == depth:  # a let that is there already serves
+                if self.home(x.value) == depth:  # an existing let serves
                     out.append(replace(x, value=self._named(x.value)))
                     self.names[x.value] = x.var
                     continue
@@ -275,7 +277,7 @@ class _Placer:
         return block(*out)
 
     def _bind_parts(self, roots: tuple[Node, ...], user: Stmt, depth: int) -> list[Stmt]:
-        """Lets for the wanted expressions under `roots` whose home is here and that are not bound yet."""
+        """Return lets for the wanted expressions under `roots` that have their home here and are not bound yet."""
         out: list[Stmt] = []
         settled = self.settled.setdefault(depth, set())
         for root in roots:
@@ -284,7 +286,7 @@ class _Placer:
         return out
 
     def _bind(self, n: Any, user: Stmt, depth: int, settled: set[Node], out: list[Stmt]) -> None:
-        """Lets for what is to be bound under a node, in their order, and for itself."""
+        """Append lets for the wanted expressions under a node, operands first, then for the node."""
         settled.add(n)
         for c in n.children():
             if c not in settled and not isinstance(c, _LEAVES):
@@ -296,7 +298,7 @@ class _Placer:
             out.append(Let(name, value))
 
     def _voted(self, s: If, depth: int) -> Stmt:
-        """What nearly always runs is placed as if it stood here; what seldom does, by itself."""
+        """Place the usual arm as part of the enclosing block, and the seldom-run arm separately."""
         before, settled = dict(self.names), {at: set(nodes) for at, nodes in self.settled.items()}
         then = self.place(s.then, depth)
         self.names, self.settled = before, settled
@@ -323,24 +325,24 @@ class _Placer:
         return self._named(s)
 
     def _named(self, n: N) -> N:
-        """What is bound by now, replaced by its name."""
+        """Return a node with bound expressions replaced by their variables."""
         return substitute(n, self.names)
 
 
 def _inside(s: Stmt, depth: int) -> int:
-    """How deep the blocks within a statement of a block of that depth are nested."""
+    """Return the depth of the blocks within a statement at `depth`."""
     return depth if isinstance(s, Block) or _is_vote(s) else depth + 1
 
 
 def _is_step(e: Expr) -> bool:
-    """Whether an expression is a constant away from another, as addresses of the same lane are."""
+    """Return whether an expression is a sum with a constant, as addresses of one lane often are."""
     return isinstance(e, Add) and isinstance(e.type, Type) and any(isinstance(c, Const) for c in e.children())
 
 
 def _is_operand(e: Expr) -> bool:
-    """Whether an expression is the word of one lane for all lanes, which an instruction reads as it is.
+    """Return whether an expression broadcasts the word of one lane, which an instruction reads directly.
 
-    Passes make such for targets alone where that is so.
+    Passes create such expressions only for targets with such instructions.
     """
     return isinstance(e, Uniform) and isinstance(e.a, FromLane) and isinstance(e.a.lane, Const)
 
@@ -350,7 +352,7 @@ def _is_vote(s: Stmt) -> TypeGuard[If]:
 
 
 def _variable(e: Expr, user: Stmt) -> Var:
-    """A variable for an expression, with a name that says what the value is for."""
+    """Return a variable for an expression, named after its role in the statement that uses it."""
     if isinstance(e, Surface):
         return var(f"{e.buffer.name}_surface", e.type)
     for field, role in user.roles.items():

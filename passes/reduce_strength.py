@@ -1,12 +1,12 @@
-"""Divisions and remainders of a loop counter as digits that count along with the loop.
+"""Strength reduction: divisions and remainders of a loop counter become digits that the loop carries.
 
-`(a*i + x + b) // D` and `(a*i + x + b) // D % d`, with constants and an `x` that the loop does not change, are digits
-of a mixed-radix number that grows by `a` each iteration. For each `x` one set of digits, that of the smallest `b`, is
-carried, advanced by additions and compares; the digits of the other numerators are advanced from these. Divisors whose
-boundaries do not divide one another are left alone.
+`(a*i + x + b) // D` and `(a*i + x + b) // D % d`, with constants and a loop-invariant `x`, are digits of a mixed-radix
+number that grows by `a` each iteration. For each `x` the digits of the number with the smallest `b` are carried,
+advanced by additions and compares; the digits of other numerators are derived from these. Divisors whose multiples do
+not divide one another are left alone.
 
-Where an instruction reads one lane's word for all lanes, and there are several numerators of an `x` that lanes share,
-each has a lane: what one of them takes to advance does for all.
+If an instruction can read one lane's word for all lanes and several numerators share a uniform `x`, each numerator gets
+a lane: one advance then serves all of them.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ N = TypeVar("N", int, Expr)
 
 
 def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """No division of a loop counter by constants is left, where its digits can be carried; message level.
+    """Replace divisions of loop counters by constants with digits that the loop carries; message level.
 
-    Of what is carried no range is known: a loop that divides what depends on it stays as it is.
+    The ranges of carried digits are unknown, so a loop that divides a value computed from them stays unchanged.
     """
     bounds = Bounds(var_ranges(kernel), kernel.width)
 
     def lanes(loop: For, steady: Expr) -> int:
-        """How many numbers may have a lane each; 0 where lanes do not share what is steady of them."""
+        """Return how many numbers may have one lane each; 0 if their invariant part is not uniform."""
         shared = facts.lane_words and all(map(uniformity(kernel), (steady, loop.begin)))
         return kernel.width if shared else 0
 
@@ -74,7 +74,7 @@ def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 
 def _divides_carried(new: Stmt, old: For) -> bool:
-    """Whether a division by no power of two is left of something that depends on what `new` carries beyond `old`."""
+    """Return whether `new` still divides, by no power of two, a value computed from variables only `new` carries."""
     inside = statements(new)
     unknown = {v for s in inside if isinstance(s, For) and s.var is old.var for v in s.carried if v not in old.carried}
     parts = postorder(*[e for s in inside for e in s.operands]) if unknown else []
@@ -91,9 +91,9 @@ def _is_power_of_two(e: Expr) -> bool:
 
 @frozen
 class _Quotient:
-    """`(a * counter + steady + b) // below`, of that the remainder by `count` unless None; times `scale`, plus `rest`.
+    """`(a * counter + steady + b) // below`, then `% count` unless None; times `scale`, plus `rest`, minus `less`.
 
-    `steady` is an expression that the loop does not change, as is `less`, which is taken away.
+    `steady` and `less` are loop-invariant expressions.
     """
 
     a: int
@@ -106,7 +106,7 @@ class _Quotient:
     less: Expr = ZERO
 
     def reduced(self) -> _Quotient:
-        """The same value with the factors taken out that `a` shares with the divisors: so that more have one `a`."""
+        """Return an equal quotient without the factors that `a` shares with the divisors, so that more have one `a`."""
         if self.steady is not ZERO:
             return self
         shared = gcd(self.a, self.below)
@@ -117,9 +117,9 @@ class _Quotient:
         return evolve(q, a=q.a // shared, b=q.b // shared, count=q.count // shared, scale=shared, rest=q.b % shared)
 
     def of(self, steady: Expr, more: Expr, starts: Collection[int]) -> _Quotient | None:
-        """The same of a number whose steady part has something more, and which starts where others do if it can.
+        """Return this quotient for the invariant part `steady`, which exceeds its own by `more`.
 
-        None unless that is a whole multiple of what is divided by.
+        Its start is one of `starts` if possible. None unless `more` is a multiple of the largest divisor.
         """
         turn = self.boundaries[-1]
         if divisor(more, {}) % turn or (self.scale, self.rest) != (1, 0):
@@ -130,15 +130,15 @@ class _Quotient:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Numbers that take a whole quotient on, or the remainder around: the last does both."""
+        """Return the numbers at which the quotient increments or the remainder wraps; at the last one both happen."""
         return (self.below,) if self.count is None else (self.below, self.below * self.count)
 
 
 class _Loop(Counting):
-    """What the numerators of one loop are made of."""
+    """The numerators of divisions in one loop."""
 
     def quotient(self, e: Expr) -> _Quotient | None:
-        """What a division or remainder by constants is; None for all else."""
+        """Return a division or remainder by constants as a quotient; None for other expressions."""
         if not isinstance(e, (Div, Mod)) or e.type is not s32 or not isinstance(e.b, Const) or e.b.bits < 1:
             return None
         inner, below = self.numerator(e.a)
@@ -152,7 +152,7 @@ class _Loop(Counting):
         return _Quotient(linear.a, linear.steady, linear.b, below, e.b.bits if isinstance(e, Mod) else None).reduced()
 
     def numerator(self, e: Expr) -> tuple[Expr, int]:
-        """A quotient by constants, perhaps of quotients, as one: x // c + s is (x + c * s) // c."""
+        """Return a nested quotient by constants as (numerator, divisor): x // c + s is (x + c * s) // c."""
         match e:
             case Div(x, Const(_, divisor)) if divisor > 0:
                 inner, below = self.numerator(x)
@@ -169,21 +169,21 @@ class _Loop(Counting):
 class _Digits:
     """A mixed-radix number: digit i counts `places[i]`; all but the last stay below `places[i + 1] // places[i]`.
 
-    Behind the digits stand whole quotients, of the number by some of the places.
+    Behind the digits stand whole quotients of the number, one for each of `wholes`.
     """
 
     places: tuple[int, ...]
     wholes: tuple[int, ...] = ()
 
     def starting(self, begin: Expr, growth: int, steady: Expr, more: int) -> tuple[Expr, ...]:
-        """The digits of `begin * growth + steady + more`, worked out here where it is constant."""
+        """Return the digits of `begin * growth + steady + more`, as constants if it is constant."""
         if isinstance(begin, Const) and steady is ZERO:
             return tuple(map(const, self.of(begin.bits * growth + more)))
         first = const(begin.bits * growth) if isinstance(begin, Const) else begin * growth
         return self.of(plus(plus(first, steady), const(more)))
 
     def of(self, number: N) -> tuple[N, ...]:
-        """The digits of a number from 0."""
+        """Return the digits of a number from 0 on."""
         over = [number // place if place > 1 else number for place in self.places]
         digits = [
             each % (following // place) if following else each
@@ -192,40 +192,40 @@ class _Digits:
         return tuple(digits + [over[self.places.index(place)] for place in self.wholes])
 
     def below(self, at: int) -> int:
-        """How many digits there are below the one, or the whole quotient, at a position."""
+        """Return the number of digits below position `at`, or below the whole quotient at that position."""
         count = len(self.places)
         return at if at < count else self.places.index(self.wholes[at - count])
 
     def advance(self, digits: Sequence[Expr], by: int) -> tuple[Expr, ...]:
-        """The digits of the number plus a constant.
+        """Return the digits of the number plus a constant.
 
-        A digit that grows by one at most is zero where it turns over. Any other is below twice its radix then, and what
-        is left without one radix is negative where it stays: a greater number without a sign, the sign one less than
-        the carry. That takes no condition, of which a unit holds few.
+        A digit that grows by at most one becomes zero when it wraps. Any other digit is then below twice its radix; the
+        digit minus its radix is negative unless it wraps, so the unsigned minimum of the two is the new digit, and the
+        sign is the carry minus one. This takes no condition register, of which there are few.
         """
         wholes = dict(zip(self.wholes, digits[len(self.places) :]))
         out: list[Expr] = []
-        carry: tuple[Expr, int] | None = None  # a sum
+        carry: tuple[Expr, int] | None = None  # expression and constant; their sum is the carry
         for i, (place, digit, step) in enumerate(zip(self.places, digits, self.of(by))):
             if place in wholes:
                 wholes[place] = _plus(wholes[place], by // place, carry)
-            most = step + (carry is not None)  # what is added at most
+            most = step + (carry is not None)  # largest increment
             total = _plus(digit, step, carry)
             carry = None
             if most and i + 1 < len(self.places):
                 radix = self.places[i + 1] // place
-                left = total - radix
+                wrapped = total - radix
                 if most == 1:
                     carry = select(total >= radix, const(1), 0), 0
                     total = select(total >= radix, const(0), total)
                 else:
-                    carry = left >> (s32.bits - 1), 1
-                    total = Cast(s32, minimum(Cast(u32, total), Cast(u32, left)))
+                    carry = wrapped >> (s32.bits - 1), 1
+                    total = Cast(s32, minimum(Cast(u32, total), Cast(u32, wrapped)))
             out.append(total)
         return *out, *wholes.values()
 
     def value(self, digits: Sequence[Expr], q: _Quotient) -> Expr:
-        """The quotient from the digits."""
+        """Return the quotient from the digits."""
         if q.count is None and q.below in self.wholes:
             total = digits[len(self.places) + self.wholes.index(q.below)]
         else:
@@ -239,20 +239,20 @@ class _Digits:
 
 
 def _plus(digit: Expr, step: int, carry: tuple[Expr, int] | None) -> Expr:
-    """A digit, a constant and what is carried from the digits below."""
+    """Return the sum of a digit, a constant and the carry from the digits below."""
     step += carry[1] if carry else 0
     total = digit + step if step else digit
     return total + carry[0] if carry else total
 
 
 def _chain(quotients: Sequence[_Quotient]) -> tuple[int, ...] | None:
-    """The boundaries of all quotients if each divides the next."""
+    """Return the boundaries of all quotients if each divides the next, else None."""
     places = sorted({1, *(place for q in quotients for place in q.boundaries)})
     return tuple(places) if all(b % a == 0 for a, b in pairwise(places)) else None
 
 
 def _families(quotients: Mapping[Expr, _Quotient]) -> dict[tuple[int, Expr], dict[Expr, _Quotient]]:
-    """Quotients of numbers that are apart by constants, by how these grow and what is steady of them."""
+    """Group quotients by growth and invariant part: numbers in a group differ by constants."""
     found: dict[tuple[int, Expr], dict[Expr, _Quotient]] = {}
     for e, q in quotients.items():
         found.setdefault((q.a, q.steady), {})[e] = q
@@ -260,16 +260,16 @@ def _families(quotients: Mapping[Expr, _Quotient]) -> dict[tuple[int, Expr], dic
 
 
 def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
-    """The same, with families made one whose numbers are apart by whole multiples of what one of them divides by."""
+    """Return the quotients with groups merged whose numbers differ by multiples of a divisor."""
     families, out = _families(quotients), dict(quotients)
     moved: set[tuple[int, Expr]] = set()
     for (growth, steady), family in families.items():
-        for (as_fast, other), others in families.items():
-            more = _beyond(other, steady) if as_fast == growth and (growth, other) not in moved else None
+        for (as_fast, wider), others in families.items():
+            more = _beyond(wider, steady) if as_fast == growth and (growth, wider) not in moved else None
             if more is None:
                 continue
             starts = {q.b for q in others.values()}
-            same = {e: of_other for e, q in family.items() if (of_other := q.of(other, more, starts))}
+            same = {e: of_other for e, q in family.items() if (of_other := q.of(wider, more, starts))}
             if len(same) == len(family) and _chain([*others.values(), *same.values()]):
                 out |= same
                 moved.add((growth, steady))
@@ -278,7 +278,7 @@ def _joined(quotients: Mapping[Expr, _Quotient]) -> Mapping[Expr, _Quotient]:
 
 
 def _beyond(more: Expr, e: Expr) -> Expr | None:
-    """What one sum has beside all addends of another; None if it lacks any, or has no others."""
+    """Return the addends of `more` without those of `e`; None if `e` has another addend, or no addend is left."""
     rest = list(_addends(more))
     for addend in _addends(e):
         if addend not in rest:
@@ -297,17 +297,18 @@ def _addends(e: Expr) -> Iterator[Expr]:
 
 
 def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
+    """Replace the quotients of a loop's counter by digits that the loop carries."""
     if bounds(loop.begin)[0] < 0:
         return loop
     inside = _Loop(loop, bounds)
-    found: dict[Expr, _Quotient] = {}
+    quotients: dict[Expr, _Quotient] = {}
     for e in postorder(loop.body):
         q = inside.quotient(e) if isinstance(e, Expr) else None
         if q is not None and isinstance(e, Expr):
-            found[e] = q
+            quotients[e] = q
     replaced: dict[Expr, Expr] = {}
     numbers: list[_Number] = []
-    for (growth, steady), family in _families(_joined(found)).items():
+    for (growth, steady), family in _families(_joined(quotients)).items():
         places = _chain(list(family.values()))
         if places is None:
             continue
@@ -330,49 +331,51 @@ def _reduce(loop: For, bounds: Bounds, lanes: Callable[[Expr], int]) -> Stmt:
 
 @frozen(eq=False)
 class _Number:
-    """`counter * growth + steady + start` as digits that a loop carries, and such numbers ahead of it."""
+    """`counter * growth + steady + start` as carried digits, and the digits of numbers ahead of it by constants."""
 
     digits: _Digits
     growth: int
     now: tuple[Var, ...]
     inits: tuple[Expr, ...]
-    further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)  #: by how far they are ahead
+    #: by their distance from the carried number
+    further: dict[int, tuple[Var, ...]] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:
-        """The number that begins first."""
+        """Return the number with the smallest start."""
         now = tuple(var(f"{loop.var.name}_{p}s") for p in (*digits.places, *digits.wholes))
         return cls(digits, growth, now, digits.starting(loop.begin, growth, steady, starts[0]))
 
     def ahead(self, by: int) -> Sequence[Expr]:
-        """The digits of the number that is greater by a constant."""
+        """Return the digits of the number plus the constant `by`."""
         if not by:
             return self.now
         return self.further.setdefault(by, tuple(var(d.name) for d in self.now))
 
     def lets(self, used: Collection[Var]) -> Iterator[Let]:
-        """What the digits ahead are, of those that are used."""
+        """Yield lets for the used digits of numbers ahead."""
         for by, names in self.further.items():
             values = self.digits.advance(self.now, by)
-            # Highest digit first: what is carried to it says, too, where the lower one turns over.
+            # Highest digit first: its carry also decides whether the lower digit wraps.
             yield from (Let(name, value) for name, value in reversed([*zip(names, values)]) if name in used)
 
     def carried(self, used: Collection[Var]) -> Iterator[tuple[Var, Expr, Expr]]:
-        """The digits that it takes to go on, each as it begins and as it is the next time."""
+        """Yield (variable, initial value, next value) for the digits that are needed to advance."""
         all_digits = list(zip(self.now, self.inits, self.digits.advance(self.now, self.growth)))
         wanted = {at for names in (self.now, *self.further.values()) for at, name in enumerate(names) if name in used}
         count = len(self.digits.places)
         needed = max((self.digits.below(at) + (at < count) for at in wanted), default=0)
         yield from (all_digits[at] for at in range(count, len(all_digits)) if at in wanted)
-        # Highest digit first: it needs the lower ones as they were.
+        # Highest digit first: it needs the lower ones before their update.
         yield from reversed(all_digits[:needed])
 
 
 @frozen(eq=False)
 class _NumberOfLanes(_Number):
-    """Such numbers, each in a lane: the first in lanes that are left, too."""
+    """Numbers with one lane each; unused lanes hold the first number."""
 
-    lanes: dict[int, Const] = attrs.field(factory=dict, init=False)  #: by how far they are ahead
+    #: lane of each number, by its distance from the first
+    lanes: dict[int, Const] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def counting(cls, loop: For, digits: _Digits, growth: int, steady: Expr, starts: Sequence[int]) -> Self:

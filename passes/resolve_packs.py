@@ -1,7 +1,7 @@
-"""Fragments in parts: loops carry the parts of a packed fragment, and slices of a pack become its parts.
+"""Split packed fragments: loops carry the parts of a pack, and slices of a pack become its parts.
 
-So each message's registers live on their own and narrow elements are joined only where they are used. What a matrix
-instruction takes at once is one part, though several messages bring it. Ensures: no let is unused.
+Each message's registers then have their own live ranges, and narrow elements are packed only where they are used. An
+operand of a matrix instruction stays one part, though several messages load it. Ensures: no dead lets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.passes.unused import drop_unused
 
 
 def resolve_packs(kernel: Kernel) -> Kernel:
-    """Carry, slice and drop packs; the meaning stays."""
+    """Carry packs in loops part by part, replace slices of packs by parts, and drop dead packs."""
     body = _by_operands(kernel.body)
     body = _CarryParts(body).within(body)
     packs = _packs(body)
@@ -30,7 +30,7 @@ def resolve_packs(kernel: Kernel) -> Kernel:
 
 
 def _by_operands(body: Stmt) -> Stmt:
-    """Packs of fragments as packs of their instructions' operands, where several messages bring one of these."""
+    """Regroup packs of fragments by the operands of their instructions, if several messages load an operand."""
     taken = operands(body)
 
     def grouped(s: Let) -> Stmt:
@@ -47,12 +47,12 @@ def _by_operands(body: Stmt) -> Stmt:
 
 
 def _is_operand(pack: Pack, lanes: int | None) -> bool:
-    """Whether a pack is one operand, of so many elements, which several messages bring."""
+    """Return whether a pack is one operand of `lanes` elements that several messages load."""
     return lanes is not None and len(pack.parts) > 1 and len(_groups(pack.parts, lanes)) == 1
 
 
 def _groups(parts: Sequence[Expr], lanes: int) -> list[tuple[Expr, ...]]:
-    """The parts by operands of so many elements; none unless each has whole parts, and these whole words."""
+    """Return the parts grouped by operands of `lanes` elements; [] unless each is whole parts of whole words."""
     groups: list[tuple[Expr, ...]] = [()]
     for part in parts:
         if sum(p.type.lanes for p in groups[-1]) == lanes:
@@ -74,14 +74,15 @@ class _CarryParts:
         self.packs = {v: pack for v, pack in _packs(body).items() if not _is_operand(pack, taken.get(v))}
 
     def within(self, s: Any) -> Any:
-        """A statement whose loops carry parts."""
+        """Return the statement with parts carried in its loops."""
         if isinstance(s, For):
             return self._loop(s)
         new = s.map_bodies(self.within)
         return block(*new.stmts) if isinstance(new, Block) and new is not s else new
 
     def _loop(self, s: For) -> Stmt:
-        leaves_early = any(True for _ in exits_of(s.body))  # with whole values
+        """Carry each pack of a loop as its parts; the body and the code behind pack them again."""
+        leaves_early = any(True for _ in exits_of(s.body))  # exits pass whole values
         carried: list[Var] = []
         inits: list[Expr] = []
         yields: list[Expr] = []
@@ -115,11 +116,11 @@ class _CarryParts:
 
 
 def _part(s: Slice, packs: dict[Var, Pack]) -> Expr:
-    """The slice as a part, or as a pack of parts where it covers several whole ones."""
+    """Return the slice as a part, or as a pack of the whole parts that it covers."""
     pack = packs.get(s.a) if isinstance(s.a, Var) else None
     if pack is None:
         return s
-    first, end = (n * s.type.elem.bits for n in (s.start, s.start + s.count))  # bits, for parts may be of other types
+    first, end = (n * s.type.elem.bits for n in (s.start, s.start + s.count))  # bits, as parts may be of other types
     at, covered = 0, []
     for p in pack.parts:
         if at >= end:

@@ -1,8 +1,8 @@
-"""Read the next iteration's fragments while this one multiplies: rotate the head of a loop to its end.
+"""Read the next iteration's fragments during the multiplication: rotate the head of a loop to its end.
 
-A loop that begins with `barrier; read fragments` and is followed by the same head (as `buffer_shared` leaves it)
-becomes: head, loop over (rest, head), rest of what followed. The fragments are carried, so the multiplication at the
-start of an iteration waits for no read of its own; it costs a second set of fragment registers.
+A loop that begins with `barrier; read fragments` and is followed by an equal head (as `buffer_shared` leaves it)
+becomes: head, loop over (rest, head), rest of the code behind it. The fragments are carried, so the multiplication at
+the start of an iteration waits for no read of its own; this costs a second set of fragment registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convgen.passes.clone import Cloner
 
 
 def rotate_fragments(kernel: Kernel) -> Kernel:
-    """Rotate every loop that begins, and is followed, by the same barrier and shared-memory reads."""
+    """Rotate every loop that begins with a barrier and shared-memory reads and is followed by the same reads."""
     cloner = Cloner(kernel)
     return replace(kernel, body=rewrite(kernel.body, {Block: lambda b: _rotated(b, cloner)}))
 
@@ -34,7 +34,7 @@ def _rotated(b: Block, cloner: Cloner) -> Stmt:
 
 
 def _head(stmts: list[Stmt]) -> list[Stmt]:
-    """The leading barrier and the reads behind it; nothing if there is no read."""
+    """Return the leading barrier and the reads behind it; [] if there is no read."""
     reads = 1 if stmts and isinstance(stmts[0], Barrier) else 0
     end = reads
     while end < len(stmts) and isinstance(stmts[end], LoadShared):
@@ -43,7 +43,7 @@ def _head(stmts: list[Stmt]) -> list[Stmt]:
 
 
 def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
-    """Whether two heads read the same slots in the same way."""
+    """Return whether two heads read the same slots in the same layouts."""
 
     def shape(s: Stmt) -> object:
         part = (s.row, s.col) if isinstance(s, LoadPart) else ()
@@ -53,6 +53,7 @@ def _alike(a: list[Stmt], b: list[Stmt]) -> bool:
 
 
 def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], list[Stmt]] | None:
+    """Return the rotated loop and the rest of the code behind it; None if the loop does not qualify."""
     body = list(loop.body.stmts) if isinstance(loop.body, Block) else [loop.body]
     head, follower = _head(body), _head(after)
     leaves_early = any(True for _ in exits_of(loop.body))

@@ -1,9 +1,9 @@
-"""Of messages whose addresses are constants apart all but the lowest get theirs from that, in fewer instructions.
+"""Derive message addresses that differ by constants from the lowest of them, which takes fewer instructions.
 
-A flat address is put together of a base and of offsets of 32 bits, which lanes do in some steps; a constant is one more
-sum. What it adds to an offset it adds to the address, too, unless the offset wraps: neither of two offsets does that
-have 31 bits, and constants of 30. On a surface the constant goes into the immediate of the message, as far as this
-goes.
+A flat address is the sum of a base and 32-bit offsets, which takes several vector instructions; adding a constant to
+another address takes one. A constant in an offset may be added to the address instead, unless the offset wraps: offsets
+below 2^31 with constants below 2^30 do not. On a surface the constant goes into the message's immediate, within its
+range.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from convgen.ir.types import s32, u32, u64
 _Flat = st.FlatLoad | st.FlatStore
 _OnSurface = st.GlobalLoad | st.GlobalStore
 _Message = _Flat | _OnSurface
-_Placed = tuple[int, _Message]  #: a message, with the constants in its offsets
+_Placed = tuple[int, _Message]  #: the sum of the constants in a message's offsets, and the message
 _SIGN = 1 << 31
-_FAR = 1 << 30  #: bytes; constants are less, so that two are less than half of what 32 bits hold apart
+_FAR = 1 << 30  #: bytes; bound of constants: two of them differ by less than half the range of 32 bits
 
 
 def share_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Addresses of messages in a block that are constants apart are the lowest of them and these; message level."""
+    """Derive addresses in a block that differ by constants from the lowest of them; message level."""
     return replace(kernel, body=rewrite(kernel.body, {st.Block: _Sharer(kernel, facts).shared}))
 
 
@@ -42,22 +42,22 @@ class _Sharer:
         self.imm_max = facts.global_imm_max
 
     def shared(self, s: st.Block) -> st.Block:
-        """The block, of whose messages those that are constants apart share the lowest address."""
+        """Return the block with messages at constant distances based on the lowest address."""
         new: dict[st.Stmt, st.Stmt] = {}
-        messages = [each for each in s.stmts if isinstance(each, _Message)]
-        # Whether offsets may wrap is asked of those that are constants apart if they do not: it takes longer.
+        messages = [message for message in s.stmts if isinstance(message, _Message)]
+        # First group messages as if no offset wraps, then check that in each group: the check is slow.
         for alike in self._alike(messages, lambda offset: offset.type is s32):
-            for found in self._alike([each for _, each in alike], self._is_plain):
-                least, lowest = found[0]
-                for constant, each in found:
-                    if isinstance(each, _OnSurface) and each.imm + constant - least > self.imm_max:
-                        least, lowest = constant, each
+            for group in self._alike([message for _, message in alike], self._is_plain):
+                least, lowest = group[0]
+                for constant, message in group:
+                    if isinstance(message, _OnSurface) and message.imm + constant - least > self.imm_max:
+                        least, lowest = constant, message
                     elif constant > least:
-                        new[each] = _moved(each, lowest, constant - least)
-        return replace(s, stmts=tuple(new.get(each, each) for each in s.stmts)) if new else s
+                        new[message] = _moved(message, lowest, constant - least)
+        return replace(s, stmts=tuple(new.get(message, message) for message in s.stmts)) if new else s
 
     def _alike(self, messages: Sequence[_Message], is_plain: Callable[[Expr], bool]) -> Iterator[list[_Placed]]:
-        """Those that are constants apart, the lowest first."""
+        """Yield groups of messages at constant distances, lowest first."""
         alike: dict[Hashable, list[_Placed]] = {}
         for each in messages:
             rest, constant = self._apart(each, is_plain)
@@ -68,7 +68,7 @@ class _Sharer:
                 yield found
 
     def _apart(self, message: _Message, is_plain: Callable[[Expr], bool]) -> tuple[Hashable, int]:
-        """Where a message is but for the constants in its plain offsets, and their sum."""
+        """Return a message's address without the constants in its plain offsets, and the sum of these constants."""
         rest: list[Hashable] = []
         total = 0
         for part, offset in _offsets(message):
@@ -81,12 +81,12 @@ class _Sharer:
         return frozenset(Counter(rest).items()), total
 
     def _is_plain(self, offset: Expr) -> bool:
-        """Whether an offset is not negative, and its constant small."""
+        """Return whether an offset is not negative, and its constant small."""
         return offset.type is s32 and self.bounds(offset)[0] >= 0 and abs(self.linear(offset)[1]) < _FAR
 
 
 def _moved(message: _Message, lowest: _Message, by: int) -> _Message:
-    """The message by so many bytes from where the lowest is, rather than where it is by itself."""
+    """Return the message addressed as the lowest one's address plus `by` bytes."""
     if isinstance(message, _OnSurface):
         assert isinstance(lowest, _OnSurface)
         return replace(message, varying=lowest.varying, imm=message.imm + by)
@@ -95,9 +95,9 @@ def _moved(message: _Message, lowest: _Message, by: int) -> _Message:
 
 
 def _offsets(message: _Message) -> Iterator[tuple[Expr, Expr | None]]:
-    """What an address is put together of, and as an offset of 32 bits, if it is one.
+    """Yield the addends of an address, each with the 32-bit offset that it widens, None for other addends.
 
-    On a surface that is the varying offset, of which the sign may be set in lanes that have nothing there.
+    On a surface the varying offset is the only addend; its sign bit may be set in lanes without an element.
     """
     if isinstance(message, _OnSurface):
         match message.varying:

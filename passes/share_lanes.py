@@ -1,7 +1,7 @@
-"""What several lanes' words make of themselves in the same way is computed once, in all lanes.
+"""Compute a function of several lanes' words once, in all lanes in parallel.
 
-A value of all lanes that depends on one lane's word is a word of that lane, too, of a value that lanes compute from
-their own: `f(from_lane(v, 2))` is `from_lane(f(v), 2)`. Where a loop's body has it for several lanes, one `f` does.
+A uniform value that depends on one lane's word can be computed in that lane and then broadcast: `f(from_lane(v, 2))` is
+`from_lane(f(v), 2)`. If a loop's body needs it for several lanes, one vector `f` serves all of them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from convgen.ir.types import s32, u32
 from convgen.ir.uniform import Uniformity, uniformity
 from convgen.passes.clone import bound_vars
 
-_OPERATIONS = (Add, And, Cast, Max, Min, Mul, Or, Shl, Shr, Sub, Xor)  #: that lanes share
-_TOP = 31  #: a word's uppermost bit
+_OPERATIONS = (Add, And, Cast, Max, Min, Mul, Or, Shl, Shr, Sub, Xor)  #: operations that lanes may compute in parallel
+_TOP = 31  #: number of a word's highest bit
 
 
 def share_lanes(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """What a loop's body computes alike of words of several lanes is computed by all of them; message level.
+    """Compute equal functions of several lanes' words in a loop once, in parallel lanes; message level.
 
-    Where no instruction reads one lane's word for all, the kernel stays as it is.
+    On targets without broadcast operands (`TargetFacts.lane_words`) the kernel is unchanged.
     """
     if not facts.lane_words:
         return kernel
@@ -60,14 +60,14 @@ def share_lanes(kernel: Kernel, facts: TargetFacts) -> Kernel:
 
 @frozen
 class _OfLane:
-    """A value of all lanes: what a lane's word makes of itself, or, without a lane, what is the same for all."""
+    """A uniform value: a function of one lane's word or, if `lane` is None, of uniform values only."""
 
-    own: Expr  #: what each lane computes
+    own: Expr  #: the function of the lane's own word
     lane: Const | None = None
 
 
 class _Lanes:
-    """Which expressions are values of one lane, in a loop whose body binds some variables."""
+    """Decides which expressions are functions of one lane's word, in a loop whose body binds the variables `inside`."""
 
     def __init__(self, inside: Iterable[Var], uniform: Uniformity) -> None:
         self.inside, self.uniform = frozenset(inside), uniform
@@ -75,12 +75,13 @@ class _Lanes:
         self._seen: set[Expr] = set()
 
     def of(self, e: Expr) -> _OfLane | None:
-        """None for what is of more than one lane, or depends on what the body binds."""
+        """Return the expression as a function of one lane's word; None if it needs several lanes or a body variable."""
         if e not in self._memo:
             self._memo[e] = self._found(e)
         return self._memo[e]
 
     def _found(self, e: Expr) -> _OfLane | None:
+        """Return the expression as a function of one lane's word, by its operands; None if it is not one."""
         match e:
             case Const():
                 return _OfLane(e)
@@ -98,7 +99,7 @@ class _Lanes:
         return _OfLane(_anywhere(own), *lanes)
 
     def greatest(self, e: Expr) -> Iterator[tuple[Expr, _OfLane]]:
-        """The parts of an expression that are a lane's, but for words as they are; none within another, none again."""
+        """Yield the largest subexpressions that are functions of a lane's word, each once; plain words are left out."""
         if e in self._seen:
             return
         self._seen.add(e)
@@ -112,13 +113,14 @@ class _Lanes:
 
 
 def _anywhere(e: Expr) -> Expr:
-    """An operation of lanes that are not asked, too, whose words may be more than what it shifts has bits."""
+    """Return a shift made safe for lanes whose result is not used: their words may exceed the number of bits."""
     if not isinstance(e, (Shl, Shr)) or isinstance(e.b, Const):
         return e
     return replace(e, b=e.b & lift(_TOP, e.b))
 
 
 def _shared(loop: For, lanes: _Lanes) -> Stmt:
+    """Bind functions that several lanes' words need once, and broadcast the results from these lanes."""
     stmts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
     alike: dict[Expr, dict[Expr, Const]] = defaultdict(dict)
     for root in (*(o for s in stmts for o in s.operands), *loop.yields):

@@ -1,6 +1,6 @@
-"""What loads side by side bring from one place is brought once: neighbouring taps of a window see the same positions.
+"""Merge equal loads, such as those of neighbouring filter taps, which read overlapping positions.
 
-What a loop carries from such loads to the next ones is one, too.
+Loop-carried values that come from merged loads are merged, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANYWHERE = Site(0)
 
 
 def share_loads(kernel: Kernel) -> Kernel:
-    """Of equal loads with nothing but lets and loads between them the first one serves all; message level."""
+    """Replace repeated loads with only lets and loads between them by the first one; message level."""
     inside = statements(kernel.body)
     written = {memory for s in inside for memory in s.writes}
     same: dict[Expr, Var] = {}
@@ -49,28 +49,28 @@ def share_loads(kernel: Kernel) -> Kernel:
 
 
 def _loaded(s: st.Block, written: Set[Global | Shared]) -> dict[Expr, Var]:
-    """By what a load binds that repeats another one, what that binds."""
+    """Return, for each variable of a repeated load, the variable of the first load."""
     same: dict[Expr, Var] = {}
     seen: dict[st.Stmt, Var] = {}
     any_of: dict[AnyType, Var] = {}
-    for each in s.stmts:
-        if isinstance(each, _Loads) and each.buffer not in written:
-            what = replace(each, var=any_of.setdefault(each.var.type, each.var), site=_ANYWHERE)
-            first = seen.setdefault(what, each.var)
-            if first is not each.var:
-                same[each.var] = first
-        elif not isinstance(each, st.Let | st.Load):
+    for inner in s.stmts:
+        if isinstance(inner, _Loads) and inner.buffer not in written:
+            what = replace(inner, var=any_of.setdefault(inner.var.type, inner.var), site=_ANYWHERE)
+            first = seen.setdefault(what, inner.var)
+            if first is not inner.var:
+                same[inner.var] = first
+        elif not isinstance(inner, st.Let | st.Load):
             seen.clear()
     return same
 
 
 def _carried(s: st.For, same: dict[Expr, Var]) -> dict[Expr, Var]:
-    """By what a loop carries that is the same as something else that it carries, in and behind it, that."""
-    found: dict[Expr, Var] = {}
+    """Return, for each carried variable (and result) that equals an earlier one, the earlier one."""
+    first_of: dict[Expr, Var] = {}
     seen: dict[Hashable, tuple[Var, Var]] = {}
     for v, first, following, last in zip(s.carried, s.inits, s.yields, s.results, strict=True):
         values = tuple(same.get(e, e) for e in (first, following))
         within, behind = seen.setdefault(values, (v, last))
         if within is not v:
-            found |= {v: within, last: behind}
-    return found
+            first_of |= {v: within, last: behind}
+    return first_of

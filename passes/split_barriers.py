@@ -1,6 +1,7 @@
-"""Signal a barrier early: its arrival goes up to the last access of shared memory before it.
+"""Signal barriers early: hoist a barrier's arrival to the last access of shared memory before it.
 
-What stands between arrival and wait, matrix instructions and global memory, then runs while others still arrive.
+Work between arrival and wait, such as matrix instructions and global memory accesses, then overlaps with other
+subgroups' arrivals.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from convgen.passes.clone import Cloner
 
 
 def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    """Barriers as an arrival and a wait with other work between them, where the target has such halves."""
+    """Split barriers into arrival and wait with other work between them, if the target has both."""
     if not facts.split_barriers:
         return kernel
     cloner = Cloner(kernel)

@@ -1,8 +1,8 @@
-"""Element-wise work on fragments, a few registers at a time.
+"""Split element-wise work on fragments into parts of a few registers.
 
-An operation on a whole fragment has as many temporaries as the fragment has registers, and so has each operation that
-follows from it. So a chain of operations is cut into parts, each computed from first to last before the next begins:
-the temporaries of one part are alive at a time. A store has its own parts computed just before it. Ensures: no let of a
+An operation on a whole fragment has as many temporaries as the fragment has registers, and so has each operation on its
+result. So a chain of operations is split into parts, each computed from first to last operation before the next part
+begins: only one part's temporaries are live at a time. A store computes its parts just before it. Ensures: no let of a
 chain is computed for more elements than its temporaries leave room for.
 """
 
@@ -35,16 +35,16 @@ from convgen.passes.unused import drop_unused
 
 _ELEMENTWISE = (Unary, Binary, Conversion, Select, Fma)
 
-ROOM = 12  #: registers of a lane; for the temporaries of a part
-_LEAST, _MOST = 2, 4  #: registers of a part; of several, instructions hide the latency of one another
+ROOM = 12  #: registers of a lane; budget for the temporaries of a part
+_LEAST, _MOST = 2, 4  #: registers of a part; with more than one, instructions hide each other's latency
 _WORD = 32  #: bits
 
-#: Registers up to which a chain stays whole: it takes no more with all its temporaries.
+#: Registers up to which a chain stays whole: even all its temporaries need no more.
 _SMALL = 24
 
 
 def split_chains(kernel: Kernel) -> Kernel:
-    """Compute fragments part by part, element-wise operations one after the other within a part."""
+    """Compute fragments part by part, all element-wise operations of a part in sequence."""
     chains = {s.var: s for s in statements(kernel.body) if isinstance(s, Let) and _is_chain(s.value)}
     if not chains and not any(_is_chain(s.value) for s in statements(kernel.body) if isinstance(s, Store)):
         return kernel
@@ -52,14 +52,14 @@ def split_chains(kernel: Kernel) -> Kernel:
 
 
 def _is_chain(e: Expr) -> bool:
-    """Whether an expression is element-wise work whose temporaries take more than a few registers."""
+    """Return whether an expression is element-wise work whose temporaries take more than a few registers."""
     if _is_list(e):
         return _registers(e.type) > _SMALL
     return _is_elementwise(e) and _registers(e.type) > _LEAST and _temporaries(e) * e.type.lanes > _SMALL
 
 
 def _is_list(e: Expr) -> bool:
-    """Whether an expression has each element of a vector as a scalar, such as its position."""
+    """Return whether an expression packs one scalar per element of a vector, such as the element's position."""
     return isinstance(e, Pack) and e.type.lanes == len(e.parts) and all(p.type is e.type.elem for p in e.parts)
 
 
@@ -72,7 +72,7 @@ def _registers(type: AnyType) -> float:
 
 
 def _operations(e: Expr) -> list[Expr]:
-    """The element-wise operations under an expression, operands first."""
+    """Return the element-wise operations under an expression, operands first."""
     found: dict[Expr, None] = {}
     _gather(e, found)
     return list(found)
@@ -86,23 +86,23 @@ def _gather(e: Expr, found: dict[Expr, None]) -> None:
 
 
 def _temporaries(e: Expr) -> float:
-    """Registers of the temporaries that are alive at a time while one element is computed."""
+    """Return the registers of simultaneously live temporaries while one element is computed."""
     order = _operations(e)
-    last = {c: n for n, made in enumerate(order) for c in made.children()}
+    last = {c: n for n, operation in enumerate(order) for c in operation.children()}
     alive = most = 0.0
-    for n, made in enumerate(order):
-        alive += _registers(made.type) / made.type.lanes
+    for n, operation in enumerate(order):
+        alive += _registers(operation.type) / operation.type.lanes
         most = max(most, alive)
         alive -= sum(
             _registers(c.type) / c.type.lanes
-            for c in set(made.children())
+            for c in set(operation.children())
             if c in last and last[c] == n and _is_elementwise(c)
         )
     return most
 
 
 def _part_size(e: Expr) -> int:
-    """Elements of a part: a power of two, in whole words of whatever the chain is made of."""
+    """Return the elements of a part: a power of two that fills whole words of every type in the chain."""
     operations = _operations(e)
     widest = max((_registers(made.type) for made in operations), default=0.0) / e.type.lanes or 1.0
     narrowest = min((t.elem.bits for made in operations for t in _types(made)), default=_WORD)
@@ -116,7 +116,7 @@ def _types(e: Expr) -> Iterable[AnyType]:
 
 
 class _Chain(NamedTuple):
-    """A let of a chain, and its parts as far as they are computed, by their numbers."""
+    """A let of a chain, and the parts computed so far, by number."""
 
     let: Let
     size: int  #: elements of a part
@@ -124,21 +124,21 @@ class _Chain(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Parts of the whole."""
+        """Return the number of parts of the whole."""
         return -(-self.let.var.type.lanes // self.size)
 
 
 class _Splitter:
-    """Walks a block; what is to be computed in parts waits until something needs a part."""
+    """Walks a block; chains wait until a statement needs one of their parts."""
 
     def __init__(self) -> None:
         self.waiting: dict[Var, _Chain] = {}
-        self.picked: dict[Var, Let] = {}  #: elements of what waits, under another name
+        self.picked: dict[Var, Let] = {}  #: slices, shuffles and masks of waiting chains
         self.out: list[Stmt] = []
         self.taken: dict[tuple[Expr, int, int], Expr] = {}
 
     def within(self, s: Any) -> Any:
-        """A statement that stands for itself, a block or the body of one."""
+        """Return the statement, a block or the body of one, with its chains split."""
         around = self.waiting, self.picked, self.out, self.taken
         self.waiting, self.picked, self.out, self.taken = {}, {}, [], {}
         for inner in s.stmts if isinstance(s, Block) else (s,):
@@ -151,6 +151,7 @@ class _Splitter:
         return made
 
     def _statement(self, s: Stmt) -> None:
+        """Place a statement: chains and picks wait, other statements first compute what they need."""
         if isinstance(s, Let) and _is_chain(s.value):
             self.waiting[s.var] = _Chain(s, _part_size(s.value), {})
         elif isinstance(s, Let) and self._is_picked(s.value):
@@ -174,7 +175,7 @@ class _Splitter:
             self.out.append(s.map_bodies(self.within))
 
     def _stored(self, s: Any) -> Any:
-        """A store of what is computed for it, part by part."""
+        """Return a store whose value is computed part by part."""
         for e in s.operands:
             if e is not s.value:
                 self._needed(e)
@@ -191,7 +192,7 @@ class _Splitter:
     # ------------------------------------------------------------ parts
 
     def _finish(self, chains: Sequence[_Chain]) -> None:
-        """Compute chains that wait, the first parts of all before the second ones."""
+        """Compute waiting chains: the first parts of all chains, then the second ones, and so on."""
         for n in range(max((chain.number for chain in chains), default=0)):
             for chain in chains:
                 if n < chain.number:
@@ -203,7 +204,7 @@ class _Splitter:
         return isinstance(e, Var) and (e in self.waiting or e in self.picked)
 
     def _is_picked(self, e: Expr) -> bool:
-        """Whether an expression picks elements of what waits, or is a mask made of it, which takes no register."""
+        """Return whether an expression picks elements of a waiting chain, or is a mask of it, free of registers."""
         if isinstance(e, (Slice, Shuffle)):
             return self._waits(e.a)
         return (
@@ -213,7 +214,7 @@ class _Splitter:
         )
 
     def _frees(self, e: Expr) -> bool:
-        """Whether registers hold what a chain is made of, rather than that it is made of scalars only."""
+        """Return whether computing a chain frees registers, as it reads vectors and not only scalars."""
         held = (v for v in postorder(e) if isinstance(v, Var) and isinstance(v.type, VectorType))
         return any(self._frees(self._value_of(v)) if self._waits(v) else True for v in held)
 
@@ -221,13 +222,13 @@ class _Splitter:
         return self.waiting[v].let.value if v in self.waiting else self.picked[v].value
 
     def _whole(self, chain: _Chain) -> None:
-        """Bind the variable of a chain to all of its parts."""
+        """Bind the variable of a chain to the pack of all of its parts."""
         parts = tuple(self._computed(chain, n) for n in range(chain.number))
         self.out.append(replace(chain.let, value=Pack(chain.let.var.type, parts)))
         self.waiting.pop(chain.let.var, None)
 
     def _needed(self, e: Expr) -> None:
-        """Compute whole what an expression is made of."""
+        """Compute all waiting variables of an expression completely."""
         for v in postorder(e):
             if isinstance(v, Var) and v in self.waiting:
                 self._whole(self.waiting[v])
@@ -236,7 +237,7 @@ class _Splitter:
                 self.out.append(replace(self.picked.pop(v), value=made))
 
     def _computed(self, chain: _Chain, n: int) -> Var:
-        """The variable of a part, which is computed if it was not yet."""
+        """Return the variable of a part, computing it if necessary."""
         if n not in chain.parts:
             v, at = chain.let.var, n * chain.size
             chain.parts[n] = self._bound(v.name, chain.let.value, at, min(chain.size, v.type.lanes - at))
@@ -249,13 +250,14 @@ class _Splitter:
         return made
 
     def _part(self, e: Expr, start: int, count: int) -> Expr:
-        """Some elements of an expression: operations are applied to these only."""
+        """Return some elements of an expression, with operations applied only to these."""
         key = e, start, count
         if (known := self.taken.get(key)) is None:
             known = self.taken[key] = self._taken(e, start, count)
         return known
 
     def _taken(self, e: Expr, start: int, count: int) -> Expr:
+        """Build elements [start, start + count) of an expression from elements of its operands."""
         is_all = count == e.type.lanes
         match e:
             case Var() if e in self.waiting:
@@ -279,7 +281,7 @@ class _Splitter:
         return e if is_all else Slice(e, start, count)
 
     def _picked(self, a: Expr, order: Sequence[int]) -> Expr:
-        """Elements in an order; those that follow one another are a part."""
+        """Return elements in an order; consecutive ones are a part."""
         first = order[0]
         if list(order) == list(range(first, first + len(order))):
             return self._part(a, first, len(order))
@@ -291,18 +293,18 @@ class _Splitter:
         return Shuffle(self._part(a, 0, a.type.lanes), tuple(order))
 
     def _held(self, v: Expr) -> Expr:
-        """A variable that waits, once all of it is computed."""
+        """Return a waiting variable after computing it completely."""
         self._needed(v)
         return v
 
     def _of_chain(self, chain: _Chain, start: int, count: int) -> Expr:
-        """Elements of what waits: only the parts that have them are computed."""
+        """Return elements of a waiting chain; only the parts that contain them are computed."""
         first, last = start // chain.size, (start + count - 1) // chain.size
         parts = [self._computed(chain, n) for n in range(first, last + 1)]
         return self._of_parts(chain.let.var.type, parts, start - first * chain.size, count)
 
     def _of_pack(self, e: Pack, parts: Sequence[Expr], start: int, count: int) -> Expr:
-        """Elements of values side by side, of those that have some of them."""
+        """Return elements of a pack, from those of its parts that contain them."""
         elem = e.type.elem
         if _is_list(e):
             return Pack(vector(elem, count), tuple(parts[start : start + count]))
@@ -318,12 +320,12 @@ class _Splitter:
         return self._of_parts(e.type, needed, start - begin, count)
 
     def _of_parts(self, type: AnyType, parts: Sequence[Expr], start: int, count: int) -> Expr:
-        """Elements of parts side by side, none of which is without one of them."""
-        found, at = list[Expr](), -start
+        """Return elements of adjacent parts, each of which contains some of them."""
+        pieces, at = list[Expr](), -start
         for p in parts:
             first, end = max(0, -at), min(p.type.lanes, count - at)
-            found.append(self._part(p, first, end - first))
+            pieces.append(self._part(p, first, end - first))
             at += p.type.lanes
-        if len(found) == 1 and found[0].type.elem is type.elem:
-            return found[0]
-        return Pack(vector(type.elem, count), tuple(found))
+        if len(pieces) == 1 and pieces[0].type.elem is type.elem:
+            return pieces[0]
+        return Pack(vector(type.elem, count), tuple(pieces))

@@ -1,6 +1,6 @@
-"""Unroll short loops: constant trips, few of them, and neither an early exit nor matrix work in the body.
+"""Unroll short loops: few constant trips, without early exit or matrix instructions in the body.
 
-Copies of matrix work are the business of `buffer_shared`, which knows what may overlap.
+Loops of matrix instructions are left to `buffer_shared`, which knows what may overlap.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block
 from convgen.passes.clone import Cloner
 
 _MOST_TRIPS = 4
-_MOST_STATEMENTS = 64  #: of the unrolled loop
+_MOST_STATEMENTS = 64  #: statements of the unrolled loop
 
 
 def unroll(kernel: Kernel) -> Kernel:
-    """Loops of up to four trips as straight-line code; either level."""
+    """Unroll loops of up to four constant trips; either level."""
     cloner = Cloner(kernel)
     body = rewrite(kernel.body, {For: lambda loop: _copies(loop, cloner) if _is_short(loop) else loop})
     return replace(kernel, body=body)
@@ -41,7 +41,7 @@ def _copies(loop: For, cloner: Cloner) -> Stmt:
     state: tuple[Expr, ...] = loop.inits
     out: list[Stmt] = []
     for trip in range(loop.begin.bits, loop.end.bits):
-        # Values are bound before the copy, for a yield may be an expression of the carried variables.
+        # Substitute carried values before copying, as a yield may be an expression of them.
         names: dict[Var, Expr] = {loop.var: const(trip), **dict(zip(loop.carried, state))}
         stmts, names = cloner.copy(body, names)
         out += stmts

@@ -1,4 +1,4 @@
-"""What nothing needs any more."""
+"""Dead code: lets whose variables nothing uses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from convgen.ir.stmt import Block, Let, Stmt, block
 
 
 def drop_unused(body: Stmt) -> Stmt:
-    """The body without lets that nothing needs but others of these."""
+    """Return the body without lets that only other dead lets use."""
     inside, needed = statements(body), set[Node]()
-    for s in reversed(inside):  # who uses a variable stands behind its let, or has it from a loop's end
+    for s in reversed(inside):  # uses come behind their let, or in a loop's yields
         if not isinstance(s, Let) or s.var in needed:
             for e in (*s.operands, *s.yields):
                 _need(e, needed)
@@ -24,7 +24,7 @@ def drop_unused(body: Stmt) -> Stmt:
 
 
 def _need(e: Expr, needed: set[Node]) -> None:
-    """Add an expression, and all that it is made of, to what is needed."""
+    """Mark an expression and its subexpressions as needed."""
     if e not in needed:
         needed.add(e)
         for c in e.children():

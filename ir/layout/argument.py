@@ -1,8 +1,8 @@
-"""Kernel arguments of a mapping that the host computes at launch, and the little language in which it is told how.
+"""Kernel arguments of a mapping that the host computes at launch, and the expression language that defines them.
 
 An expression is arithmetic on integers and on the launch's other scalars by name: `+ - * // %`, `min`, `max`, and for
-division by d without a divider `shift(d)`, the least s with d <= 2^s, and `magic(d)` = ceil(2^(31 + s) / d). Then for
-0 <= n < 2^31
+division by d without a divider `shift(d)`, the least s with d <= 2^s, and `magic(d)` = ceil(2^(31 + s) / d). For 0 <= n
+< 2^31
 
     n // d == mulhi(2 * n, magic(d)) >> shift(d)
 
@@ -27,7 +27,7 @@ from convgen.ir.types import Type, s32, u32
 
 @frozen
 class Argument:
-    """A scalar argument: its value now, and the expression that gives it; none where the host may choose."""
+    """A scalar argument: its current value, and the expression that defines it; None if the host may choose it."""
 
     name: str
     value: int
@@ -47,7 +47,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "magic": ma
 
 
 def evaluate(expr: str, values: Mapping[str, int]) -> int:
-    """The value of an expression; UserError where it is none, or names what is not given."""
+    """Return the value of an expression; UserError for anything else, or for unknown names."""
     try:
         return int(arithmetic.value(expr, values, _FUNCTIONS))
     except ValueError as error:
@@ -56,7 +56,7 @@ def evaluate(expr: str, values: Mapping[str, int]) -> int:
 
 
 def told(extent: Extent) -> str:
-    """An extent as a launch expression. Raises UserError for operations that hosts are not told."""
+    """Return an extent as a launch expression. Raises UserError for operations outside the language."""
     if isinstance(extent, int):
         return str(extent)
     if isinstance(extent, Const):
@@ -71,7 +71,7 @@ def told(extent: Extent) -> str:
 
 
 def divided(number: Index, multiplier: Index, by: Index) -> Index:
-    """`number // d` for the magic multiplier and the shift of d; the number is below 2^31 and not negative."""
+    """Return `number // d` from the magic multiplier and the shift of d, for numbers in [0, 2^31)."""
     if isinstance(multiplier, Expr):
         whole = number if isinstance(number, Expr) else const(number)
         return (MulHi((whole + whole).to(u32), multiplier) >> by).to(s32)

@@ -1,4 +1,4 @@
-"""The text of layouts as MLIR writes attributes: `#dialect.name<field = [1, 2], other = [3]>`."""
+"""The text of layouts as MLIR attributes: `#dialect.name<field = [1, 2], other = [3]>`."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _INTEGER = re.compile(r"\s*(-?[0-9]{1,9})\s*")
 
 
 def written(name: str, fields: Mapping[str, Sequence[int]]) -> str:
-    """The attribute `name` with its lists of integers."""
+    """Return the text of the attribute `name` with its lists of integers."""
     return f"#{name}<{', '.join(f'{field} = {list(values)}' for field, values in fields.items())}>"
 
 
 def read(text: str, name: str, fields: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The lists of integers of an attribute, one for each of `fields`, in any order.
+    """Return the lists of integers of an attribute, one for each of `fields`, in any order.
 
     The name may be left out, with or without the angle brackets. Raises PointedError.
     """
     at, end = _body(text, name)
-    found: dict[str, tuple[int, ...]] = {}
+    values: dict[str, tuple[int, ...]] = {}
     while True:
         field = _FIELD.match(text, at, end)
         if field is None:
             raise PointedError(f"given {_shown(text[at:end])}, wanted FIELD = [INTEGERS]", text, at)
-        if field[1] not in fields or field[1] in found:
-            given = f"{field[1]} twice" if field[1] in found else named(field[1], fields)
+        if field[1] not in fields or field[1] in values:
+            given = f"{field[1]} twice" if field[1] in values else named(field[1], fields)
             raise PointedError(f"given {given}, wanted each of {', '.join(fields)}", text, field.start(1))
-        found[field[1]] = tuple(_integers(text, field.start(2), field.end(2)))
+        values[field[1]] = tuple(_integers(text, field.start(2), field.end(2)))
         at = field.end()
         if at == end:
             break
         if text[at] != ",":
             raise PointedError(f"given {_shown(text[at:end])}, wanted a comma or the end", text, at)
         at += 1
-    missing = [field for field in fields if field not in found]
+    missing = [field for field in fields if field not in values]
     if missing:
         raise PointedError(f"given no {missing[0]}, wanted each of {', '.join(fields)}", text, end)
-    return found
+    return values
 
 
 def _body(text: str, name: str) -> tuple[int, int]:
-    """Where the fields begin and end."""
+    """Return the first column of the fields and the column behind them."""
     head = _HEAD.match(text)
     if head and (head[1] != f"#{name}" or not head[2]):
         raise PointedError(f"given {_shown(head[0].strip())}, wanted #{name}<", text, head.start(1))
@@ -61,7 +61,7 @@ def _body(text: str, name: str) -> tuple[int, int]:
 
 
 def _integers(text: str, at: int, end: int) -> Iterator[int]:
-    """The integers of a list, which may be empty."""
+    """Yield the integers of a list, which may be empty."""
     if not text[at:end].strip():
         return
     while True:
@@ -78,5 +78,5 @@ def _integers(text: str, at: int, end: int) -> Iterator[int]:
 
 
 def _shown(text: str) -> str:
-    """A piece of what was given, cut short."""
+    """Return a quoted excerpt of the input for an error message."""
     return repr(text if len(text) <= 20 else f"{text[:20]}...") if text else "the end"

@@ -1,13 +1,13 @@
 """Digits: the one algebra of layouts.
 
-A coordinate along a dimension is written in digits, as a number is in mixed radix, and each digit lives in a space: an
-address in memory, a register's number, the number of a lane, a subgroup or a workgroup. Digits of one dimension stand
-innermost first, so one step of a digit counts as many positions as the digits inside it have together. In its space a
-step counts `stride`; the numbers that a space's digits make add up.
+A coordinate along a dimension is written in mixed-radix digits, and each digit lives in a space: memory (an address),
+register, lane, subgroup or workgroup. The digits of a dimension are ordered innermost first, so one step of a digit
+counts as many positions as the digits inside it have together. In its space a step counts `stride`; the contributions
+of a space's digits add up.
 
-Memory layouts and their tags, MMA operands, the share of a lane in a copy, shared tiles, fused axes of views and the
-mapping of workgroups to tiles are instances. Indices may be integers, numpy arrays and IR expressions alike: only
-`+ * // %` by integer constants are used.
+Memory layouts and their tags, MMA operands, a lane's part of a copy, shared tiles, fused axes of views and the mapping
+of workgroups to tiles are instances. Indices may be integers, numpy arrays or IR expressions: only `+ * // %` by
+integer constants are used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Index = Any  #: an integer, a numpy array or an IR expression
 
 
 class Space(StrEnum):
-    """Where a digit lives."""
+    """The space in which a digit lives."""
 
     MEMORY = "memory"  #: elements from a buffer's or a tile's start
     REGISTER = "register"  #: element number within one lane
@@ -35,11 +35,11 @@ class Space(StrEnum):
     SUBGROUP = "subgroup"
     WORKGROUP = "workgroup"
     AXIS = "axis"  #: position along the fused axis of a view
-    FIXED = "fixed"  #: nowhere: the digit's stride is its value, the same everywhere
+    FIXED = "fixed"  #: no space: the digit has the constant value `stride`
     THREAD = "thread"  #: number within the workgroup, which splits into lane and subgroup
 
 
-_FIXED = Space.FIXED  # of an Enum, an attribute takes as long as ten names
+_FIXED = Space.FIXED  # a local name: attribute access on an Enum is slow
 
 
 _LETTERS: dict[str, str] = dict(zip(Space, "mrlswa=t"))
@@ -59,14 +59,14 @@ class Digit:
 
 
 class Straddles(UserError):
-    """Two splits of one number of which neither refines the other."""
+    """Two splits of one number, neither of which refines the other."""
 
 
 @frozen(cache_hash=True)
 class Digits:
     """A split of the dimensions `dims` into digits, those of one dimension innermost first.
 
-    A step in a space that no digit counts means replicas: all those places hold the same coordinates.
+    A step in a space that no digit counts means replication: all those places have the same coordinates.
     """
 
     dims: tuple[str, ...]
@@ -76,26 +76,26 @@ class Digits:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Positions along each of `dims`."""
+        """Return the positions along each of `dims`."""
         return tuple(prod(d.size for d in self.digits if d.dim == dim) for dim in self.dims)
 
     def extent(self, dim: str) -> int:
         return self.shape[self.dims.index(dim)]
 
     def count(self, space: str) -> int:
-        """How many different places of a space the digits have."""
+        """Return the number of different places in a space."""
         return prod(d.size for d in self.digits if d.space == space)
 
     def span(self, space: str) -> int:
-        """One more than the highest number in a space."""
+        """Return one more than the highest number in a space."""
         return 1 + sum((d.size - 1) * d.stride for d in self.digits if d.space == space)
 
     def of(self, dim: str) -> tuple[Digit, ...]:
-        """The digits of one dimension, innermost first."""
+        """Return the digits of one dimension, innermost first."""
         return tuple(d for d in self.digits if d.dim == dim)
 
     def stepped(self) -> Iterator[tuple[int, Digit]]:
-        """Each digit with the positions along its dimension that one step of it counts."""
+        """Yield each digit with the number of positions along its dimension that one step counts."""
         step = dict.fromkeys(self.dims, 1)
         for d in self.digits:
             yield step[d.dim], d
@@ -104,9 +104,9 @@ class Digits:
     # ------------------------------------------------------------ from one side to the other
 
     def coordinates(self, numbers: Mapping[str, Index], *, overrun: bool = False) -> dict[str, Index]:
-        """The coordinates at these numbers of the spaces; a space that is not given counts as 0.
+        """Return the coordinates at these numbers of the spaces; a space without a number counts as 0.
 
-        With `overrun` the outermost digit of each space is not reduced: numbers past the end show in its dimension.
+        With `overrun` the outermost digit of each space is not reduced: numbers past the end overrun its dimension.
         """
         top = {d.space: d for d in sorted(self.digits, key=lambda d: d.stride * d.size)} if overrun else {}
         out: dict[str, Index] = dict.fromkeys(self.dims, 0)
@@ -116,9 +116,9 @@ class Digits:
         return out
 
     def place(self, coords: Mapping[str, Index], unit: int = 1) -> dict[str, Index]:
-        """The number in each space of the first place that has these coordinates: the inverse of `coordinates`.
+        """Return, for each space, the number of the first place with these coordinates: the inverse of `coordinates`.
 
-        Coordinates are in range. Strides count `unit` each: the bytes of an element, for instance.
+        Coordinates must be in range. Strides are scaled by `unit`: by the bytes of an element, for instance.
         """
         last = {d.dim: d for d in self.digits if d.size != 1}
         out: dict[str, Index] = {d.space: 0 for d in self.digits if d.space != _FIXED}
@@ -133,36 +133,36 @@ class Digits:
     # ------------------------------------------------------------ algebra
 
     def then(self, inner: Digits) -> Self:
-        """The composition: the numbers of those of my spaces that are dimensions of `inner` are split as it does.
+        """Return the composition: a digit whose space is a dimension of `inner` is split as `inner` splits it.
 
-        Raises Straddles where a digit here ends within one there and no whole number of times.
+        Raises Straddles if a digit does not consist of whole digits of `inner`.
         """
         parts = (inner.part(d) if d.space in inner.dims else (d,) for d in self.digits)
         return evolve(self, digits=tuple(p for part in parts for p in part))
 
     def part(self, d: Digit) -> tuple[Digit, ...]:
-        """The digits that make up one whose space is one of my dimensions; Straddles if it is no whole digits.
+        """Return the digits that make up `d`, whose space is one of my dimensions.
 
-        Of one position nothing is left.
+        Raises Straddles if they are not whole digits. A digit of one position vanishes.
         """
-        low, high, found = d.stride, d.stride * d.size, []
+        low, high, digits = d.stride, d.stride * d.size, []
         for step, inner in self.stepped():
             end = min(high, step * inner.size)
             if inner.dim == d.space and d.size > 1 and step <= low < end:
                 if low % step or end % low:
                     break
-                found.append(Digit(d.dim, end // low, inner.space, inner.stride * (low // step)))
+                digits.append(Digit(d.dim, end // low, inner.space, inner.stride * (low // step)))
                 low = end
         if low != high and d.size > 1:
             raise Straddles(f"given the digit {d}, wanted one that {self} splits into whole digits")
-        return tuple(found)
+        return tuple(digits)
 
     def _with(self, digits: Sequence[Digit]) -> Self:
-        """The split of the same dimensions into other digits; this one if they are the same."""
+        """Return this split with other digits of the same dimensions; self if they are equal."""
         return self if (*digits,) == self.digits else evolve(self, digits=(*digits,))
 
     def inverse(self) -> Digits:
-        """The split of the spaces' numbers into the dimensions; Straddles where numbers are left out or meet."""
+        """Return the split of the spaces' numbers into dimensions; Straddles if numbers are skipped or shared."""
         digits: list[Digit] = []
         spaces = tuple(dict.fromkeys(d.space for d in self.digits))
         for space in spaces:
@@ -176,7 +176,7 @@ class Digits:
         return Digits(spaces, tuple(digits))
 
     def factored(self, space: str) -> Self:
-        """The same split with the digits of a space cut into such of prime sizes."""
+        """Return the split with the digits of a space factored into prime sizes."""
         out: list[Digit] = []
         for d in self.digits:
             sizes = _primes(d.size) if d.space == space else (d.size,)
@@ -188,7 +188,7 @@ class Digits:
         return self._with(out)
 
     def renumbered(self, space: str, key: Callable[[int, Digit], Any] | None = None) -> Self:
-        """The digits of a space numbered anew without gaps, in the order of `key` of (step, digit) or of strides."""
+        """Return the split with a space renumbered without gaps, in the order of `key`(step, digit) or of strides."""
         digits, stride = list(self.digits), 1
         own = [(n, step, d) for n, (step, d) in enumerate(self.stepped()) if d.space == space]
         for n, _, d in sorted(own, key=lambda item: key(*item[1:]) if key else item[2].stride):
@@ -197,7 +197,7 @@ class Digits:
         return self._with(digits)
 
     def merged(self, *spaces: str) -> Self:
-        """The same split with the fewest digits: none of one position, such that run on in these spaces as one."""
+        """Return the split with fewest digits: none of size 1, and digits contiguous in one of these spaces merged."""
         out: list[Digit] = []
         for d in self.digits:
             at = next((n for n in reversed(range(len(out))) if out[n].dim == d.dim), None)
@@ -211,31 +211,31 @@ class Digits:
         return self._with(out)
 
     def owners(self, *spaces: str) -> tuple[tuple[str, str, int, int, int], ...]:
-        """(space, dim, step, size, stride) of the digits in these spaces, those that run on as one.
+        """Return (space, dim, step, size, stride) of the digits in these spaces, contiguous ones merged.
 
-        Equal where every place of these spaces has the same coordinates.
+        Two splits with equal owners have the same coordinates at every place of these spaces.
         """
         digits = self.merged(*spaces).stepped()
         return tuple(sorted((d.space, d.dim, step, d.size, d.stride) for step, d in digits if d.space in spaces))
 
     def places(self, space: str) -> frozenset[tuple[str, int, int, int]]:
-        """(dim, step, size, stride) of the digits in a space, cut to prime sizes."""
+        """Return (dim, step, size, stride) of the digits in a space, factored into prime sizes."""
         digits = self.factored(space).stepped()
         return frozenset((d.dim, step, d.size, d.stride) for step, d in digits if d.space == space and d.size > 1)
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """The same split of dimensions of other names; what is not named keeps its own."""
+        """Return the split with dimensions renamed; dimensions without a new name keep theirs."""
         digits = tuple(evolve(d, dim=names.get(d.dim, d.dim)) for d in self.digits)
         return evolve(self, dims=tuple(names.get(dim, dim) for dim in self.dims), digits=digits)
 
     def distance(self, dim: str, step: int) -> int:
-        """From a position to the one `step` further on, in the space of the digit there; 0 past the end."""
+        """Return the distance in a digit's space between positions `step` apart along `dim`; 0 if past the end."""
         return next((d.stride * (step // at) for at, d in self.stepped() if d.dim == dim and step < at * d.size), 0)
 
     def overlap(self, space: str) -> tuple[Digit, int] | None:
-        """The first digit whose stride is not past what the smaller ones reach, and that reach.
+        """Return the first digit whose stride the smaller digits can reach, and their reach.
 
-        None where there is none, so that no two coordinates share a number.
+        None if there is no such digit: then no two coordinates share a number.
         """
         reach = 1
         for d in sorted((d for d in self.digits if d.space == space and d.size > 1), key=lambda d: d.stride):
@@ -249,9 +249,9 @@ class Digits:
 
 
 def stacked(space: str, sizes: Iterable[tuple[str, int]]) -> tuple[Digit, ...]:
-    """(dim, size) pairs, innermost first, one after the other in a space without gaps.
+    """Return digits of (dim, size) pairs, innermost first, contiguous in a space.
 
-    An empty dimension takes no room of its own.
+    An empty dimension takes no room.
     """
     out, stride = [], 1
     for dim, size in sizes:
@@ -261,7 +261,7 @@ def stacked(space: str, sizes: Iterable[tuple[str, int]]) -> tuple[Digit, ...]:
 
 
 def _primes(number: int) -> tuple[int, ...]:
-    """The prime factors of a number, ascending."""
+    """Return the prime factors of a number, ascending."""
     prime = next((n for n in range(2, isqrt(number) + 1) if number % n == 0), number)
     return () if number == 1 else (prime, *_primes(number // prime))
 
@@ -282,7 +282,7 @@ def _plus(total: Index, digit: Index, step: int) -> Index:
 
 
 def times(a: Index, b: Index) -> Index:
-    """The product of two indices without factors that change nothing."""
+    """Return the product of two indices, simplified if one is 0 or 1."""
     for one, other in ((a, b), (b, a)):
         if isinstance(one, int) and one in (0, 1):
             return other if one else 0
@@ -290,7 +290,7 @@ def times(a: Index, b: Index) -> Index:
 
 
 def plus(a: Index, b: Index) -> Index:
-    """The sum of two indices without zeros."""
+    """Return the sum of two indices, simplified if one is 0."""
     if isinstance(a, int) and a == 0:
         return b
     return a if isinstance(b, int) and b == 0 else a + b

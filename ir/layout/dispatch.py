@@ -1,4 +1,4 @@
-"""Workgroups that come to compute units: in the order of the grid, each to a unit that has room."""
+"""Dispatch of workgroups to compute units: in grid order, each to a unit that has room."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-Run = tuple[int, float]  #: so many workgroups in a row, each with so much to do
+Run = tuple[int, float]  #: count of consecutive workgroups, and the work of each
 
 
 class _Units(NamedTuple):
-    """Units that do the same: `left` is what the workgroups there have to do when the next one of them ends."""
+    """Units in one state: `left` is the work that remains of their other workgroups when their next one ends."""
 
-    end: float  #: of that one
-    left: tuple[float, ...]  #: in ascending order
+    end: float  #: time at which the next workgroup ends
+    left: tuple[float, ...]  #: work; ascending
     units: int
 
     @staticmethod
     def of(now: float, work: Iterable[float], units: int) -> _Units:
-        """Those that share themselves out evenly among workgroups with so much to do."""
+        """Return units that begin workgroups with this `work` at `now` and share their rate evenly among them."""
         first, *rest = sorted(work)
         return _Units(now + first * (1 + len(rest)), tuple([each - first for each in rest]), units)
 
     def most(self, now: float) -> float:
-        """What any of their workgroups still has to do."""
+        """Return the greatest work that any of their workgroups still has to do."""
         return (self.end - now) / (1 + len(self.left)) + max(self.left, default=0.0)
 
 
 def busiest(runs: Iterable[Run], units: int, held: int) -> float:
-    """What a unit does until it ends, of the one that ends last.
+    """Return the time until the last unit finishes, each unit doing one unit of work per unit of time.
 
-    Each holds so many workgroups, which take as long together as one after the other. At first all units get one each,
-    then another, until they are full; then whoever has room gets the next.
+    Each unit holds up to `held` workgroups, which take as long together as one after the other. At first every unit
+    gets one workgroup, then another, until all are full; then a unit gets the next one when one of its workgroups ends.
     """
     queue = _Queue(runs)
     filled: list[tuple[tuple[float, ...], int]] = [((), units)]
@@ -44,7 +44,8 @@ def busiest(runs: Iterable[Run], units: int, held: int) -> float:
         now = heappop(working)
         turns = queue.count // (units * held) - 1
         if turns > 0 and all(unit.most(now.end) <= queue.each for unit in (now, *working)):
-            # All have as much to do or less: after as many of these as a unit holds, every unit is where it was.
+            # No unit has more left: after `held` further workgroups on each unit, all units are in the same state as
+            # now.
             queue.count -= turns * units * held
             skipped += turns * held * queue.each
         for more, count in queue.take(now.units):
@@ -55,7 +56,7 @@ def busiest(runs: Iterable[Run], units: int, held: int) -> float:
 
 
 class _Queue:
-    """Workgroups that wait: `count` with as much to do as `each`, and further ones."""
+    """Waiting workgroups: `count` with work `each`, then further runs."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = iter([run for run in runs if min(run) > 0])
@@ -65,7 +66,7 @@ class _Queue:
         self.count, self.each = next(self._runs, (0, 0.0))
 
     def take(self, units: int) -> Iterator[tuple[tuple[float, ...], int]]:
-        """One for each of so many units: what it has to do, nothing where none is left, and for how many units."""
+        """Yield (work, units) pairs for one workgroup on each of `units` units; work is empty if none is left."""
         while units and self.count:
             taken = min(units, self.count)
             yield (self.each,), taken

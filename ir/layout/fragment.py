@@ -1,4 +1,4 @@
-"""Fragments: which element of a tile each (subgroup, lane, register) holds.
+"""Fragments: the element of a tile that each (subgroup, lane, register) holds.
 
 MMA operands, the split of a cooperative copy, IREE's NestedLayout and XeTile's wg_map/sg_map are all instances.
 """
@@ -16,7 +16,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.record import evolve, frozen
 
-_MOST_POSITIONS = 1 << 24  #: of a workgroup's tile
+_MOST_POSITIONS = 1 << 24  #: positions of a workgroup's tile
 DWORD = 4  #: bytes of a register in one lane
 
 
@@ -24,8 +24,8 @@ DWORD = 4  #: bytes of a register in one lane
 class Fragment(Digits):
     """A distributed layout of a tile with dimensions `dims`: digits in registers, lanes, subgroups, or fixed.
 
-    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element. Where a
-    digit is fixed, the fragment is that part of a tile.
+    A subgroup or lane stride that no digit covers means replication: all those owners hold the same element. A fixed
+    digit restricts the fragment to one part of the tile.
     """
 
     def __attrs_post_init__(self) -> None:
@@ -38,36 +38,36 @@ class Fragment(Digits):
 
     @cached_property
     def registers(self) -> int:
-        """Elements that one lane holds."""
+        """Return the elements that one lane holds."""
         return self.count(Space.REGISTER)
 
     @cached_property
     def subgroups(self) -> int:
-        """Number of subgroups that hold different parts."""
+        """Return the number of subgroups that hold different parts."""
         return self.count(Space.SUBGROUP)
 
     def coords(self, subgroup: Any, lane: Any, register: Any) -> dict[str, Any]:
-        """The tile coordinates that this element holds."""
+        """Return the tile coordinates of an element."""
         numbers: dict[str, Any] = {Space.REGISTER: register, Space.LANE: lane, Space.SUBGROUP: subgroup, Space.FIXED: 0}
         return self.coordinates(numbers)
 
     def partial(self, space: Space, number: Any) -> dict[str, Any]:
-        """The part of the coordinates that one space's number contributes; the parts of all three spaces add up.
+        """Return the part of the coordinates that one space's number contributes; the parts of all spaces add up.
 
-        What is fixed comes with the registers.
+        Fixed digits count with the registers.
         """
         numbers: dict[str, Any] = {space: number}
         return self.coordinates({Space.FIXED: 0, **numbers} if space is Space.REGISTER else numbers)
 
     def owner(self, coords: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """(subgroup, lane, register) of the first owner of an element: the inverse of `coords`."""
+        """Return (subgroup, lane, register) of the first owner of an element: the inverse of `coords`."""
         number = self.place(coords)
         return number.get(Space.SUBGROUP, 0), number.get(Space.LANE, 0), number.get(Space.REGISTER, 0)
 
     def order_of(self, other: Fragment) -> tuple[int, ...]:
-        """For each register of `other` the register here that holds the same element.
+        """Return, for each register of `other`, the register here that holds the same element.
 
-        UserError unless every lane holds the same elements in both layouts.
+        Raises UserError unless every lane holds the same elements in both layouts.
         """
         shared = (Space.SUBGROUP, Space.LANE)
         if self.dims != other.dims or self.shape != other.shape or self.owners(*shared) != other.owners(*shared):
@@ -75,86 +75,89 @@ class Fragment(Digits):
         return self.registers_of(other)
 
     def registers_of(self, other: Fragment) -> tuple[int, ...]:
-        """For each register of the first lane of `other` the register here that holds the same element."""
+        """Return, for each register of the first lane of `other`, the register here that holds the same element."""
         registers = np.arange(other.registers)
         found = self.owner(other.coords(0, 0, registers))[2]
         return tuple(np.broadcast_to(found, registers.shape).tolist())
 
     def shared_order(self, few: Fragment, place: Callable[[dict[str, Any]], Any]) -> tuple[int, ...]:
-        """For each register the one of `few` whose element has the same place, which is made of its coordinates."""
+        """Return, for each register, the register of `few` whose element maps to the same `place(coordinates)`."""
         places = {place(few.coords(0, 0, r)): r for r in range(few.registers)}
         return tuple(places[place(self.coords(0, 0, r))] for r in range(self.registers))
 
     def over(self, axes: int) -> Fragment:
-        """The same with so many dims: along those that it lacks it is at one position."""
+        """Return the fragment with `axes` dims: it covers one position of the dims added."""
         more = tuple(f"at{n}" for n in range(len(self.dims), axes))
         return evolve(self, dims=(*self.dims, *more)) if more else self
 
     def has_replicas(self, lanes: int, subgroups: int) -> bool:
-        """Whether some of so many lanes, or subgroups, hold the same."""
+        """Return whether some of `lanes` lanes or `subgroups` subgroups hold the same elements."""
         return (self.count(Space.LANE), self.count(Space.SUBGROUP)) != (lanes, subgroups)
 
     def without(self, dim: str) -> Fragment:
-        """The same without a dimension: its registers close up, lanes and subgroups along it become replicas."""
+        """Return the fragment without a dimension.
+
+        Registers are renumbered without gaps; lanes and subgroups along the dimension become replicas.
+        """
         dims, digits = (d for d in self.dims if d != dim), (d for d in self.digits if d.dim != dim)
         return Fragment(tuple(dims), tuple(digits)).renumbered(Space.REGISTER)
 
     def reduction(self, dim: str) -> tuple[tuple[int, Digit], ...]:
-        """(step, digit) of prime sizes along `dim` in the order in which `stmt.Reduce` does away with them.
+        """Return (step, digit) of prime sizes along `dim` in the order in which `stmt.Reduce` reduces them.
 
-        Registers of the largest stride come first, then lanes of the smallest stride, then subgroups likewise.
+        Registers come first, largest stride first, then lanes and then subgroups, smallest stride first.
         """
         fine = self.factored(Space.REGISTER).factored(Space.LANE).factored(Space.SUBGROUP)
         spaces = (Space.REGISTER, Space.LANE, Space.SUBGROUP)
-        found = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
+        digits = [(step, d) for step, d in fine.stepped() if d.dim == dim and d.size > 1]
 
         def turn(item: tuple[int, Digit]) -> tuple[int, int]:
             d = item[1]
             return spaces.index(Space(d.space)), -d.stride if d.space == Space.REGISTER else d.stride
 
-        return tuple(sorted(found, key=turn))
+        return tuple(sorted(digits, key=turn))
 
     def image(self, lanes: int, elem_bytes: int, message: int = DWORD) -> Digits:
-        """The tile in memory if registers are stored as they stand, dword by dword over `lanes`.
+        """Return the tile's layout in memory when registers are stored unchanged, dword by dword over `lanes`.
 
-        Subgroups' parts, and then fixed ones, follow one another. A block of memory is a run of registers; or, with
-        messages of more than a dword of each lane, as many registers of a lane stand side by side.
+        The parts of subgroups, then fixed parts, follow one another. With a `message` of more than a dword, that many
+        bytes of a lane's registers are contiguous.
         """
-        each = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
+        together = gcd(message // elem_bytes, self.registers) if message > DWORD else DWORD // elem_bytes
         parts = (evolve(d, space=Space.SUBGROUP, stride=_MOST_POSITIONS) for d in self.digits)
         digits = tuple(part if d.space == Space.FIXED else d for d, part in zip(self.digits, parts))
         tile = Digits(self.dims, digits).renumbered(Space.SUBGROUP)
         strides = (
-            Digit(Space.REGISTER, each, Space.MEMORY, 1),
-            Digit(Space.REGISTER, -(-self.registers // each), Space.MEMORY, each * lanes),
-            Digit(Space.LANE, lanes, Space.MEMORY, each),
+            Digit(Space.REGISTER, together, Space.MEMORY, 1),
+            Digit(Space.REGISTER, -(-self.registers // together), Space.MEMORY, together * lanes),
+            Digit(Space.LANE, lanes, Space.MEMORY, together),
             Digit(Space.SUBGROUP, tile.count(Space.SUBGROUP), Space.MEMORY, self.registers * lanes),
         )
         return tile.then(Digits((Space.REGISTER, Space.LANE, Space.SUBGROUP), strides))
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """How many registers of a lane whole parts may have, the most first."""
+        """Return the numbers of registers a lane that whole parts may have, greatest first."""
         strides = (d.stride for d in self.factored(Space.REGISTER).digits if d.space == Space.REGISTER)
         return tuple(sorted({self.registers, *strides}, reverse=True))
 
     def parts(self, most: int) -> tuple[Fragment, ...]:
-        """The same in parts of at most `most` registers a lane, whose registers follow one another in the whole's."""
+        """Return the fragment in parts of at most `most` registers a lane, which are consecutive in the whole."""
         fine = self.factored(Space.REGISTER)
-        held = max((d.stride for d in fine.digits if d.space == Space.REGISTER and d.stride <= most), default=1)
+        count = max((d.stride for d in fine.digits if d.space == Space.REGISTER and d.stride <= most), default=1)
         if self.registers <= most:
             return (self,)
 
         def fixed(d: Digit, part: int) -> Digit:
-            if d.space != Space.REGISTER or d.stride < held:
+            if d.space != Space.REGISTER or d.stride < count:
                 return d
-            return evolve(d, space=Space.FIXED, stride=part // (d.stride // held) % d.size)
+            return evolve(d, space=Space.FIXED, stride=part // (d.stride // count) % d.size)
 
-        digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // held))
+        digits = ((fixed(d, part) for d in fine.digits) for part in range(self.registers // count))
         return tuple(Fragment(self.dims, tuple(each)).merged(Space.REGISTER) for each in digits)
 
     def along(self, dim: str) -> Fragment:
-        """The same elements; those registers come first that go on along `dim` from a lane's first element."""
+        """Return the elements reordered: registers contiguous along `dim` from a lane's first element come first."""
         fine = self.merged(Space.REGISTER)
         own = fine.of(dim)
         others = (n for n, d in enumerate(own) if d.space != Space.REGISTER)
@@ -166,7 +169,7 @@ class Fragment(Digits):
         return fine.renumbered(Space.REGISTER, place).merged(Space.REGISTER)
 
     def near(self, dim: str, reach: int) -> Fragment:
-        """The same elements; those registers come first that go on along `dim` within so many positions."""
+        """Return the elements reordered: registers within `reach` positions along `dim` come first."""
 
         def place(step: int, d: Digit) -> tuple[bool, int]:
             return (False, step) if d.dim == dim and step * d.size <= reach else (True, d.stride)
@@ -174,7 +177,7 @@ class Fragment(Digits):
         return self.factored(Space.REGISTER).renumbered(Space.REGISTER, place).merged(Space.REGISTER)
 
     def contiguous(self, dim: str) -> int:
-        """How many consecutive registers, from 0, hold consecutive positions of `dim` (its innermost digits)."""
+        """Return how many consecutive registers, from 0, hold consecutive positions of `dim`."""
         run = 1
         for d in self.of(dim):
             if d.space != Space.REGISTER or d.stride != run:

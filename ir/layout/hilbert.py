@@ -14,7 +14,7 @@ from convgen.ir.record import evolve, frozen
 class Hilbert(Walk):
     """A generalised Hilbert curve: a rectangle is cut into two or three, each entered where the one before ends.
 
-    The number goes down level by level; a rectangle that is one tile wide or high is walked straight.
+    A number descends level by level; a rectangle one tile wide or high is walked straight.
     """
 
     def tile(self, number: Index, m: int, n: int) -> Tile:
@@ -35,9 +35,9 @@ Vector: TypeAlias = tuple[Index, Index]
 
 @frozen
 class _Rectangle:
-    """A rectangle walked from a corner: `length` steps `along` at the end, `width` steps `across`."""
+    """A rectangle of `length` x `width` tiles, walked from `corner` to the corner at the end of the side `along`."""
 
-    number: Index  #: of the tile, from the corner on
+    number: Index  #: tile number, counted from the corner
     corner: Vector
     along: Vector
     length: Index
@@ -45,14 +45,14 @@ class _Rectangle:
     width: Index
 
     def inner(self) -> _Rectangle:
-        """The part that has the number; itself if it is a line."""
+        """Return the subrectangle that contains the number; itself if it is a line."""
         halves = self._in_two(), self._in_three()
         inner = _chosen(2 * self.length > 3 * self.width, *halves)
         line = either(self.length < 2, self.width < 2)
         return _chosen(line, self, inner)
 
     def _in_two(self) -> _Rectangle:
-        """Long: two parts of half the length, cut at an even length if it may be."""
+        """Cut a long rectangle in two halves, at an even length if possible."""
         half = _even(self.length)
         cut = half * self.width
         before = evolve(self, length=half)
@@ -62,7 +62,7 @@ class _Rectangle:
         return _chosen(self.number < cut, before, behind)
 
     def _in_three(self) -> _Rectangle:
-        """Up half the width, along the other half, and down again."""
+        """Cut a rectangle in three: up half the width, along the other half, and down again."""
         length, width = self.length // 2, _even(self.width)
         up, over = width * length, self.length * (self.width - width)
         first = evolve(self, along=self.across, length=width, across=self.along, width=length)
@@ -75,7 +75,7 @@ class _Rectangle:
         return _chosen(self.number < up, first, _chosen(self.number < up + over, second, third))
 
     def straight(self) -> Tile:
-        """The tile, of a line."""
+        """Return the tile of a number in a line."""
         return _moved(self.corner, _vector(self.width < 2, self.along, self.across), self.number)
 
 
@@ -99,13 +99,13 @@ def _chosen(cond: Condition, a: _Rectangle, b: _Rectangle) -> _Rectangle:
 
 
 def _even(size: Index) -> Index:
-    """Half of a size, one more where that is odd and the size is more than two."""
+    """Return half of a size, rounded up to an even number if the size is more than two."""
     half = size // 2
     return half + choose(size > 2, half % 2, 0)
 
 
 def _levels(length: int, width: int) -> int:
-    """How often a rectangle is cut until all parts are lines."""
+    """Return the number of cuts until all parts are lines."""
     if min(length, width) < 2:
         return 0
     if 2 * length > 3 * width:

@@ -1,4 +1,4 @@
-"""Arithmetic of indices that may be integers, numpy arrays or IR expressions: what operators do not say."""
+"""Functions of indices beyond operators, for integers, numpy arrays and IR expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Condition: TypeAlias = Any  #: a truth value, a numpy array of them, or an IR ex
 
 
 def choose(cond: Condition, a: Index, b: Index) -> Index:
-    """`a` where the condition holds, else `b`."""
+    """Return `a` where the condition holds, else `b`."""
     if isinstance(cond, np.ndarray):
         return np.where(cond, a, b)
     if not isinstance(cond, Expr):
@@ -24,7 +24,7 @@ def choose(cond: Condition, a: Index, b: Index) -> Index:
 
 
 def either(a: Condition, b: Condition) -> Condition:
-    """Whether one of two conditions holds."""
+    """Return whether one of two conditions holds."""
     if isinstance(a, bool) or isinstance(b, bool):
         known, other = (a, b) if isinstance(a, bool) else (b, a)
         return known or other
@@ -32,19 +32,19 @@ def either(a: Condition, b: Condition) -> Condition:
 
 
 def least(a: Index, b: int) -> Index:
-    """The lesser of an index and a number."""
+    """Return the lesser of an index and a number."""
     if isinstance(a, Expr):
         return minimum(a, b)
     return np.minimum(a, b) if isinstance(a, np.ndarray) else min(a, b)
 
 
 def clamped(a: Index, size: int) -> Index:
-    """An index that lies in [0, size), said so that nobody need know why."""
+    """Return an index clamped to [0, size), so that analyses know its range."""
     if isinstance(a, Expr):
         return minimum(maximum(a, 0), size - 1)
     return np.clip(a, 0, size - 1) if isinstance(a, np.ndarray) else max(0, min(a, size - 1))
 
 
 def split(number: Index, size: int) -> tuple[Index, Index]:
-    """Quotient and remainder by a size."""
+    """Return quotient and remainder by a size."""
     return (number, 0) if size == 1 else (number // size, number % size)

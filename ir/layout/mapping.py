@@ -1,4 +1,4 @@
-"""Which tile a workgroup computes: a bijection between workgroup numbers and (batch, M tile, N tile, K slice)."""
+"""The tile that a workgroup computes: a bijection between workgroup numbers and (batch, M tile, N tile, K slice)."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ from convgen.ir.layout.walks import SizedRows
 from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 
-TILE = ("batch", "m", "n", "k")  #: what a workgroup's number is split into: M and N tiles, slices of K
+TILE = ("batch", "m", "n", "k")  #: components of a workgroup's number: batch, M and N tile, K slice
 
 #: workgroups along y or z; every launch interface of a family takes so many, and more along x
 MOST_ALONG_Y_OR_Z = (1 << 16) - 1
-_MOST_LISTED = 1 << 24  #: workgroups; of an order that is proved, and inverted, by a list of all
+_MOST_LISTED = 1 << 24  #: workgroups; an order is proved, and inverted, by a list of all
 
 
 @frozen
 class WorkgroupMapping:
-    """The workgroups of a grid and their tiles: what a kernel computes from its numbers, and back.
+    """A grid of workgroups and their tiles: the index arithmetic that a kernel does, and its inverse.
 
-    `counts` are the tiles that exist along batch, M, N and K. Along x `order` walks over the tiles of the result,
-    along y are the slices of K, along z the batch. An order that permutes or counts workgroups takes all of them along
-    x, tiles innermost, and so do more slices or products than a grid has along y or z. Where an order has more
-    numbers than tiles, workgroups without one must do nothing (`exists`).
+    `counts` are the tiles along batch, M, N and K. Along x, `order` walks over the tiles of the result; along y are the
+    slices of K, along z the batch. All workgroups are along x, tiles innermost, if the order permutes or counts
+    workgroups, or if slices or batch exceed the limit of y or z. If an order has more numbers than tiles, workgroups
+    without a tile must do nothing (`exists`).
 
-    Raises UserError unless every tile has one workgroup.
+    Raises UserError unless every tile has exactly one workgroup.
     """
 
     counts: tuple[int, int, int, int]
     order: Order = IN_ROWS
-    blocks: int = 1  #: of K in a slice; an order may share them out
-    grain: int = 1  #: blocks that stay together
-    #: grains of K in all slices, which have whole ones, the last slices one more; 0 where each has all its blocks.
+    blocks: int = 1  #: blocks of K in a slice; an order may distribute them over workgroups
+    grain: int = 1  #: blocks of K that are never separated
+    #: grains of K in all slices together if slices have whole grains, the last slices one more; 0 if all slices are
+    #: equal
     dealt: int = 0
-    exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K that the host says there are, at most `counts`
-    #: Number of the first workgroup in a grid along x that other mappings share; None if the grid is its own.
+    exact: tuple[Extent, ...] = ()  #: tiles along batch, M, N and K in a launch, set by the host, at most `counts`
+    #: Number of the first workgroup, in a grid along x shared with other mappings; None if the grid is not shared.
     first: int | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -63,7 +64,7 @@ class WorkgroupMapping:
     def of(
         cls, m: int, n: int, *, k: int = 1, batch: int = 1, order: Order = IN_ROWS, blocks: int = 1, grain: int = 1
     ) -> WorkgroupMapping:
-        """m x n tiles, without an order one row after the other."""
+        """Return a mapping of m x n tiles, row by row unless an order is given."""
         return cls((batch, m, n, k), order, blocks, grain)
 
     def _check_listed(self, workgroups: int) -> None:
@@ -72,7 +73,7 @@ class WorkgroupMapping:
 
     @property
     def _is_flat(self) -> bool:
-        """Whether all workgroups are along x, tiles innermost."""
+        """Return whether all workgroups are along x, tiles innermost."""
         order = self.order
         if order.remaps or order.flip or order.persist or self.first is not None:
             return True
@@ -80,20 +81,20 @@ class WorkgroupMapping:
 
     @property
     def _parts(self) -> tuple[int, int, int]:
-        """Numbers of tiles, slices and the batch."""
+        """Return the numbers of tiles, of slices and of the batch."""
         batch, m, n, k = self.counts
         return self.order.walk.numbers(m, n), k, batch
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Workgroups along x, y and z; of a shared grid its own."""
+        """Return the workgroups along x, y and z; in a shared grid, only those of this mapping."""
         return (self.turns.workgroups, 1, 1) if self._is_flat else self._parts
 
     @classmethod
     def sized(
         cls, counts: tuple[int, int, int, int], exact: tuple[Extent, ...], order: Order, blocks: int = 1
     ) -> WorkgroupMapping:
-        """Of tiles that are counted at launch, at most `counts`; UserError for an order that wants to know before."""
+        """Return a mapping of tiles counted at launch, at most `counts`; UserError if the order needs exact counts."""
         if all(isinstance(count, int) for count in exact):
             return cls(counts, order, blocks)
         if order != IN_ROWS:
@@ -103,7 +104,7 @@ class WorkgroupMapping:
 
     @property
     def launched(self) -> tuple[Extent, ...]:
-        """Workgroups along x, y and z where the host says how many."""
+        """Return the workgroups along x, y and z if the host chooses them at launch, else ()."""
         if not self.exact:
             return ()
         batch, m, n, k = self.exact
@@ -111,18 +112,18 @@ class WorkgroupMapping:
 
     @property
     def numbers(self) -> int:
-        """The numbers that are taken to tiles: as many as workgroups, unless these persist."""
+        """Return the count of numbers that map to tiles: one a workgroup, unless workgroups persist."""
         return prod(self._parts)
 
     @property
     def turns(self) -> Turns:
-        """Which numbers a workgroup takes, one after the other."""
+        """Return the numbers that a workgroup takes, one after the other."""
         return Turns(self.order.persist or Persist(self.numbers), self.numbers, self.blocks, self.grain)
 
     def share_of_slice(self, part: Index) -> tuple[Index, Index]:
-        """The first grain of a slice, and how many it has, of those that are dealt out: the last slices have one more.
+        """Return the first grain of a slice and its number of grains; the last slices have one more.
 
-        So what is behind the first grain of any slice by as many as the longest has is behind none of all grains.
+        So a slice's first grain plus the length of the longest slice never exceeds the number of all grains.
         """
         each, more = divmod(self.dealt, self.counts[3])
         behind = part - (self.counts[3] - more)
@@ -130,21 +131,21 @@ class WorkgroupMapping:
 
     @property
     def is_padded(self) -> bool:
-        """Whether there are numbers without a tile."""
+        """Return whether some numbers have no tile."""
         return self.numbers != prod(self.counts)
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The kernel arguments on which it depends."""
+        """Return the kernel arguments that the mapping depends on."""
         _, m, n, _ = self.counts
         return self.order.walk.arguments(m, n)
 
     def tile(self, group: Sequence[Index], arguments: Sequence[Index] = ()) -> dict[str, Index]:
-        """The tile of a workgroup by its numbers along x, y and z, which are in range: integers or IR expressions.
+        """Return the tile of a workgroup from its numbers along x, y and z: integers or IR expressions, in range.
 
-        Of one that persists, by a number that it takes (`turns`); in a shared grid, by its number from the first.
+        A persistent workgroup passes a number that it takes (`turns`); in a shared grid, its number minus `first`.
 
-        `arguments` stand for those of the mapping, of which else the values now are taken.
+        `arguments` stand for the mapping's kernel arguments; by default their current values are used.
         """
         number, part, batch = group
         if self._is_flat:
@@ -160,31 +161,31 @@ class WorkgroupMapping:
 
     @property
     def sharers(self) -> int:
-        """The most workgroups that have parts of K of one tile."""
+        """Return the largest number of workgroups that have parts of K of one tile."""
         return self.turns.sharers * self.counts[3]
 
     @property
     def shared(self) -> int:
-        """Tiles that more than one workgroup may have parts of, or all of them."""
+        """Return how many tiles several workgroups may have parts of (tiles from 0 on), or the number of all tiles."""
         return self.turns.shared or self.counts[1] * self.counts[2]
 
     def place(self, tile: Mapping[str, Index]) -> Index:
-        """Which of the `shared` tiles it is, by what `KernelBuilder.tile_of` says of it."""
+        """Return the index of a tile among the `shared` tiles; `tile` is the result of `KernelBuilder.tile_of`."""
         return tile["number"] if self.turns.shared else tile["m"] * self.counts[2] + tile["n"]
 
     def is_backward(self, group: Sequence[Index]) -> Condition | None:
-        """Whether a workgroup walks its part of K from the end to the beginning; None if none does."""
+        """Return whether a workgroup walks its part of K backwards; None if no workgroup does."""
         return group[0] // self.order.flip % 2 > 0 if 0 < self.order.flip < self.numbers else None
 
     def exists(self, tile: Mapping[str, Index]) -> list[Condition]:
-        """Conditions that all hold where there is such a tile; none if the grid is not padded."""
+        """Return conditions that all hold if the tile exists; empty if the grid is not padded."""
         if not self.is_padded:
             return []
         conditions = (tile[dim] < self.counts[TILE.index(dim)] for dim in "mn")
         return [there for there in conditions if there is not True]
 
     def groups(self, part: Mapping[str, Iterable[int]]) -> tuple[int, ...]:
-        """The linear workgroup ids (x fastest) of all tiles at these positions; along what is not named, all."""
+        """Return the linear workgroup ids (x fastest) of all tiles at these positions; a missing dim means all."""
         ranges = (part.get(dim, range(n)) for dim, n in zip(TILE, self.counts))
         numbers, first = (self._number(*tile) for tile in product(*ranges)), self.first or 0
         return tuple(dict.fromkeys(first + group for number in numbers for group in self.turns.owners(number)))
@@ -196,9 +197,9 @@ class WorkgroupMapping:
         return (m * tiles_n + n) + tiles_m * tiles_n * (k + slices * batch)
 
     def tiles(self) -> npt.NDArray[np.int64]:
-        """(batch, m, n, k) of every linear workgroup id, -1 in rows of those without a tile.
+        """Return (batch, m, n, k) of every linear workgroup id, -1 for workgroups without a tile.
 
-        Of workgroups that persist, of every number that one takes.
+        For persistent workgroups: of every number that a workgroup takes.
         """
         x, y, _ = (self.numbers, 1, 1) if self._is_flat else self.grid
         ids = np.arange(self.numbers)
@@ -211,15 +212,15 @@ class WorkgroupMapping:
 
 @lru_cache(maxsize=2**4)
 def _numbers_of_tiles(mapping: WorkgroupMapping) -> npt.NDArray[np.int64]:
-    """The linear workgroup id of every tile [batch, m, n, k]: the proof that each has one and only one."""
+    """Return the linear workgroup id of every tile [batch, m, n, k], which proves that each has exactly one."""
     mapping._check_listed(mapping.numbers)
     rows = mapping.tiles()
     ids = np.flatnonzero((rows >= 0).all(axis=1))
     inside = (rows[ids] < mapping.counts).all()
     places = np.ravel_multi_index(tuple(rows[ids].T), mapping.counts) if inside else ids[:0]
-    found = np.full(prod(mapping.counts), -1)
-    found[places] = ids
-    if len(places) != len(found) or (found < 0).any() or (rows[:, 0] < 0).sum() != mapping.numbers - len(ids):
+    numbers = np.full(prod(mapping.counts), -1)
+    numbers[places] = ids
+    if len(places) != len(numbers) or (numbers < 0).any() or (rows[:, 0] < 0).sum() != mapping.numbers - len(ids):
         shape = "x".join(map(str, mapping.counts))
         raise UserError(f"given the order {mapping.order} for {shape} tiles, wanted one workgroup for each tile")
-    return found.reshape(mapping.counts)
+    return numbers.reshape(mapping.counts)

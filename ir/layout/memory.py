@@ -1,4 +1,4 @@
-"""Memory as the IR sees it: global buffers, tiles of shared memory with a swizzle, and views."""
+"""Memory in the IR: global buffers, tiles of shared memory with a swizzle, and views."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type
 
-MOST_BYTES = 1 << 48  #: of a buffer: what virtual addresses of these devices reach
-_MOST_SHARED = 1 << 24  #: positions along a shared tile's row or column; devices share up to 160 KiB
+MOST_BYTES = 1 << 48  #: bytes of a buffer: the reach of virtual addresses on these devices
+_MOST_SHARED = 1 << 24  #: positions along a shared tile's row or column; devices have up to 160 KiB of shared memory
 
 
 @node
@@ -38,18 +38,18 @@ class Global(Node):
 
     @property
     def elements(self) -> Extent:
-        """Elements that the buffer has in a launch."""
+        """Return the elements of the buffer in a launch."""
         return 8 * self.bytes // self.elem.spacing
 
     @property
     def length(self) -> Extent:
-        """Bytes that the buffer has in a launch."""
+        """Return the bytes of the buffer in a launch."""
         return self.bytes
 
 
 @node
 class SizedGlobal(Global):
-    """A buffer of a tensor whose shape the host says at launch: dense, and at most `bytes`."""
+    """A buffer for a tensor whose shape the host sets at launch: dense, and at most `bytes`."""
 
     shape: tuple[Extent, ...]
 
@@ -64,16 +64,16 @@ class SizedGlobal(Global):
         return found
 
 
-ROW, COL = "row", "col"  #: dims of a shared tile
+ROW, COL = "row", "col"  #: names of a shared tile's dims
 
 
 @frozen(cache_hash=True)
 class Swizzle:
-    """Chunk c of row r stands at chunk position `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
+    """Chunk c of row r is stored at chunk `c ^ (r >> shift & mask)`: a bijection on the chunks of a row.
 
-    With a `fold`, it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows that are far apart differ, too. With a
-    shift below zero neighbouring rows are further apart: `c ^ (r << -shift & mask)`. With a mask beyond a row's chunks,
-    c counts those of the rows before, too: chunks of neighbouring rows change places.
+    With a `fold` it is `c ^ ((r >> shift ^ r >> shift + fold) & mask)`: rows far apart differ, too. A negative shift
+    spreads neighbouring rows further: `c ^ (r << -shift & mask)`. If the mask exceeds a row's chunks, c counts the
+    chunks of the rows before, too: chunks move between neighbouring rows.
     """
 
     shift: int = 0
@@ -92,7 +92,7 @@ class Swizzle:
         return chunk ^ ((low ^ _moved(row, self.shift + self.fold) if self.fold else low) & self.mask)
 
     def place(self, chunk: Any, row: Any, chunks: int) -> tuple[Any, Any]:
-        """The chunk position and the row at which a chunk of a row of so many stands."""
+        """Return the chunk position and the row at which a chunk is stored, in rows of `chunks` chunks."""
         if self.mask < chunks:
             return self(chunk, row), row
         bits = chunks.bit_length() - 1
@@ -101,37 +101,37 @@ class Swizzle:
         return across(chunk, row), down(row, row)
 
     def suits(self, chunks: int, rows: int) -> bool:
-        """Whether it is a bijection on the chunks of so many rows."""
-        moved = 1 << self.mask.bit_length()  # within so many chunks
+        """Return whether the swizzle is a bijection on the chunks of `rows` rows."""
+        moved = 1 << self.mask.bit_length()  # chunks in an aligned group that the swizzle permutes
         if moved <= chunks:
             return chunks % moved == 0
-        # A bit of a row's number changes by higher ones only, so that these say what it was.
+        # A bit of a row's number changes only by higher bits, so the row can be recovered from the top down.
         return moved % chunks == 0 and rows % (moved // chunks) == 0 and self.shift >= 0 and chunks << self.shift > 1
 
     @property
     def period(self) -> int:
-        """Rows after which it is the same again, a power of two."""
+        """Return the rows after which the swizzle repeats, a power of two."""
         return 1 << max(0, self.mask.bit_length() + self.shift + self.fold) if self.mask else 1
 
     def __str__(self) -> str:
-        """What a chunk's number is combined with by exclusive or."""
+        """Return the expression that a chunk's number is XORed with."""
         low = f"row << {-self.shift}" if self.shift < 0 else f"row >> {self.shift}"
         return f"({low} ^ row >> {self.shift + self.fold}) & {self.mask}" if self.fold else f"{low} & {self.mask}"
 
 
 def _moved(row: Any, places: int) -> Any:
-    """A row's number, its bits so many places down: as a quotient, of which more is known than of a shift."""
+    """Return `row` shifted right by `places`, as a quotient: the simplifier knows more about quotients than shifts."""
     return row * (1 << -places) if places < 0 else row // (1 << places) if places else row
 
 
 def row_major(rows: int, cols: int, pitch: int | None = None) -> Digits:
-    """The digits of a tile whose rows stand `pitch` elements apart, side by side if None."""
+    """Return the digits of a tile whose rows are `pitch` elements apart, dense if None."""
     each = cols if pitch is None else pitch
     return Digits((ROW, COL), (Digit(COL, cols, Space.MEMORY, 1), Digit(ROW, rows, Space.MEMORY, each)))
 
 
 def column_major(rows: int, cols: int) -> Digits:
-    """The digits of a tile whose columns stand side by side."""
+    """Return the digits of a tile whose columns are contiguous."""
     return Digits((ROW, COL), (Digit(ROW, rows, Space.MEMORY, 1), Digit(COL, cols, Space.MEMORY, rows)))
 
 
@@ -139,8 +139,8 @@ def column_major(rows: int, cols: int) -> Digits:
 class Shared(Node):
     """`slots` copies of a rows x cols tile in shared memory.
 
-    `digits` split (row, col) in memory, in elements. In a row-major tile, chunks of a row may be swizzled, and likewise
-    those of a column in a column-major one; `chunk` is the unit of that in bytes (16: a lane's widest read).
+    `digits` split (row, col) in memory, in elements. The swizzle permutes chunks of a row in a row-major tile, of a
+    column in a column-major one; `chunk` is its unit in bytes (16: a lane's widest read).
     """
 
     name: str
@@ -153,6 +153,7 @@ class Shared(Node):
     chunk: int
 
     def infer(self) -> None:
+        """Raise UserError unless the digits cover the tile without overlap, and the swizzle fits its rows."""
         check_name(self.name, "shared tile")
         check_range(self.slots, 1, 64, f"slots of shared tile {self.name}:")
         digits = self.digits.digits
@@ -169,22 +170,22 @@ class Shared(Node):
 
     @property
     def region(self) -> str:
-        """The name of the tile whose memory it is: its own."""
+        """Return the name of the tile whose memory this tile uses: its own."""
         return self.name
 
     @property
     def is_turned(self) -> bool:
-        """Whether neighbours along a column stand side by side."""
+        """Return whether the tile is transposed: neighbours along a column are contiguous."""
         return any(d.dim == ROW for d in self.digits.digits[:1])
 
     @property
     def chunks(self) -> int:
-        """Whole chunks of a row, or of a column where these stand side by side."""
+        """Return the whole chunks of a row, or of a column if the tile is transposed."""
         return (self.rows if self.is_turned else self.cols) * self.elem.bytes // self.chunk
 
     @property
     def pitch(self) -> int | None:
-        """Bytes from a row to the next where they stand one after the other, None for any other order."""
+        """Return the bytes from a row to the next in a row-major tile, None in any other order."""
         row = self.digits.digits[-1]
         return row.stride * self.elem.bytes if self.digits == row_major(self.rows, self.cols, row.stride) else None
 
@@ -198,11 +199,11 @@ class Shared(Node):
 
     @property
     def is_dense(self) -> bool:
-        """Whether each place of a slot has an element."""
+        """Return whether each place of a slot holds an element."""
         return self.slot_bytes == self.rows * self.cols * self.elem.bytes
 
     def address(self, slot: Any, row: Any, col: Any) -> Any:
-        """Byte offset of an element from the tile's start; numbers, numpy arrays and IR expressions alike."""
+        """Return the byte offset of an element from the tile's start; for numbers, numpy arrays and IR expressions."""
         if self.swizzle.mask and self.is_turned:
             row, col = self._swizzled(row, col)
         elif self.swizzle.mask:
@@ -211,7 +212,7 @@ class Shared(Node):
         return plus(times(slot, self.slot_bytes), place.get(Space.MEMORY, 0))
 
     def _swizzled(self, along: Any, line: Any) -> tuple[Any, Any]:
-        """Where an element of a row stands, or of a column, of this number: the place along it, and its number."""
+        """Return where an element is stored: its place along its row (column if transposed), and the row's number."""
         per_chunk = self.chunk // self.elem.bytes
         at, moved = self.swizzle.place(along // per_chunk, line, self.chunks)
         return at * per_chunk + along % per_chunk, moved
@@ -219,9 +220,9 @@ class Shared(Node):
 
 @node
 class Overlay(Shared):
-    """A tile in the memory of another, whose elements nobody wants any more."""
+    """A tile that reuses the memory of another tile, whose elements are dead."""
 
-    over: str  #: name of that tile
+    over: str  #: name of the tile whose memory is reused
 
     @property
     def region(self) -> str:
@@ -229,14 +230,14 @@ class Overlay(Shared):
 
 
 def _steps_over(digits: tuple[Digit, ...]) -> bool:
-    """Whether each stride is past all that a digit of a smaller stride could reach with one position more."""
+    """Return whether each stride is at least the size times the stride of every digit with a smaller stride."""
     spans = [(d.stride, d.size * d.stride) for d in sorted(digits, key=lambda d: d.stride) if d.size > 1]
     return all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @frozen(cache_hash=True)
 class Plane:
-    """A rectangle of a buffer whose bounds the hardware knows; elements outside are zero.
+    """A rectangle of a buffer with bounds that the hardware checks; elements outside are zero.
 
     It begins `base` bytes into `memory` and has `height` rows of `width` bytes, `pitch` bytes apart.
     """
@@ -249,11 +250,12 @@ class Plane:
 
 
 class RectangleOrder(Enum):
-    """How the elements of a rectangle stand in a subgroup's registers."""
+    """The order of a rectangle's elements in a subgroup's registers."""
 
-    ROWS = "rows"  #: as in memory: dwords of a row side by side over the lanes, rows behind one another
+    ROWS = "rows"  #: as in memory: dwords of a row spread over the lanes, row after row
     ROW_A_LANE = "a row a lane"
-    COLUMN_A_LANE = "a column a lane"  #: or more columns, as far apart as there are lanes: its part of a row together
+    #: or several columns a lane, as many lanes apart; a lane's elements of one row are contiguous
+    COLUMN_A_LANE = "a column a lane"
 
 
 @frozen(cache_hash=True)
@@ -271,15 +273,15 @@ class Rectangle:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return self.rows * self.cols * self.count
 
     def grain(self, elem_bytes: int) -> int:
-        """The bytes that a step of the rectangle's x counts: a dword where rows are turned, else an element."""
+        """Return the bytes that a step of the rectangle's x counts: a dword if rows are transposed, else an element."""
         return DWORD if self.order is RectangleOrder.ROW_A_LANE else elem_bytes
 
     def layout(self, lanes: int, elem_bytes: int) -> Fragment:
-        """Which element of the rectangle each lane and register has, by ("row", "col")."""
+        """Return the element of the rectangle, as ("row", "col"), for each lane and register."""
         rows, cols = self.rows, self.cols
         digits: tuple[Digit, ...]
         if self.order is RectangleOrder.ROW_A_LANE:
@@ -290,12 +292,12 @@ class Rectangle:
             across = Digit("col", near, Space.LANE, 1), Digit("col", wide, Space.REGISTER, 1)
             digits = (Digit("row", rows, Space.REGISTER, wide), *across)
         else:
-            each = DWORD // elem_bytes
-            wide = cols // each
-            within = (Digit("col", each, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
+            per_dword = DWORD // elem_bytes
+            wide = cols // per_dword
+            within = (Digit("col", per_dword, Space.REGISTER, 1), Digit("col", wide, Space.LANE, 1))
             down = lanes // wide
             digits = (
-                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, each)
+                *within, Digit("row", down, Space.LANE, wide), Digit("row", rows // down, Space.REGISTER, per_dword)
             )  # fmt: skip
         beside = Digit("col", self.count, Space.REGISTER, rows * cols // lanes)
         return Fragment(("row", "col"), tuple(d for d in (*digits, beside) if d.size > 1))
@@ -305,7 +307,7 @@ class Rectangle:
 class Dim:
     """One dimension of a view: positions [0, size) exist; `padded` >= size is its share of the fused axis.
 
-    Of an axis's outermost dim the host may say at launch how many there are: `exact`, at most `size`.
+    The host may set the size of an axis's outermost dim at launch: `exact`, at most `size`.
     """
 
     name: str
@@ -315,7 +317,7 @@ class Dim:
 
     @property
     def extent(self) -> Extent:
-        """Positions that exist in a launch."""
+        """Return the positions that exist in a launch."""
         return self.size if self.exact is None else self.exact
 
     def __attrs_post_init__(self) -> None:
@@ -328,8 +330,7 @@ class Dim:
 class TensorDim:
     """A tensor coordinate as a linear function of view dimensions: `sum(coef * dim) + const`.
 
-    Where `masked`, the coordinate may leave [0, size): the element then has the fill value of the view (zero) and
-    stores to it are dropped.
+    A `masked` coordinate may leave [0, size): loads then return zero and stores are dropped.
     """
 
     size: int
@@ -345,7 +346,7 @@ class TensorDim:
 
 
 def stride(layout: Layout, index: Sequence[TensorDim], dim: str) -> int:
-    """Elements between neighbours along a view dim, in a layout that a tensor's coordinates `index`."""
+    """Return the elements between neighbours along a view dim, in a layout that the coordinates `index` address."""
     return sum(layout.step(n, coef) for n, t in enumerate(index) for name, coef in t.terms if name == dim)
 
 
@@ -353,10 +354,10 @@ def stride(layout: Layout, index: Sequence[TensorDim], dim: str) -> int:
 class View(Node):
     """A virtual tensor over a global buffer.
 
-    `axes` are the dimensions the program indexes; each is a fusion of view dims, outermost first, so that index
+    `axes` are the dimensions that the program indexes; each is a fusion of view dims, outermost first, so that index
     `((d0 * padded1) + d1) * padded2 + d2` decodes to (d0, d1, d2). `index` maps view dims to tensor coordinates,
-    `layout` maps these to elements of `memory`. Elements outside a dim's size, or outside a masked tensor dim, are
-    zero on load and dropped on store. After views, nothing knows the word convolution.
+    `layout` maps these to elements of `memory`. Elements outside a dim's size, or outside a masked tensor dim, are zero
+    on load and dropped on store. Code that works on views knows nothing about convolutions.
     """
 
     memory: Global
@@ -365,25 +366,25 @@ class View(Node):
     index: tuple[TensorDim, ...]
 
     def step(self, n: int, count: int) -> Extent:
-        """From a position along tensor dimension n to the one `count` further on, in elements, within a block."""
+        """Return the elements between positions `count` apart along tensor dimension n, within a block."""
         return self.layout.step(n, count)
 
     def offset(self, indices: Sequence[Any], known: Callable[[Extent], int]) -> Any:
-        """The element of memory at these tensor indices, of extents that are `known`."""
+        """Return the element of memory at these tensor indices; `known` gives the values of extents."""
         return self.layout.offset(indices)
 
     def extent(self, axis: int) -> int:
-        """Length of a fused axis, padding included."""
+        """Return the length of a fused axis, padding included."""
         return math.prod(d.padded for d in self.axes[axis])
 
     def length(self, axis: int) -> Extent:
-        """Length of a fused axis in a launch, padding of inner dims included."""
+        """Return the length of a fused axis in a launch, padding of inner dims included."""
         outer, *inner = self.axes[axis]
         found: Extent = times(outer.padded if outer.exact is None else outer.exact, math.prod(d.padded for d in inner))
         return found
 
     def first(self, axes: int) -> View:
-        """The view at position 0 of all axes but the first ones."""
+        """Return the view at position 0 of all axes but the first `axes`."""
         if len(self.axes) <= axes:
             return self
         kept = {d.name for dims in self.axes[:axes] for d in dims}
@@ -392,7 +393,7 @@ class View(Node):
         return View(self.memory, self.layout, self.axes[:axes], index)
 
     def decode(self, axis: int, position: Any) -> dict[str, Any]:
-        """The view dims of a fused position; the outermost dim is not reduced, so over-run shows as `>= size`."""
+        """Return the view dims of a fused position; the outermost dim is not reduced: over-run shows as `>= size`."""
         dims = self.axes[axis]
         inner_first = [(d.name, d.padded) for d in reversed(dims)]
         fused = Digits(tuple(d.name for d in dims), stacked(Space.AXIS, inner_first))
@@ -401,15 +402,15 @@ class View(Node):
 
 @node
 class RunView(View):
-    """A view along whose unit dim memory runs on past what exists, such as the pixels of a row under a window.
+    """A view whose memory continues along the unit dim beyond the existing elements, as image rows under a window.
 
-    Messages may bring a run of which only a part exists; `Trim` then leaves out the rest.
+    Messages may then load a run of which only a part exists; `Trim` drops the rest.
     """
 
 
 @node
 class SizedView(View):
-    """A view of a tensor whose sizes the host gives at launch: `layout` is that of the largest.
+    """A view of a tensor whose sizes the host sets at launch: `layout` is that of the largest tensor.
 
     `apart` are its strides, in elements.
     """

@@ -21,8 +21,7 @@ class MmaAtom:
     """One matrix instruction: an (n x k) times (k x m) product held by one subgroup.
 
     `a`, `b`, `d` are the fragments of a single instruction over dims (n, k), (m, k) and (n, m); their registers count
-    elements. Which side of the result is N is the table's to say: the hardware's manual may call it M. Facts come from
-    the target's table.
+    elements. The target's table decides which side of the result is N: the hardware manual may call it M.
 
     Fragments may span neighbouring subgroups, which then execute the instruction together.
     """
@@ -32,13 +31,13 @@ class MmaAtom:
     m: int
     k: int
     a_elem: Type
-    b_elem: Type  #: type; as wide as that of a
+    b_elem: Type  #: type; as wide as `a_elem`
     acc: Type
     a: Fragment
     b: Fragment
     d: Fragment
-    clocks: int  #: clocks; from one such instruction to the next
-    rounds_to: str = ""  #: type to which inputs are cut first, if they are: "xf32" keeps ten mantissa bits
+    clocks: int  #: clocks; issue interval of this instruction
+    rounds_to: str = ""  #: type to which inputs are truncated, if they are: "xf32" keeps ten mantissa bits
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -47,16 +46,16 @@ class MmaAtom:
 
     @property
     def elem_bytes(self) -> int:
-        """Of an element of a or b."""
+        """Return the bytes of an element of a or b."""
         return self.a_elem.bytes
 
     @cached_property
     def spans(self) -> int:
-        """How many subgroups execute one instruction together."""
+        """Return the number of subgroups that execute one instruction together."""
         return max(f.subgroups for f in (self.a, self.b, self.d))
 
     def of_one(self, atoms: Iterable[MmaAtom]) -> MmaAtom:
-        """Return the instruction among some that a subgroup executes alone, with the sums that it has of this one.
+        """Return the instruction in `atoms` with equal sums that a single subgroup executes.
 
         Raises DoesNotFit where there is none: not every instruction of several subgroups has such a twin.
         """
@@ -74,9 +73,9 @@ class MmaAtom:
 
 @frozen(cache_hash=True)
 class BlockAtom:
-    """One matrix instruction on many small products: each block of `side` lanes has one of its own.
+    """One matrix instruction on many small products: an independent one in each block of `side` lanes.
 
-    A lane has a row of A, and columns of B and of D: `k` elements of each factor, `side` sums.
+    A lane holds a row of A, a column of B and a column of D: `k` elements of each factor, `side` sums.
     """
 
     name: str
@@ -84,7 +83,7 @@ class BlockAtom:
     k: int
     elem: Type  #: type of both factors
     acc: Type
-    clocks: int  #: clocks; from one such instruction to the next
+    clocks: int  #: clocks; issue interval of this instruction
 
     def __attrs_post_init__(self) -> None:
         check_name(self.name, "matrix instruction")
@@ -93,15 +92,15 @@ class BlockAtom:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """As configs write it."""
+        """Return the shape as configs write it."""
         return self.side, self.side, self.k
 
 
-MOST = 1 << 12  #: instructions along any side of a tile, and one after the other
+MOST = 1 << 12  #: most instructions along a side of a tile, or in a sequence along K
 
 
 def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
-    """A subgroup's K digits of `steps` instructions whose registers hold `pack` instructions' elements side by side.
+    """Return a subgroup's K digits of `steps` instructions; registers hold `pack` instructions' elements together.
 
     Any K order serves as long as A and B agree; this one makes a lane's elements of `pack` instructions contiguous.
     """
@@ -113,13 +112,13 @@ def _k_digits(atom: Fragment, pack: int, steps: int) -> tuple[Digit, ...]:
 
 
 def shares(teams_k: int, tiles_m: int) -> tuple[int, int]:
-    """Shares into which teams along K cut a subgroup's tiles along N and M when they meet: M's as far as these go."""
+    """Return the shares along (N, M) that teams along K take of the reduced sums: along M as far as possible."""
     along_m = gcd(teams_k, tiles_m)
     return teams_k // along_m, along_m
 
 
 def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
-    """The same digits of one dimension, cut to these sizes."""
+    """Return the digits of one dimension cut to these sizes."""
     dim = digits[0].dim
     steps = accumulate(sizes, mul, initial=1)
     wanted = (Digit(dim, size, dim, step) for size, step in zip(sizes, steps))
@@ -127,12 +126,12 @@ def _cut(digits: tuple[Digit, ...], sizes: Iterable[int]) -> tuple[Digit, ...]:
 
 
 def _inner(d: Digit, size: int) -> Digit:
-    """The first positions of a digit."""
+    """Return a digit of the first `size` positions of `d`."""
     return evolve(d, size=size)
 
 
 def _outer(d: Digit, size: int) -> Digit:
-    """What a digit counts beside so many first positions."""
+    """Return the digit that counts blocks of `size` positions of `d`."""
     return evolve(d, size=d.size // size, stride=d.stride * size)
 
 
@@ -140,8 +139,8 @@ def _outer(d: Digit, size: int) -> Digit:
 class MmaTile:
     """A workgroup's product or a part of it: a grid of teams, each with tiles_n x tiles_m x steps instructions.
 
-    A team is the subgroups that execute an instruction together, mostly one. Teams are numbered along N first, along K
-    last; those along K have parts of the same sums, until they meet: then each has a share of them. `pack`
+    A team is the subgroups that execute an instruction together, usually one. Teams are numbered along N first, along K
+    last. Teams along K hold partial sums of one result until these are reduced; then each has a share of it. `pack`
     instructions share a contiguous run of K per lane, for wider reads of shared memory.
     """
 
@@ -152,12 +151,12 @@ class MmaTile:
     pack: int = 1
     teams_n: int = 1
     teams_m: int = 1
-    separate_accumulators: bool = False  #: accumulators in a register file of their own
-    parts: int = 1  #: parts; cuts of a workgroup's tile along M
-    part: int = 0  #: number of the part that is multiplied
-    run: int = 1  #: neighbours along N in a lane's registers of D, so far as an atom and its tiles have so many
-    rows: int = 0  #: of M on end in one instruction, whose next ones are another's (see `_rows`); 0: all that it has
-    teams_k: int = 1  #: each with as many steps, and with parts of all sums of its rows and columns
+    separate_accumulators: bool = False  #: accumulators are in a register file of their own
+    parts: int = 1  #: parts into which the workgroup's tile is cut along M
+    part: int = 0  #: number of the part that this tile multiplies
+    run: int = 1  #: elements; contiguous along N in a lane's registers of D, as far as the atom and its tiles allow
+    rows: int = 0  #: rows of M in one instruction before those of the next (interleaving, see `_rows`); 0: all
+    teams_k: int = 1  #: teams along K, each with `steps` steps and partial sums of all its rows and columns
 
     def __attrs_post_init__(self) -> None:
         counts = self.tiles_n, self.tiles_m, self.steps, self.pack, self.teams_n, self.teams_m, self.parts, self.run
@@ -173,14 +172,14 @@ class MmaTile:
 
     @cached_property
     def a(self) -> Fragment:
-        """Layout of the A operand over (n, k), n relative to the workgroup's tile."""
+        """Return the layout of the A operand over (n, k), n relative to the workgroup's tile."""
         teams = Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans)
         share = self._share("n", self.tiles_n, self.atom.a.registers * self.steps)
         return self._operand((*self._columns[0], *share, teams), self.atom.a)
 
     @cached_property
     def b(self) -> Fragment:
-        """Layout of the B operand over (m, k)."""
+        """Return the layout of the B operand over (m, k)."""
         tiles = Digit("m", self.tiles_m, Space.REGISTER, self.atom.b.registers * self.steps)
         return self._operand(self._rows(self.atom.b, tiles), self.atom.b)
 
@@ -190,18 +189,18 @@ class MmaTile:
 
     @property
     def teams(self) -> int:
-        """Subgroups of all teams that have the same part of K."""
+        """Return the number of subgroups in all teams that have one part of K."""
         return self.atom.spans * self.teams_n * self.teams_m
 
     def along_k(self, dim: str) -> Digit:
-        """The teams along K as a digit of some dimension."""
+        """Return the teams along K as a digit of dimension `dim`."""
         return Digit(dim, self.teams_k, Space.SUBGROUP, self.teams)
 
     @cached_property
     def _columns(self) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-        """The digits of N in A and in D, within a subgroup and its share of the sums.
+        """Return the digits of N in A and in D, within a subgroup and its share of the sums.
 
-        Which of a subgroup's columns an instruction computes is free: those come first that a lane of D holds.
+        A subgroup's columns may be assigned to its instructions freely: columns that one lane of D holds come first.
         """
         atom, own, tiles = self.atom, self.atom.d.of("n"), self.tiles_n // self.shares[0]
         tile_of_a = Digit("n", tiles, Space.REGISTER, atom.a.registers * self.steps)
@@ -210,27 +209,28 @@ class MmaTile:
             return (*atom.a.of("n"), tile_of_a), (*own, tile_of_d)
         own = tuple(d for d in own if d.size > 1)
         same = (*_cut(atom.a.of("n"), [d.size for d in own]), tile_of_a)
-        held: list[tuple[Digit, Digit]] = []
-        others: list[tuple[Digit, Digit]] = []
+        inner: list[tuple[Digit, Digit]] = []
+        outer: list[tuple[Digit, Digit]] = []
         wanted = self.run
         for a, d in zip(same, (*own, tile_of_d), strict=True):
             size = gcd(wanted, d.size) if d.space is Space.REGISTER else 1
             wanted //= size
-            held.append((_inner(a, size), _inner(d, size)))
-            others.append((_outer(a, size), _outer(d, size)))
-        of_a, of_d = (Digits(("n",), side).merged(Space.LANE, Space.REGISTER).digits for side in zip(*held, *others))
+            inner.append((_inner(a, size), _inner(d, size)))
+            outer.append((_outer(a, size), _outer(d, size)))
+        of_a, of_d = (Digits(("n",), side).merged(Space.LANE, Space.REGISTER).digits for side in zip(*inner, *outer))
         return of_a, of_d
 
     @property
     def deals_columns(self) -> bool:
-        """Whether lanes that hold neighbours in a result of one instruction do not in the tile: each has a run."""
+        """Return whether a lane of D holds a run of columns though an instruction deals its columns to lanes singly."""
         return self.atom.d.of("n")[0].space is Space.LANE and self._columns[1][0].space is Space.REGISTER
 
     def _rows(self, atom: Fragment, *tiles: Digit) -> tuple[Digit, ...]:
-        """The digits of M in B or D, of one instruction and a subgroup's tiles of it.
+        """Return the digits of M in B or D, of one instruction and a subgroup's tiles.
 
-        Which rows of the workgroup's tile an instruction multiplies is free: all on end; or `rows` on end, and as many
-        behind those that the instructions of all teams, and then their other ones, have of these.
+        The workgroup's rows may be assigned to instructions freely. Without `rows`, an instruction's rows are
+        contiguous. Otherwise runs of `rows` rows are dealt to the instructions of all teams, then to each team's
+        further instructions, before the next run of the first instruction.
         """
         own = Digits(("m",), atom.of("m"))
         teams = Digit("m", self.teams_m, Space.SUBGROUP, self.atom.spans * self.teams_n)
@@ -242,36 +242,40 @@ class MmaTile:
 
     @cached_property
     def d(self) -> Fragment:
-        """Layout of the accumulator over (n, m)."""
+        """Return the layout of the accumulator over (n, m)."""
         return self._sums(met=False)
 
     @cached_property
     def met(self) -> Fragment:
-        """The same where teams along K have met: each has a share, the outermost of a subgroup's tiles."""
+        """Return the layout of the sums after teams along K are reduced: each has a share of a subgroup's tiles."""
         return self._sums(met=True).renumbered(Space.REGISTER)
 
     def _sums(self, *, met: bool) -> Fragment:
-        held = self.atom.d.registers
+        """Return the layout of the accumulator; `met` after teams along K are reduced."""
+        registers = self.atom.d.registers
         tiles_m = self.tiles_m // self.shares[1]
-        of_n = self._share("n", self.tiles_n, held, met=met)
-        of_m = self._share("m", self.tiles_m, held * self.tiles_n, met=met)
+        of_n = self._share("n", self.tiles_n, registers, met=met)
+        of_m = self._share("m", self.tiles_m, registers * self.tiles_n, met=met)
         return Fragment(
             ("n", "m"),
             (
                 *self._columns[1],
                 *of_n,
                 Digit("n", self.teams_n, Space.SUBGROUP, self.atom.spans),
-                *self._rows(self.atom.d, Digit("m", tiles_m, Space.REGISTER, held * self.tiles_n), *of_m),
+                *self._rows(self.atom.d, Digit("m", tiles_m, Space.REGISTER, registers * self.tiles_n), *of_m),
             ),
         )
 
     @cached_property
     def shares(self) -> tuple[int, int]:
-        """Shares of columns and rows that teams along K have when they meet."""
+        """Return the shares of columns and rows that teams along K have after the reduction."""
         return shares(self.teams_k, self.tiles_m)
 
     def _share(self, dim: str, tiles: int, held: int, *, met: bool = False) -> tuple[Digit, ...]:
-        """A dim's shares of the sums, of tiles that hold so many registers each: those of a team, or each of one."""
+        """Return the digits of a dim's shares: all in a team's registers or, if `met`, one share a team along K.
+
+        `held` is registers of a tile, `tiles` is tiles along the dim.
+        """
         count = self.shares["nm".index(dim)]
         if count == 1:
             return ()
@@ -280,7 +284,7 @@ class MmaTile:
         return (Digit(dim, count, Space.REGISTER, held * tiles // count),)
 
     def a_start(self, tile: int, step: int) -> int:
-        """First register element of A for instruction (tile, step)."""
+        """Return the first register element of A for instruction (tile, step)."""
         return (tile * self.steps + step) * self.atom.a.registers
 
     def b_start(self, tile: int, step: int) -> int:

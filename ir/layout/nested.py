@@ -1,13 +1,13 @@
-"""IREE's NestedLayout: a vector spread over subgroups, batches, outers, threads and elements, as a face of digits.
+"""IREE's NestedLayout: a vector distributed over subgroups, batches, outers, threads and elements, in digits.
 
-Along each dimension of the vector stand five digits, innermost first: `element`, `thread`, `outer`, `batch` and
-`subgroup`, the levels. Elements, outers and batches are registers of a thread. A thread's index is a digit of its
-number in the workgroup, not of its lane, and a subgroup's is one of `thread // subgroup_size`:
+Each dimension of the vector has five digits, the levels, innermost first: `element`, `thread`, `outer`, `batch` and
+`subgroup`. Elements, outers and batches are registers of a thread. A thread's index is a digit of its number in the
+workgroup, not of its lane, and a subgroup's index is a digit of `thread // subgroup_size`:
 
     index[i] = number // stride[i] % tile[i]
 
-Whoever has these indices owns the element: a set, for a step that no digit counts means replicas. What is done with a
-layout is done with its digits; those who read levels from digits say why some have none.
+All threads with an element's indices own it: a step that no digit counts means replication. Operations on a layout work
+on its digits; those that read levels back from digits explain why a result may have none.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from convgen.ir.layout.tags import LETTERS
 from convgen.ir.record import frozen
 
 _NAME = "iree_vector_ext.nested_layout"
-_MOST = 1 << 24  #: positions of a vector, and what strides are less than
-_ANY = 1 << 48  #: more than any digit's stride times its size
+_MOST = 1 << 24  #: positions of a vector; also an upper bound of strides
+_ANY = 1 << 48  #: exceeds any digit's stride times its size
 
 Ints = tuple[int, ...]
 
 
 @frozen
 class Place:
-    """Where an element is: an index along each dimension in every level."""
+    """The place of an element: an index along each dimension in every level."""
 
     subgroup: Ints
     batch: Ints
@@ -56,13 +56,13 @@ def _names(rank: int) -> tuple[str, ...]:
 
 @frozen(cache_hash=True)
 class NestedLayout:
-    """How a vector is spread: one size a dimension for each level, and strides of subgroups and threads.
+    """A vector's distribution: one size a dimension for each level, and strides of subgroups and threads.
 
-    Along dimension i are `subgroup_tile[i] * batch_tile[i] * outer_tile[i] * thread_tile[i] * element_tile[i]`
-    positions. A tile of 1 has the stride 0, whatever was given, so that equal layouts are equal.
+    Dimension i has `subgroup_tile[i] * batch_tile[i] * outer_tile[i] * thread_tile[i] * element_tile[i]` positions. A
+    tile of 1 gets the stride 0, so that equal layouts compare equal.
 
-    Raises UserError where fields differ in rank, sizes are not positive, or strides lose elements: 0 with a tile
-    larger than 1, or such that do not each count whole tiles of the one before.
+    Raises UserError if fields differ in rank, sizes are not positive, or strides lose elements: a stride is 0 with a
+    tile above 1, or is not a multiple of the positions that the smaller strides fill.
     """
 
     subgroup_tile: Ints = attrs.field(converter=_ints)
@@ -90,7 +90,7 @@ class NestedLayout:
             self._check_basis(level)
 
     def _check_basis(self, level: str) -> None:
-        """UserError unless each index of a level is a digit of the number."""
+        """Raise UserError unless each index of a level is a digit of the level's number."""
         given = f"given {level}_tile {list(self.tile(level))} and {level}_strides {list(self.strides(level))}"
         end = 1
         for stride, size, dim in sorted(zip(self.strides(level), self.tile(level), range(self.rank))):
@@ -109,7 +109,7 @@ class NestedLayout:
 
     @classmethod
     def parse(cls, text: str) -> NestedLayout:
-        """A layout from IREE's text; the name and the brackets may be left out. Raises UserError."""
+        """Parse a layout from IREE's text; the name and the brackets may be left out. Raises UserError."""
         return cls(**attribute.read(text, _NAME, tuple(f.name for f in attrs.fields(cls))))
 
     def __str__(self) -> str:
@@ -126,16 +126,16 @@ class NestedLayout:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions, as in memory tags."""
+        """Return the names of the dimensions, as in memory tags."""
         return _names(self.rank)
 
     def tile(self, level: str) -> Ints:
-        """Sizes of a level."""
+        """Return the sizes of a level."""
         found: Ints = getattr(self, f"{level}_tile")
         return found
 
     def strides(self, level: str) -> Ints:
-        """Strides of `subgroup` or `thread`."""
+        """Return the strides of `subgroup` or `thread`."""
         found: Ints = getattr(self, f"{level}_strides")
         return found
 
@@ -144,28 +144,28 @@ class NestedLayout:
 
     @property
     def shape(self) -> Ints:
-        """The vector's."""
+        """Return the vector's shape."""
         return self._product(LEVELS)
 
     @property
     def packed_shape(self) -> Ints:
-        """The vector's by levels: subgroups, batches, outers, threads, elements, of all dimensions each."""
+        """Return the vector's shape by levels: all dimensions of subgroups, batches, outers, threads, elements."""
         return tuple(n for level in ("subgroup", "batch", "outer", "thread", "element") for n in self.tile(level))
 
     @property
     def distributed_shape(self) -> Ints:
-        """What a thread holds: batches, outers, elements, of all dimensions each."""
+        """Return the shape of a thread's part: all dimensions of batches, outers, elements."""
         return self.batch_tile + self.outer_tile + self.element_tile
 
     @property
     def unpacked_shape(self) -> Ints:
-        """What a thread holds as a vector of the same rank."""
+        """Return the shape of a thread's part as a vector of the layout's rank."""
         return self._product(HELD)
 
     def check_shape(self, shape: Sequence[int | None], *, padded: bool = False) -> None:
-        """UserError unless a vector has the layout's shape; None stands for a dynamic size.
+        """Raise UserError unless a vector has the layout's shape; None stands for a dynamic size.
 
-        A tensor, which is `padded`, may be smaller.
+        With `padded`, a size may be smaller than the layout's.
         """
         if len(shape) != self.rank:
             raise UserError(f"Rank of vector ({len(shape)}) does not match rank of layout ({self.rank}).")
@@ -178,7 +178,7 @@ class NestedLayout:
     # ------------------------------------------------------------ digits
 
     def _level(self, level: str) -> tuple[Digit, ...]:
-        """The digits of a level, one a dimension: their strides count its numbers."""
+        """Return the digits of a level, one a dimension; strides count the level's numbers."""
         if level in HELD:
             inner_first = list(zip(self.dims, self.tile(level)))[::-1]
             return stacked(level, inner_first)[::-1]
@@ -186,26 +186,26 @@ class NestedLayout:
 
     @property
     def levels(self) -> Digits:
-        """The split of coordinates into a number for each level; rows of registers last dimension fastest."""
+        """Return the split of coordinates into a number for each level; registers run fastest along the last dim."""
         return Digits(self.dims, tuple(d for level in LEVELS for d in self._level(level)))
 
     @property
     def digits(self) -> Digits:
-        """The split of coordinates into numbers of registers, threads and subgroups."""
+        """Return the split of coordinates into numbers of registers, threads and subgroups."""
         held = stacked(Space.REGISTER, ((level, prod(self.tile(level))) for level in HELD))
         threads, subgroups = Digit("thread", _ANY, Space.THREAD, 1), Digit("subgroup", _ANY, Space.SUBGROUP, 1)
         return self.levels.then(Digits(LEVELS, (*held, threads, subgroups)))
 
     def fragment(self, subgroup_size: int, dims: Sequence[str] = ()) -> Fragment:
-        """The same with lanes, of dimensions of these names: registers in the order of the distributed shape.
+        """Return the layout as a fragment over lanes; `dims` renames dimensions, registers follow `distributed_shape`.
 
-        Raises UserError where a thread's index is no whole digits of its lane and subgroup.
+        Raises UserError if a thread's index is not whole digits of its lane and subgroup.
         """
         split = Digit(Space.THREAD, subgroup_size, Space.LANE, 1), Digit(Space.THREAD, _ANY, Space.SUBGROUP, 1)
         lanes = Digits((Space.THREAD,), split)
         ends = [size * stride for size, stride in zip(self.thread_tile, self.thread_strides) if size > 1]
         try:
-            found = self.digits.then(lanes)
+            digits = self.digits.then(lanes)
             whole = all(max(end, subgroup_size) % min(end, subgroup_size) == 0 for end in ends)
         except Straddles:
             whole = False
@@ -214,17 +214,19 @@ class NestedLayout:
                 f"given thread_tile {list(self.thread_tile)} and thread_strides {list(self.thread_strides)}, wanted"
                 f" indices that are digits of a lane of {subgroup_size} and of a subgroup"
             )
-        if found.overlap(Space.SUBGROUP):
-            raise UserError(f"given {self} in subgroups of {subgroup_size}, wanted subgroups that threads do not fill")
-        named = found.renamed(dict(zip(self.dims, dims)))
+        if digits.overlap(Space.SUBGROUP):
+            raise UserError(
+                f"given {self} in subgroups of {subgroup_size}, wanted thread strides that do not overlap subgroups"
+            )
+        named = digits.renamed(dict(zip(self.dims, dims)))
         return Fragment(named.dims, named.digits)
 
     @classmethod
     def of(cls, fragment: Fragment, subgroup_size: int) -> NestedLayout:
-        """The layout in which each thread holds what it does in the fragment.
+        """Return the layout in which each thread holds the fragment's elements.
 
-        Its registers stand in the same order where levels have that order; else `Fragment.order_of` tells of both
-        fragments which is where. Raises UserError where the fragment's digits are no levels.
+        Its registers have the fragment's order if levels can express it; else `Fragment.order_of` gives the
+        permutation. Raises UserError if the fragment's digits are not levels.
         """
         return cls(**fields_of(levels_of(fragment, subgroup_size), f"given the fragment {fragment}"))
 
@@ -238,7 +240,7 @@ class NestedLayout:
         outer: Sequence[Index] | None = None,
         element: Sequence[Index] | None = None,
     ) -> tuple[Index, ...]:
-        """The coordinates of an element that a thread of the workgroup holds; indices not given are 0."""
+        """Return the coordinates of an element that a thread of the workgroup holds; missing indices are 0."""
         numbers: dict[str, Index] = {"thread": thread, "subgroup": thread // subgroup_size}
         for level, index in zip(("batch", "outer", "element"), (batch, outer, element)):
             if index is not None and self.rank:
@@ -247,7 +249,7 @@ class NestedLayout:
         return tuple(at[dim] for dim in self.dims)
 
     def place(self, coord: Sequence[Index]) -> Place:
-        """The index of an element in each level; `coord` is in range."""
+        """Return the index of an element in each level; `coord` must be in range."""
         numbers = self.levels.place(dict(zip(self.dims, coord)))
 
         def index(level: str) -> tuple[Index, ...]:
@@ -257,11 +259,11 @@ class NestedLayout:
         return Place(*map(index, ("subgroup", "batch", "outer", "thread", "element")))
 
     def on(self, subgroup_size: int, threads: int) -> Distribution:
-        """The owners in a workgroup of `threads` threads, whether or not it suits."""
+        """Return the owners in a workgroup of `threads` threads; whether they suffice is not checked."""
         return Distribution(self.digits, threads, lambda n: {Space.THREAD: n, Space.SUBGROUP: n // subgroup_size})
 
     def check_workgroup(self, subgroup_size: int, threads: int) -> None:
-        """UserError unless these threads own all elements, and the used subgroups divide those that there are."""
+        """Raise UserError unless these threads own all elements, and `subgroup_tile` divides their subgroups."""
         given = f"given {threads} threads in subgroups of {subgroup_size}"
         used, there = prod(self.subgroup_tile), -(-threads // subgroup_size)
         if threads % subgroup_size:
@@ -273,7 +275,7 @@ class NestedLayout:
             raise UserError(f"{given}, wanted an owner for each element of {self}")
 
     def least_threads(self, subgroup_size: int) -> int:
-        """The fewest threads, in whole subgroups that a tile of them divides, that reach each index."""
+        """Return the fewest threads that reach each index, in whole subgroups that `subgroup_tile` divides."""
         spans = {space: self.digits.span(space) for space in (Space.THREAD, Space.SUBGROUP)}
         subgroups = max(-(-spans[Space.THREAD] // subgroup_size), spans[Space.SUBGROUP])
         used = prod(self.subgroup_tile)
@@ -282,7 +284,7 @@ class NestedLayout:
     # ------------------------------------------------------------ other layouts
 
     def _composed(self, map_: Digits, what: str) -> NestedLayout:
-        """The layout of a vector whose coordinates `map_` splits into mine."""
+        """Return the layout of a vector whose coordinates `map_` splits into this layout's."""
         try:
             digits = map_.then(self.levels)
         except Straddles:
@@ -290,9 +292,9 @@ class NestedLayout:
         return NestedLayout(**fields_of(digits, f"{what} of {self}"))
 
     def apply(self, results: Sequence[int | None]) -> NestedLayout:
-        """The layout of a vector whose dimension i is my dimension `results[i]`: an affine map's results.
+        """Return the layout of a vector whose dimension i is this layout's dimension `results[i]` (an affine map).
 
-        Where None, a result that is no dimension, the new dimension has one position.
+        A result of None is a new dimension of one position.
         """
         if not all(n is None or 0 <= n < self.rank for n in results):
             raise UserError(
@@ -304,21 +306,21 @@ class NestedLayout:
         return self._composed(Digits(dims, digits), f"given an affine map to {list(results)}")
 
     def project(self, dropped: Collection[int]) -> NestedLayout:
-        """Without these dimensions."""
+        """Return the layout without these dimensions."""
         if not set(dropped) <= set(range(self.rank)):
             raise UserError(f"given dimensions {sorted(dropped)}, wanted some of a layout of rank {self.rank}")
         return self.apply([n for n in range(self.rank) if n not in dropped])
 
     def permute(self, permutation: Sequence[int]) -> NestedLayout:
-        """Dimension i of the result is my dimension `permutation[i]`."""
+        """Return the layout whose dimension i is this layout's dimension `permutation[i]`."""
         if sorted(permutation) != list(range(self.rank)):
             raise UserError(f"given {list(permutation)}, wanted a permutation of {self.rank} dimensions")
         return self.apply(permutation)
 
     def reshape(self, shape: Sequence[int]) -> NestedLayout:
-        """The layout of the vector's elements, row after row, in another shape.
+        """Return the layout of the vector reshaped, in row-major order.
 
-        Raises UserError unless levels go up from element to subgroup along each new dimension, and strides go on.
+        Raises UserError unless, along each new dimension, levels go from element to subgroup and strides continue.
         """
         if prod(shape) != prod(self.shape) or min(shape, default=1) < 1:
             raise UserError(f"given the shape {list(shape)}, wanted {prod(self.shape)} positions as of {self}")

@@ -1,4 +1,4 @@
-"""The levels of a NestedLayout, read from digits: those of a fragment, or of a layout in other dimensions."""
+"""The levels of a NestedLayout, recovered from digits: of a fragment, or of a layout in other dimensions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve
 
 LEVELS = ("element", "thread", "outer", "batch", "subgroup")  #: innermost first
-HELD = ("element", "outer", "batch")  #: those in a thread's registers, the fastest first
-SHARED = ("subgroup", "thread")  #: those with strides
+HELD = ("element", "outer", "batch")  #: levels in a thread's registers, fastest first
+SHARED = ("subgroup", "thread")  #: levels with strides
 
 
 def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
-    """The fragment's digits in the spaces of levels.
+    """Return the fragment's digits with levels as their spaces.
 
-    Subgroups within registers or lanes are threads, whose numbers go on. Registers below threads are elements, the
-    others stand in the level that keeps their order: elements, then outers, then batches, each last dimension first.
-    Where no level does, they are outers. Raises UserError where digits are fixed.
+    Subgroup digits inside register or lane digits become threads, whose numbers continue. Register digits inside
+    threads become elements; the others get the level that keeps their order (elements, then outers, then batches, each
+    with the last dimension first), or become outers if no level does. Raises UserError if a digit is fixed.
     """
     fixed = [d for d in fragment.digits if d.space == Space.FIXED]
     if fixed:
@@ -34,7 +34,7 @@ def levels_of(fragment: Fragment, subgroup_size: int) -> Digits:
 
 
 def _shared(d: Digit, outermost: bool, subgroup_size: int) -> Digit:
-    """A digit of lanes or subgroups in the space of its level; others as they are."""
+    """Return a lane or subgroup digit with its level as space; other digits unchanged."""
     if d.space == Space.LANE:
         return evolve(d, space="thread")
     if d.space == Space.SUBGROUP and outermost:
@@ -45,14 +45,14 @@ def _shared(d: Digit, outermost: bool, subgroup_size: int) -> Digit:
 
 
 def _side(n: int, digits: list[Digit]) -> str:
-    """Whether a digit stands below or above the threads of its dimension, if it has any."""
+    """Return whether a digit is "below" or "above" the threads of its dimension; "" if there are none."""
     threads = [m for m, d in enumerate(digits) if d.dim == digits[n].dim and d.space == "thread"]
     return "" if not threads else "below" if n < threads[0] else "above"
 
 
 def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> dict[int, str] | None:
-    """The level of each digit in registers, by its number, such that their order is that of levels."""
-    found: dict[int, str] = {}
+    """Return the level of each register digit, by its number, if levels can express the registers' order; else None."""
+    levels: dict[int, str] = {}
     level, before = 0, len(dims)
     registers = [n for n, d in enumerate(digits) if d.space == Space.REGISTER]
     for n in sorted(registers, key=lambda n: digits[n].stride):
@@ -63,18 +63,18 @@ def _in_order(dims: tuple[str, ...], digits: list[Digit], sides: list[str]) -> d
             level = max(level, 1)
         if level == len(HELD) or (sides[n] == "below" and level > 0):
             return None
-        found[n], before = HELD[level], at
-    return found
+        levels[n], before = HELD[level], at
+    return levels
 
 
 def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
-    """Tiles and strides of the layout with these digits, whose spaces are levels.
+    """Return the tiles and strides of the layout with these digits, whose spaces are levels.
 
-    Digits of one level that follow one another are one. Raises UserError, which begins with `what`, unless the levels
-    of each dimension go up.
+    Adjacent digits of one level merge. Raises UserError, which begins with `what`, unless the levels of each dimension
+    go up.
     """
-    found: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
-    found |= {f"{level}_strides": [] for level in SHARED}
+    fields: dict[str, list[int]] = {f"{level}_tile": [] for level in LEVELS}
+    fields |= {f"{level}_strides": [] for level in SHARED}
     for n, dim in enumerate(digits.dims):
         own = [d for d in digits.of(dim) if d.size > 1]
         one: dict[str, Digit] = {}
@@ -88,7 +88,7 @@ def fields_of(digits: Digits, what: str) -> dict[str, list[int]]:
             one[d.space] = d if before is None else evolve(before, size=before.size * d.size)
             last = level
         for level_name in LEVELS:
-            found[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
+            fields[f"{level_name}_tile"].append(one[level_name].size if level_name in one else 1)
         for level_name in SHARED:
-            found[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
-    return found
+            fields[f"{level_name}_strides"].append(one[level_name].stride if level_name in one else 0)
+    return fields

@@ -2,22 +2,22 @@
 
 | text | order |
 |---|---|
-| `rows`, `cols` | one row (column) of tiles after the other |
-| `group:8m` | 8 rows of tiles at a time, column by column: rocRoller's WGM 8 of dimension 0, Wave's groups |
-| `wgm:8m` | the same; the size is the kernel argument `wgm`, which the host may change from launch to launch |
-| `even:8m` | the same with groups as even as may be, of at most 8 rows |
-| `rect:8x5m` | the same in rectangles of 8 x 5 tiles, row by row within each |
-| `zorder:8x8` | oneDNN's: blocks of 8 x 8 that double by turns along N and M, then row after row of blocks; padded |
+| `rows`, `cols` | row by row (column by column) |
+| `group:8m` | groups of 8 rows of tiles, column by column: rocRoller's WGM 8 of dimension 0, Wave's groups |
+| `wgm:8m` | groups of `wgm` rows, a kernel argument that the host may change from launch to launch |
+| `even:8m` | groups of at most 8 rows whose sizes differ by at most one |
+| `rect:8x5m` | groups of 8 rows, walked in rectangles of 8 x 5 tiles, row by row within each |
+| `zorder:8x8` | oneDNN's: 8 x 8 blocks that double along N and M in turn; the blocks row by row; padded |
 | `hilbert` | a generalised Hilbert curve |
-| `xcc:8` | remap: of workgroups dealt in turns to 8 dies, each die gets one run of numbers |
-| `chunk:8x64` | remap: the same with runs of 64 within each 8 x 64 workgroups |
+| `xcc:8` | remap for workgroups dealt round-robin to 8 dies: each die gets one range of numbers |
+| `chunk:8x64` | remap for 8 dies: within each 8 x 64 workgroups, each die gets a range of 64 numbers |
 | `flip:304` | every second round of 304 workgroups walks K backwards |
-| `persist:304` | 304 workgroups are launched, and take tile after tile, 304 numbers apart |
-| `stream:304` | the same, but the last tiles share their K evenly: two-tile stream-K |
-| `stream:304:all` | the same with all tiles shared out |
+| `persist:304` | 304 workgroups are launched; each takes tile after tile, 304 numbers apart |
+| `stream:304` | 304 persistent workgroups that share the K of the last tiles evenly: two-tile stream-K |
+| `stream:304:all` | 304 persistent workgroups that share the K of all tiles evenly |
 
-`n` in place of `m` exchanges the dimensions; `:snake` behind a group, an even group or rectangles turns each second
-group around, so that it begins where the one before ended. Steps are joined by `+`, remaps first:
+`n` in place of `m` exchanges the dimensions; `:snake` behind a group, an even group or rectangles reverses every
+second group, so that it begins where the one before ended. Steps are joined by `+`, remaps first:
 `xcc:8+even:8m:snake`.
 """
 
@@ -36,10 +36,10 @@ from convgen.ir.record import frozen
 
 @frozen
 class Order:
-    """In which order workgroups do their work: the numbers are permuted by `remaps`, then walk over the tiles.
+    """The order in which workgroups work: `remaps` permute their numbers, then `walk` maps them to tiles.
 
-    With `flip`, workgroups of each odd round of so many walk K backwards: what a cache still holds of K's end is used.
-    With `persist` only so many workgroups are launched, and take one tile after the other, or even shares of K.
+    With `flip`, workgroups of each odd round of that size walk K backwards, which reuses the end of K in the caches.
+    With `persist` only that many workgroups are launched; each takes one tile after the other, or shares of K.
     """
 
     remaps: tuple[Remap, ...] = ()
@@ -49,18 +49,18 @@ class Order:
 
     @property
     def shares(self) -> bool:
-        """Whether workgroups may share the K of a tile."""
+        """Return whether workgroups may share the K of a tile."""
         return self.persist is not None and self.persist.shared is not SharedOut.NONE
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """The order of a text. Raises UserError: given, wanted, where."""
-        made = [_step(step, text) for step in text.split("+")]
-        flips = [step for step in made if isinstance(step, _Flip)]
-        persists = [step for step in made if isinstance(step, Persist)]
-        remaps = tuple(step for step in made if isinstance(step, Xcc | Chunk))
-        walks = [step for step in made if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
-        if max(len(flips), len(persists), len(walks)) > 1 or made != [*remaps, *walks, *flips, *persists]:
+        """Return the order written as `text`. Raises UserError: given, wanted, where."""
+        steps = [_step(step, text) for step in text.split("+")]
+        flips = [step for step in steps if isinstance(step, _Flip)]
+        persists = [step for step in steps if isinstance(step, Persist)]
+        remaps = tuple(step for step in steps if isinstance(step, Xcc | Chunk))
+        walks = [step for step in steps if not isinstance(step, Xcc | Chunk | _Flip | Persist)]
+        if max(len(flips), len(persists), len(walks)) > 1 or steps != [*remaps, *walks, *flips, *persists]:
             wanted = "remaps, one walk, at most one flip: and one persist: or stream:, in that order"
             raise UserError(f"given {text!r}, wanted {wanted}, in the order")
         flip = flips[0].count if flips else 0
@@ -97,7 +97,7 @@ def _stream(at: re.Match[str]) -> Persist:
 
 _A, _B, _DIM, _SNAKE = r"(?P<a>[1-9]\d{0,8})", r"x(?P<b>[1-9]\d{0,8})", r"(?P<dim>[mn])", r"(?P<snake>:snake)?"
 
-#: name -> what follows it for people, the same as a pattern, and how the step is made
+#: name -> its parameters for help, the pattern that matches them, and the constructor of the step
 STEPS: dict[str, tuple[str, str, Callable[[re.Match[str]], Any]]] = {
     "rows": ("", "", lambda at: ROWS),
     "cols": ("", "", lambda at: Grouped("m")),

@@ -1,9 +1,9 @@
-"""Memory layouts: which element of a buffer holds which element of a logical tensor.
+"""Memory layouts: the offset in a buffer of each element of a logical tensor.
 
-A layout splits the indices into digits that live in memory, called blocks here. Strides and offsets count elements.
+A layout splits indices into digits in memory, called blocks here. Strides and offsets count elements.
 
 Tags are oneDNN's: `acdb` (channels last), `aBcd16b` (channels in blocks of 16), names such as `nhwc` or `OIhw4i16o4i`,
-and `x` for all remaining dimensions (`axb`). A stride list `3200x1x160x16` stands where a tag may.
+and `x` for all remaining dimensions (`axb`). A stride list `3200x1x160x16` may replace a tag.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TOKEN = re.compile(r"[0-9]*[^0-9]|[0-9]+$")
 
 @frozen
 class Layout:
-    """Where the elements of a tensor of logical size `dims` lie; `blocks` innermost first, of dims named by letters.
+    """The element offsets of a tensor of logical size `dims`: `blocks`, innermost first, of dims named by letters.
 
-    Dimensions may be padded: the blocks of a dimension hold at least its size. Blocks of one position are kept: they
-    say where a tag puts a dimension.
+    Dimensions may be padded: the blocks of a dimension hold at least its size. Blocks of one position are kept, as they
+    show where a tag puts a dimension.
     """
 
     dims: tuple[int, ...]
@@ -44,7 +44,7 @@ class Layout:
 
     @classmethod
     def from_tag(cls, tag: str, dims: Iterable[int]) -> Layout:
-        """The layout that `tag` (or a stride list) gives a tensor of size `dims`.
+        """Return the layout that `tag` (or a stride list) gives a tensor of size `dims`.
 
         Raises PointedError (a UserError) under the character that breaks the grammar or names no dimension.
         """
@@ -58,7 +58,7 @@ class Layout:
 
     @classmethod
     def dense(cls, dims: Iterable[int], order: Sequence[int]) -> Layout:
-        """A plain layout without gaps; `order` lists the dimensions outermost first."""
+        """Return a plain layout without gaps; `order` lists the dimensions outermost first."""
         dims = tuple(dims)
         if sorted(order) != list(range(len(dims))):
             raise UserError(f"given order {tuple(order)}, wanted a permutation of {len(dims)} dimensions")
@@ -66,7 +66,7 @@ class Layout:
 
     @classmethod
     def strided(cls, dims: Iterable[int], strides: Sequence[int]) -> Layout:
-        """A plain layout with one stride (in elements) a dimension; gaps and overlaps are the caller's business."""
+        """Return a plain layout with one stride (in elements) a dimension; gaps and overlaps are not checked."""
         dims = tuple(dims)
         if len(strides) != len(dims):
             raise UserError(f"given {len(strides)} strides {'x'.join(map(str, strides))}, wanted {len(dims)}")
@@ -75,11 +75,11 @@ class Layout:
 
     @property
     def digits(self) -> Digits:
-        """The blocks as a split of the indices."""
+        """Return the blocks as a split of the indices."""
         return Digits(tuple(LETTERS[: len(self.dims)]), self.blocks)
 
     def offset(self, indices: Sequence[Index]) -> Index:
-        """The element offset of `indices` (one a dimension, in range): integers, arrays or IR expressions.
+        """Return the element offset of `indices` (one a dimension, in range): integers, arrays or IR expressions.
 
         A tensor of one element has the offset 0.
         """
@@ -87,47 +87,47 @@ class Layout:
 
     @property
     def padded_dims(self) -> tuple[int, ...]:
-        """The logical size with the padding of blocks: what is allocated."""
+        """Return the allocated size of each dimension, with the padding of blocks."""
         return self.digits.shape
 
     @property
     def padded(self) -> Layout:
-        """The layout of a tensor that has the padding of blocks for elements."""
+        """Return the layout with the padding of blocks as part of the logical size."""
         return evolve(self, dims=self.padded_dims)
 
     @property
     def size_elems(self) -> int:
-        """How many elements an allocation needs, padding and gaps included."""
+        """Return the elements of an allocation, padding and gaps included."""
         if 0 in self.padded_dims:
             return 0
         return self.digits.span(Space.MEMORY)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every dimension has one stride."""
+        """Return whether every dimension has one stride."""
         return len({block.dim for block in self.blocks}) == len(self.blocks)
 
     @property
     def is_dense(self) -> bool:
-        """Whether it has neither blocks nor gaps."""
+        """Return whether the layout has neither blocks nor gaps."""
         return self.is_plain and self.size_elems == prod(self.dims)
 
     @property
     def is_apart(self) -> bool:
-        """Whether no two elements meet, since each stride is past what the smaller ones reach."""
+        """Return whether no two elements overlap: each stride exceeds the reach of the smaller ones."""
         return self.digits.overlap(Space.MEMORY) is None
 
     def strides(self) -> tuple[int, ...]:
-        """One stride a dimension, in elements; UserError if the layout is not plain."""
+        """Return one stride a dimension, in elements; UserError if the layout is not plain."""
         if not self.is_plain:
             raise UserError(f"given the blocked layout {self.tag}, wanted a plain one")
         by_dim = {block.dim: block.stride for block in self.blocks}
         return tuple(by_dim.get(dim, 0) for dim in self.digits.dims)
 
     def step(self, dim: int, count: int) -> int:
-        """From a position along a dimension to the one `count` further on, in elements, where no block ends between.
+        """Return the elements between positions `count` apart along a dimension, if no block ends between them.
 
-        Raises UserError where blocks end between any two such positions.
+        Raises UserError if a block ends between any two positions that far apart.
         """
         own = [(at, d) for at, d in self.digits.stepped() if d.dim == LETTERS[dim]]
         at, digit = next(((at, d) for at, d in reversed(own) if at <= abs(count)), (1, None))
@@ -136,7 +136,7 @@ class Layout:
         return count // at * digit.stride if digit else 0
 
     def strides_of(self, sizes: Sequence[Extent]) -> tuple[Extent, ...]:
-        """One stride a dimension, in elements, of a tensor of other sizes in the same order without gaps.
+        """Return one stride a dimension, in elements, of a dense tensor of other sizes with this order of dimensions.
 
         Raises UserError for a layout with blocks or gaps.
         """
@@ -151,7 +151,7 @@ class Layout:
 
     @property
     def tag(self) -> str:
-        """Canonical text: letters if the layout is a tag's, else strides if it is plain, else its blocks."""
+        """Return canonical text: letters if the layout is a tag's, else strides if it is plain, else its blocks."""
         outer = self.blocks[len(self.blocks) - len(self.dims) :]
         dense = stacked(Space.MEMORY, ((block.dim, block.size) for block in self.blocks))
         is_tag = sorted(block.dim for block in outer) == list(self.digits.dims) and all(
@@ -171,13 +171,13 @@ class Layout:
 
 
 def _in_memory(sizes: Iterable[tuple[int, int]]) -> tuple[Digit, ...]:
-    """(dimension, size) pairs, innermost first, laid out without gaps."""
+    """Return dense digits of (dimension, size) pairs, innermost first."""
     return stacked(Space.MEMORY, ((LETTERS[dim], size) for dim, size in sizes))
 
 
 @lru_cache(maxsize=2**10)
 def _parse(tag: str, ndims: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """A tag as (dimensions outermost first, inner (dim, size) blocks outermost first)."""
+    """Parse a tag as (dimensions outermost first, inner (dim, size) blocks outermost first)."""
     letters = _letters(tag, ndims)
     named = [LETTERS.index(c) for c in letters.lower() if c in LETTERS]
     rest = range(max(named, default=-1) + 1, ndims)

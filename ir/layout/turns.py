@@ -1,8 +1,8 @@
-"""What a workgroup does, turn after turn: one tile, several tiles, or even shares of the blocks of K of some tiles.
+"""The work of a workgroup, turn by turn: one tile, several tiles, or equal shares of the K blocks of some tiles.
 
-Stream-K (Osama et al., 2023, arXiv 2301.03598): as many workgroups as run at a time have the same number of blocks of
-K each. In the two-tile form only what does not fill whole rounds is shared out, with one further round, so that shares
-have at least the length of one tile; all else are whole tiles.
+Stream-K (Osama et al., 2023, arXiv 2301.03598): as many workgroups as run concurrently get equally many blocks of K.
+The two-tile form distributes only the tiles of the last partial round and of one full round, so that a share is at
+least as long as one tile; all other tiles stay whole.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from convgen.ir.record import frozen
 
 @frozen
 class Share:
-    """Grains [begin, end) of K of the tile `number`, and who shares that tile."""
+    """Grains [begin, end) of K of the tile `number`, and the workgroups that share this tile."""
 
     NAMES: ClassVar = ("number", "begin", "end", "rank", "sharers")
 
-    number: Index  #: of the tile; with those of slices and the batch
+    number: Index  #: number of the tile, slices and batch included
     begin: Index  #: grains
     end: Index  #: grains
-    rank: Index = 0  #: among those that share the tile, by their blocks
+    rank: Index = 0  #: index among the workgroups that share the tile, in order of K
     sharers: Index = 1
-    tiles: int | None = attrs.field(default=None, kw_only=True)  #: how many there are, where numbers may go beyond
+    tiles: int | None = attrs.field(default=None, kw_only=True)  #: number of tiles, if `number` may exceed it
 
     @property
     def values(self) -> tuple[Index, ...]:
-        """By `NAMES`."""
+        """Return the values in order of `NAMES`."""
         return self.number, self.begin, self.end, self.rank, self.sharers
 
     @property
     def exists(self) -> list[Condition]:
-        """Conditions that all hold where there is anything to do."""
+        """Return conditions that all hold if there is work to do."""
         conditions = (self.begin < self.end, True if self.tiles is None else self.number < self.tiles)
         return [there for there in conditions if there is not True]
 
 
 class SharedOut(Enum):
-    """Which tiles are shared out."""
+    """The tiles whose K is distributed over several workgroups."""
 
-    NONE = "none"  #: every tile has one workgroup
-    LAST = "last"  #: those that do not fill rounds, and a round more: two-tile stream-K
+    NONE = "none"  #: none: every tile has one workgroup
+    LAST = "last"  #: the tiles of the last partial round and of one full round: two-tile stream-K
     ALL = "all"
 
 
 @frozen
 class Persist:
-    """At most so many workgroups are launched, and take one tile after the other, or shares of tiles."""
+    """Persistent workgroups: at most `count` are launched; each takes one tile, or share of a tile, after the other."""
 
     count: int
     shared: SharedOut = SharedOut.NONE
@@ -68,9 +68,9 @@ class Persist:
 
 @frozen
 class Turns:
-    """What each of the workgroups does in each of its turns: shares of the first tiles, then whole tiles.
+    """The work of each workgroup in each of its turns: shares of the first tiles, then whole tiles.
 
-    There are `tiles` tiles of `blocks` blocks of K, `grain` of which stay together.
+    There are `tiles` tiles of `blocks` blocks of K; a grain is `grain` blocks that are never separated.
     """
 
     persist: Persist
@@ -80,23 +80,23 @@ class Turns:
 
     @property
     def grains(self) -> int:
-        """Of a tile."""
+        """Return the grains of a tile."""
         return -(-self.blocks // self.grain)
 
     @property
     def blocks_of_tile(self) -> int:
-        """Whole grains, perhaps beyond K."""
+        """Return the blocks of a tile in whole grains, perhaps beyond K."""
         return self.grains * self.grain
 
     @property
     def workgroups(self) -> int:
-        """None without work."""
+        """Return the workgroups launched; each has work."""
         each = 1 if self.persist.shared is SharedOut.NONE else self.grains
         return min(self.persist.count, self.tiles * each)
 
     @property
     def shared(self) -> int:
-        """Tiles that are shared out, the first ones."""
+        """Return the number of tiles whose K is shared, which are the first ones."""
         match self.persist.shared:
             case SharedOut.NONE:
                 return 0
@@ -108,12 +108,12 @@ class Turns:
 
     @property
     def whole_turns(self) -> int:
-        """Turns that are whole tiles."""
+        """Return the turns that are whole tiles."""
         return -(-(self.tiles - self.shared) // self.workgroups)
 
     @property
     def shared_turns(self) -> int:
-        """The most tiles that a share touches."""
+        """Return the largest number of tiles that a share touches."""
         if not self.shared:
             return 0
         first, end = self._span(np.arange(self.workgroups))
@@ -125,19 +125,19 @@ class Turns:
 
     @property
     def longest(self) -> int:
-        """The most blocks that a workgroup has."""
+        """Return the largest number of blocks that a workgroup has."""
         return self.grain * (-(-self.shared * self.grains // self.workgroups) + self.whole_turns * self.grains)
 
     @property
     def sharers(self) -> int:
-        """The most workgroups that have blocks of one tile."""
+        """Return the largest number of workgroups that have blocks of one tile."""
         if not self.shared:
             return 1
         tiles = np.arange(self.shared)
         return int((self._last(tiles) - self._owner(tiles * self.grains)).max()) + 1
 
     def share(self, turn: Index, group: Index) -> Share:
-        """What a workgroup does in a turn: integers, numpy arrays or IR expressions."""
+        """Return the work of a workgroup in a turn; for integers, numpy arrays or IR expressions."""
         if not self.shared_turns:
             return self._whole(turn, group)
         if not self.whole_turns:
@@ -147,18 +147,18 @@ class Turns:
         return Share(*map(partial(choose, is_part), part.values, whole.values), tiles=whole.tiles)
 
     def whole(self, number: Index) -> Share:
-        """All of a tile."""
+        """Return the share that is a whole tile."""
         return Share(number, 0, self.grains)
 
     def owners(self, number: int) -> range:
-        """The workgroups that have blocks of a tile."""
+        """Return the workgroups that have blocks of a tile."""
         if number < self.shared:
             return range(int(self._owner(number * self.grains)), int(self._last(number)) + 1)
         only = (number - self.shared) % self.workgroups
         return range(only, only + 1)
 
     def takers(self) -> npt.NDArray[np.int64]:
-        """Of each tile the workgroup that has its first blocks."""
+        """Return, for each tile, the workgroup that has its first blocks."""
         number = np.arange(self.tiles)
         whole = (number - self.shared) % self.workgroups
         return np.where(number < self.shared, self._owner(number * self.grains), whole) if self.shared else whole
@@ -179,25 +179,25 @@ class Turns:
         return Share(number, begin, stop, group - owner, sharers)
 
     def _span(self, group: Index) -> tuple[Index, Index]:
-        """The grains of a workgroup, counted through all shared tiles: the first ones have one more."""
+        """Return the grains [first, end) of a workgroup, counted through all shared tiles; the first have one more."""
         each, more = divmod(self.shared * self.grains, self.workgroups)
         return group * each + least(group, more), (group + 1) * each + least(group + 1, more)
 
     def _owner(self, grain: Index) -> Index:
-        """The workgroup of a grain."""
-        each, more = divmod(self.shared * self.grains, self.workgroups)
-        longer = more * (each + 1)
+        """Return the workgroup of a grain."""
+        shorter, more = divmod(self.shared * self.grains, self.workgroups)
+        longer = more * (shorter + 1)
         if not more:
-            return grain // each
-        return choose(grain < longer, grain // (each + 1), (grain - longer) // each + more)
+            return grain // shorter
+        return choose(grain < longer, grain // (shorter + 1), (grain - longer) // shorter + more)
 
     def _last(self, number: Index) -> Index:
-        """The workgroup of the last grain of a tile."""
+        """Return the workgroup of the last grain of a tile."""
         return self._owner((number + 1) * self.grains - 1)
 
 
 def follow_one_another(turns: Turns) -> bool:
-    """Whether the shares of each tile have each of its blocks once, and its sharers are counted in the order of K."""
+    """Return whether the shares of each tile cover its blocks exactly once, with ranks in the order of K."""
     turn, group = (ids.ravel() for ids in np.meshgrid(np.arange(turns.count), np.arange(turns.workgroups)))
     share = turns.share(turn, group)
     there = np.logical_and.reduce(share.exists) if share.exists else np.ones(turn.shape, bool)
@@ -205,13 +205,13 @@ def follow_one_another(turns: Turns) -> bool:
     rows = np.stack([np.broadcast_to(column, turn.shape)[there] for column in columns], axis=1)
     number, begin, end, rank, sharers = rows[np.lexsort((rows[:, 1], rows[:, 0]))].T
     first = np.flatnonzero(np.diff(number, prepend=-1))
-    each = np.diff(first, append=len(number))
+    shares = np.diff(first, append=len(number))
     wanted_begin = np.roll(end, 1)
     wanted_begin[first] = 0
     return bool(
         np.array_equal(number[first], np.arange(turns.tiles))
-        and (end[first + each - 1] == turns.grains).all()
+        and (end[first + shares - 1] == turns.grains).all()
         and (begin == wanted_begin).all()
-        and (rank == np.arange(len(number)) - np.repeat(first, each)).all()
-        and (sharers == np.repeat(each, each)).all()
+        and (rank == np.arange(len(number)) - np.repeat(first, shares)).all()
+        and (sharers == np.repeat(shares, shares)).all()
     )

@@ -1,7 +1,7 @@
 """Walks: the order in which workgroups visit the tiles of a grid.
 
-A remap is a permutation of the workgroup numbers [0, count); a walk takes such a number to a tile (m, n). Both are
-written once, for integers, numpy arrays and IR expressions alike, and divide by constants only.
+A remap permutes the workgroup numbers [0, count); a walk maps a number to a tile (m, n). Both work for integers, numpy
+arrays and IR expressions, and divide by constants only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Remap(Protocol):
     """A permutation of workgroup numbers."""
 
     def apply(self, number: Index, count: int) -> Index:
-        """What becomes of a number below `count`."""
+        """Return the new number for a number below `count`."""
 
 
 class Walk(ABC):
@@ -36,23 +36,23 @@ class Walk(ABC):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether numbers that follow one another stay near in both dimensions."""
+        """Return whether consecutive numbers stay close in both dimensions."""
         return True
 
     def numbers(self, m: int, n: int) -> int:
-        """How many numbers there are for m x n tiles: more than tiles where the grid is padded."""
+        """Return the count of numbers for m x n tiles: more than tiles if the grid is padded."""
         return m * n
 
     @abstractmethod
     def tile(self, number: Index, m: int, n: int) -> Tile:
-        """The tile of a number; on or beyond the edge m or n where there is none for it."""
+        """Return the tile of a number; at or beyond the edge m or n if the number has none."""
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
-        """The kernel arguments on which it depends."""
+        """Return the kernel arguments that the walk depends on."""
         return ()
 
     def given(self, arguments: Sequence[Index]) -> Walk:
-        """The walk by these arguments, in the order of `arguments`, instead of their values now."""
+        """Return the walk with these values of `arguments`, in their order, instead of the current values."""
         return self
 
 
@@ -61,7 +61,7 @@ class Walk(ABC):
 
 @frozen
 class Xcc:
-    """Workgroup w runs on die w % dies: each die gets one run of numbers, the first ones longer by one if need be."""
+    """Workgroup w runs on die w % dies: each die gets one contiguous range of numbers, the first ones longer by one."""
 
     dies: int
 
@@ -77,7 +77,7 @@ class Xcc:
 
 @frozen
 class Chunk:
-    """Of each dies x run workgroups a die gets one run of numbers; what is left at the end stays as it is."""
+    """In each dies x run workgroups, a die gets one contiguous range of numbers; a remainder stays unchanged."""
 
     dies: int
     run: int
@@ -101,7 +101,7 @@ class Chunk:
 
 @frozen
 class _Pieces:
-    """A length cut into pieces: `count` of `size` positions, then `others` of `last`."""
+    """A length cut into pieces: `count` pieces of `size` positions, then `others` of `last` positions."""
 
     count: int
     size: int
@@ -110,13 +110,13 @@ class _Pieces:
 
     @classmethod
     def of(cls, length: int, size: int) -> _Pieces:
-        """All of one size but the last."""
+        """Return pieces of one size, except for the last."""
         size = max(1, min(size, length))
         return cls(length // size, size, 1 if length % size else 0, length % size)
 
     @classmethod
     def even(cls, length: int, size: int) -> _Pieces:
-        """As few as with `of`, of at most two sizes that differ by one."""
+        """Return as few pieces as `of` does, of at most two sizes that differ by one."""
         count = max(1, -(-length // max(1, size)))
         each, longer = divmod(length, count)
         return cls(longer, each + 1, count - longer, each)
@@ -126,32 +126,32 @@ class _Pieces:
         return self.count + self.others == 1
 
     def _kinds(self) -> Iterator[tuple[int, int, int, int]]:
-        """Of either size that occurs: the first piece and where it begins, how many, their size."""
+        """Yield (first piece, its first position, number of pieces, their size) for each size that occurs."""
         if self.count:
             yield 0, 0, self.count, self.size
         if self.others:
             yield self.count, self.count * self.size, self.others, self.last
 
     def find(self, number: Index, each: int, inside: Callable[[Index, int], Sequence[Index]]) -> tuple[Index, ...]:
-        """(piece, its first position, ...) of a number, where each position counts `each`.
+        """Return (piece, its first position, ...) of a number, where each position counts `each`.
 
-        The rest is what `inside` makes of the number within a piece of so many positions.
+        The rest is the result of `inside` for the number within the piece and the piece's size.
         """
-        found: tuple[Index, ...] = ()
+        chosen: tuple[Index, ...] = ()
         for first, start, count, size in self._kinds():
             begin = start * each
             rest = number - begin if begin else number
             piece, rest = (0, rest) if count == 1 else split(rest, size * each)
             values = first + piece, start + piece * size, *inside(rest, size)
-            found = tuple(choose(number < begin, a, b) for a, b in zip(found, values)) if found else values
-        return found
+            chosen = tuple(choose(number < begin, a, b) for a, b in zip(chosen, values)) if chosen else values
+        return chosen
 
 
 @frozen
 class Grouped(Walk):
-    """Groups of `size` tiles along one dimension, the other one walked from end to end within each.
+    """Groups of `size` tiles along one dimension, the other dimension walked from end to end within each.
 
-    Without a size there is one group, and without `even` the last one may be smaller: rocRoller's WGM, clamped.
+    Without a size there is one group; without `even` the last group may be smaller: rocRoller's WGM, clamped.
     """
 
     along: str
@@ -177,7 +177,7 @@ class Grouped(Walk):
         return _Pieces.even(length, size) if self.even else _Pieces.of(length, size)
 
     def _within(self, number: Index, size: int, across: int) -> tuple[Index, Index]:
-        """Positions along and across a group."""
+        """Return positions along and across a group."""
         at, over = split(number, size)
         return over, at
 
@@ -187,7 +187,7 @@ class Grouped(Walk):
         return f"{'even' if self.even else 'group'}:{self.size}{self.along}{':snake' if self.snake else ''}"
 
 
-ROWS = Grouped("n")  #: one row of tiles after the other
+ROWS = Grouped("n")  #: row by row
 
 
 @frozen
@@ -209,25 +209,25 @@ class Rectangles(Grouped):
 
 @frozen
 class ArgumentGroups(Walk):
-    """Groups whose size is a kernel argument, `wgm`: what a host chooses at launch, from 1 on.
+    """Groups whose size is the kernel argument `wgm`, which the host chooses at launch, from 1 on.
 
-    The size is clamped to the grid. Divisors that depend on it come with the magic numbers that divide by them.
+    The size is clamped to the grid. Divisors that depend on it have magic numbers among the arguments.
     """
 
     along: str
-    size: int  #: the value now
+    size: int  #: the current value
     values: tuple[Index, ...] | None = None
 
     def arguments(self, m: int, n: int) -> tuple[Argument, ...]:
         own, across = (m, n) if self.along == "m" else (n, m)
         size, value = f"min(wgm, {own})", max(1, min(self.size, own))
-        made = [Argument("wgm", self.size)]
+        arguments = [Argument("wgm", self.size)]
         tail = f"max({own} % {size}, 1)", max(own % value, 1)
         divisors = {"block": (f"{size} * {across}", value * across), "group": (size, value), "tail": tail}
         for name, (expr, divisor) in divisors.items():
-            made.append(Argument(f"{name}_magic", magic(divisor), f"magic({expr})", u32))
-            made.append(Argument(f"{name}_shift", shift(divisor), f"shift({expr})", u32))
-        return (*made, Argument("whole_groups", own // value, f"{own} // {size}"))
+            arguments.append(Argument(f"{name}_magic", magic(divisor), f"magic({expr})", u32))
+            arguments.append(Argument(f"{name}_shift", shift(divisor), f"shift({expr})", u32))
+        return (*arguments, Argument("whole_groups", own // value, f"{own} // {size}"))
 
     def given(self, arguments: Sequence[Index]) -> ArgumentGroups:
         return evolve(self, values=tuple(arguments))
@@ -254,7 +254,7 @@ class ArgumentGroups(Walk):
 
 @frozen
 class SizedRows(Walk):
-    """One row of tiles after the other, each as long as the host says at launch: `length`."""
+    """Row by row; the host sets the row's length in tiles at launch: `length`."""
 
     length: Expr
     values: tuple[Index, ...] | None = None
@@ -281,9 +281,9 @@ class SizedRows(Walk):
 
 @frozen
 class FreeForm(Walk):
-    """An order of one's own: `at(number, m, n)` gives the tile, of integers, arrays and IR expressions alike.
+    """A user-defined order: `at(number, m, n)` returns the tile, for integers, arrays and IR expressions alike.
 
-    `ir.layout.index` has what operators do not say; divisors are constants, or arguments with magic numbers.
+    `ir.layout.index` has functions beyond operators; divisors must be constants, or arguments with magic numbers.
     """
 
     name: str
@@ -301,7 +301,7 @@ class FreeForm(Walk):
 
 @frozen
 class ZOrder(Walk):
-    """Blocks of rows x cols tiles, powers of two, that double by turns along N and M; then row after row of blocks."""
+    """Blocks of rows x cols tiles (powers of two), doubling along N and M in turn; then the blocks row by row."""
 
     rows: int
     cols: int

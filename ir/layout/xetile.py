@@ -1,11 +1,11 @@
-"""XeTile's `wg_map` and `sg_map`: a tile spread over the subgroups of a workgroup, and over a subgroup's lanes.
+"""XeTile's `wg_map` and `sg_map`: a tile distributed over the subgroups of a workgroup, and over their lanes.
 
-Both are faces of digits (row, col). Along a dimension of a tile stand, innermost first, the block that a subgroup has
-at a time (`sg_data`), the subgroups, and the rounds in which they take further blocks. Where there are more subgroups
-than blocks, the blocks wrap around: subgroups without a digit of their own are replicas. A block is spread over lanes
-in the same way, with units of `wi_data`, and always over all of them.
+Both are digits of (row, col). Each dimension of a tile has, innermost first, the block that a subgroup has at a time
+(`sg_data`), the subgroups, and the rounds in which they take further blocks. If there are more subgroups than blocks,
+the blocks wrap around: subgroups without a digit of their own are replicas. A block is distributed over lanes in the
+same way, with units of `wi_data`, and always over all lanes.
 
-Subgroups and lanes are numbered row by row of `sg_layout` and `wi_layout`, whatever the order of the tile in memory.
+Subgroups and lanes are numbered row by row in `sg_layout` and `wi_layout`, whatever the order of the tile in memory.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Pair = tuple[int, int]
 _DIMS = (ROW, COL)
 _ROUND = "round"
 _BLOCK = {ROW: "block row", COL: "block col"}  #: spaces of the position within a block
-_MOST = 1 << 16  #: positions along a dimension, and subgroups and lanes along one
+_MOST = 1 << 16  #: positions along a dimension; also subgroups, or lanes, along it
 
 
 def _as_pair(values: Sequence[int]) -> Pair:
-    """As given; whether there are two is checked where its name is known."""
+    """Return the values as a tuple; `check_pair` checks the length where the field's name is known."""
     return cast(Pair, tuple(values))
 
 
 def check_pair(values: Pair, what: str) -> None:
-    """UserError unless these are two positive integers, rows and columns."""
+    """Raise UserError unless these are two positive integers, rows and columns."""
     if len(values) != 2:
         raise UserError(f"expect integer array of size 2 for {what}: given {list(values)}")
     for value in values:
@@ -47,14 +47,14 @@ def check_pair(values: Pair, what: str) -> None:
 
 
 def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
-    """The digits of a matrix in a space, row by row; of columns first."""
+    """Return the digits of a row-major matrix in a space, those of columns first."""
     col, row = stacked(space, ((COL, sizes[1]), (ROW, sizes[0])))
     return col, row
 
 
 @frozen
 class SgMap:
-    """A block's elements on the lanes of a subgroup: `wi_layout` of them, each with `wi_data` at a time."""
+    """A block's elements on the lanes of a subgroup: `wi_layout` lanes, each with `wi_data` elements at a time."""
 
     wi_layout: Pair = attrs.field(converter=_as_pair)
     wi_data: Pair = attrs.field(converter=_as_pair)
@@ -65,7 +65,7 @@ class SgMap:
 
     @classmethod
     def parse(cls, text: str) -> SgMap:
-        """From `#xetile.sg_map<wi_layout = [2, 8], wi_data = [1, 2]>`; name and brackets may be left out."""
+        """Parse `#xetile.sg_map<wi_layout = [2, 8], wi_data = [1, 2]>`; name and brackets may be left out."""
         return cls(**attribute.read(text, "xetile.sg_map", ("wi_layout", "wi_data")))
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class SgMap:
         return prod(self.wi_layout)
 
     def units(self, block: Pair) -> Pair:
-        """How many units of `wi_data` a lane has along each dimension of a block. UserError where they do not fit."""
+        """Return the units of `wi_data` that a lane has along each dim of a block. UserError if they do not fit."""
         for dim, (size, lanes, data) in enumerate(zip(block, self.wi_layout, self.wi_data)):
             if size % (lanes * data):
                 given = f"given a block of {block[0]}x{block[1]} and {self}"
@@ -85,11 +85,11 @@ class SgMap:
         return rows, cols
 
     def result_shape(self, block: Pair) -> Pair:
-        """What a lane's share is as a vector of XeGPU: units, and the elements of one."""
+        """Return the shape of a lane's part as a vector of XeGPU: units, and elements of a unit."""
         return prod(self.units(block)), prod(self.wi_data)
 
     def fragment(self, block: Pair) -> Fragment:
-        """The lanes' elements: row by row of units, and within each row by row."""
+        """Return the lanes' elements as a fragment: units row by row, and elements row by row within each."""
         data, units = _rows_of("element", self.wi_data), _rows_of("unit", self.units(block))
         lanes = _rows_of(Space.LANE, self.wi_layout)
         held = stacked(Space.REGISTER, (("element", prod(self.wi_data)), ("unit", prod(self.units(block)))))
@@ -99,7 +99,7 @@ class SgMap:
 
 @frozen
 class WgMap:
-    """A tile's blocks of `sg_data` on the subgroups of a workgroup, `sg_layout` of them."""
+    """A tile's blocks of `sg_data` elements on the subgroups of a workgroup, `sg_layout` of them."""
 
     sg_layout: Pair = attrs.field(converter=_as_pair)
     sg_data: Pair = attrs.field(converter=_as_pair)
@@ -110,7 +110,7 @@ class WgMap:
 
     @classmethod
     def parse(cls, text: str) -> WgMap:
-        """From `#xetile.wg_map<sg_layout = [2, 2], sg_data = [32, 128]>`; name and brackets may be left out."""
+        """Parse `#xetile.wg_map<sg_layout = [2, 2], sg_data = [32, 128]>`; name and brackets may be left out."""
         return cls(**attribute.read(text, "xetile.wg_map", ("sg_layout", "sg_data")))
 
     def __str__(self) -> str:
@@ -121,7 +121,7 @@ class WgMap:
         return prod(self.sg_layout)
 
     def check_load(self, tile: Pair) -> None:
-        """UserError unless blocks divide the tile, and all subgroups' together divide it or are divided by it."""
+        """Raise UserError unless blocks divide the tile, and one round of blocks divides it or is divided by it."""
         check_pair(tile, "tile")
         given = f"given a tile of {tile[0]}x{tile[1]} and {self}"
         for dim, (size, subgroups, data) in enumerate(zip(tile, self.sg_layout, self.sg_data)):
@@ -134,7 +134,7 @@ class WgMap:
                 )
 
     def check_store(self, tile: Pair) -> None:
-        """UserError unless each element has one owner."""
+        """Raise UserError unless each element has one owner."""
         self.check_load(tile)
         for dim, (size, subgroups, data) in enumerate(zip(tile, self.sg_layout, self.sg_data)):
             if size % (subgroups * data):
@@ -143,13 +143,13 @@ class WgMap:
                 raise UserError(f"data is not evenly distributed to each subgroup.: {given}, {wanted}")
 
     def rounds(self, tile: Pair) -> Pair:
-        """How many blocks a subgroup has along each dimension."""
+        """Return the blocks that a subgroup has along each dimension."""
         self.check_load(tile)
         rows, cols = (-(-n // (each * data)) for n, each, data in zip(tile, self.sg_layout, self.sg_data))
         return rows, cols
 
     def _blocks(self, tile: Pair) -> Digits:
-        """A tile as positions in a block, subgroups and rounds, row by row."""
+        """Return a tile as positions in a block, subgroups and rounds, row by row."""
         rounds = self.rounds(tile)
         data = (Digit(dim, size, _BLOCK[dim], 1) for dim, size in zip(_DIMS, self.sg_data))
         different = (n // (each * data) for n, each, data in zip(tile, rounds, self.sg_data))
@@ -158,9 +158,9 @@ class WgMap:
         return Digits(_DIMS, (*data, *subgroups, *_rows_of(_ROUND, rounds)))
 
     def fragment(self, tile: Pair, lanes: SgMap | None = None) -> Fragment:
-        """The tile on subgroups and their lanes; without `lanes`, registers count a subgroup's elements row by row.
+        """Return the tile on subgroups and their lanes; without `lanes`, a subgroup's registers are row-major.
 
-        Blocks that a subgroup has beside the first follow in further registers.
+        Further blocks of a subgroup take further registers.
         """
         whole = SgMap((1, 1), self.sg_data)
         block = (lanes or whole).fragment(self.sg_data).renamed(_BLOCK)
@@ -169,29 +169,30 @@ class WgMap:
         return Fragment(_DIMS, self._blocks(tile).then(spread).digits)
 
     def on(self, tile: Pair) -> Distribution:
-        """The subgroups as owners of the tile's elements."""
+        """Return the subgroups as owners of the tile's elements."""
         return Distribution(self.fragment(tile), self.subgroups, lambda n: {Space.SUBGROUP: n})
 
     def blocks_of(self, tile: Pair, subgroup: int) -> list[Pair]:
-        """The corners of a subgroup's blocks, round by round."""
+        """Return the corners of a subgroup's blocks, round by round."""
         blocks, count = self._blocks(tile), prod(self.rounds(tile))
         at = [blocks.coordinates({Space.SUBGROUP: subgroup, _ROUND: n}) for n in range(count)]
         return [(corner[ROW], corner[COL]) for corner in at]
 
     def turns_in_place(self, tile: Pair, turned: WgMap) -> bool:
-        """Whether each subgroup has, in a transposed tile mapped by `turned`, the elements that it has here."""
+        """Return whether each subgroup has the same elements here and in the transposed tile mapped by `turned`."""
 
         across = turned._blocks((tile[1], tile[0])).renamed({ROW: COL, COL: ROW})
         return self._blocks(tile).owners(Space.SUBGROUP) == across.owners(Space.SUBGROUP)
 
 
-_ORDER = (Space.REGISTER, Space.LANE, Space.REGISTER, Space.SUBGROUP, Space.REGISTER)  #: data, units and rounds held
+#: spaces of data, lanes, units, subgroups and rounds
+_ORDER = (Space.REGISTER, Space.LANE, Space.REGISTER, Space.SUBGROUP, Space.REGISTER)
 
 
 def maps_of(fragment: Fragment, subgroups: int) -> tuple[WgMap, SgMap]:
-    """The maps by which each lane of a workgroup holds what it does in a fragment of two dimensions.
+    """Return the maps that give each lane of a workgroup the elements it has in a two-dimensional fragment.
 
-    The order of registers is that of maps. Raises UserError where the fragment's digits are none of such maps.
+    Registers are in the order of the maps. Raises UserError if the fragment's digits do not come from such maps.
     """
     given = f"given the fragment {fragment}"
     if len(fragment.dims) != 2:
@@ -214,7 +215,7 @@ def maps_of(fragment: Fragment, subgroups: int) -> tuple[WgMap, SgMap]:
 
 
 def _sizes(digits: Sequence[Digit], wanted: str, dim: str) -> list[int]:
-    """Sizes of what is in `_ORDER` along one dimension."""
+    """Return the sizes, in the order of `_ORDER`, along one dimension."""
     sizes, at = [1] * len(_ORDER), 0
     for d in digits:
         ahead = [n for n in range(at, len(_ORDER)) if _ORDER[n] == d.space]

@@ -1,7 +1,7 @@
-"""The equalities of expressions: rules where an equality is one line, functions where it is an algorithm.
+"""Equalities of expressions: rules where an equality is one line, functions where it is an algorithm.
 
-Every equality holds under wraparound: sums and products by constants are taken modulo 2^bits, and what needs exact
-integers (division, order) applies only where it is proved that nothing wraps. Floats are left as they are written.
+Every equality holds under wraparound: sums and products by constants are modulo 2^bits, and equalities that need exact
+integers (division, order) apply only where it is proved that nothing wraps. Float arithmetic is not reordered.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ _FOLD: dict[type[x.Expr], Callable[[int, int], int]] = {
     x.Ne: int.__ne__,
 }
 
-_FACTS = 2 * USES  #: the bit that says that facts were asked for
+_FACTS = 2 * USES  #: the bit for: facts were used
 
-#: Where a range of one value shows what neither rules nor algorithms see.
+#: Operators that a range of a single value turns into a constant where neither rules nor algorithms do.
 _MAY_COLLAPSE = frozenset((x.Div, x.Mod, x.MulHi, x.Shr, x.Var, sizes.Size, sizes.HostValue, x.Lane))
 
 
 class Notes:
-    """What depends on no facts and serves all of a run: linear forms, the canonical order, and who uses what."""
+    """State that depends on no facts and lasts for a whole run: linear forms, operand order, use counts."""
 
     def __init__(self) -> None:
         self.linear, self.order = LinearForms(), CanonicalOrder()
-        self.settled: set[x.Expr] = set()  #: what stays as it is whatever is known, and whoever uses it
+        self.settled: set[x.Expr] = set()  #: expressions that no fact and no use count can change
         self.uses: dict[x.Expr, int] = {}
 
 
 class Algebra:
-    """Applies equalities to one node whose operands are simplified already, at a place where `facts` hold."""
+    """Applies equalities to one node with simplified operands, at a place where `facts` hold."""
 
     def __init__(self, facts: Knowledge, notes: Notes, left: Left) -> None:
         self._facts, self.notes, self.left = facts, notes, left
-        self._asked = 0  # bits: for facts, for who uses what
+        self._asked = 0  # bits: facts were used, use counts were used
 
     @property
     def facts(self) -> Knowledge:
@@ -72,7 +72,7 @@ class Algebra:
         return self._facts
 
     def __call__(self, e: x.Expr) -> x.Expr:
-        """An expression equal to `e`, `e` itself if nothing applies."""
+        """Return an expression equal to `e`, `e` itself if no equality applies."""
         kind, is_number = type(e), FULL[e.type] is not None
         if kind is x.Const:
             return e
@@ -91,11 +91,11 @@ class Algebra:
             else:
                 self.left.pop(e, None)
             e = new
-        self._asked |= before | _FACTS  # for what another node is made of: facts may say that it is a number
+        self._asked |= before | _FACTS  # for the enclosing node: facts may say that this one is a constant
         return e
 
     def _integer(self, e: x.Expr) -> x.Expr:
-        """Of integers and bools, whatever applies."""
+        """Apply all equalities to an expression of integers or bools."""
         kind = type(e)
         if kind in _FOLD:
             prepared = self._prepared(e)
@@ -108,7 +108,7 @@ class Algebra:
         return e if new is None else new
 
     def _prepared(self, e: Any) -> x.Expr:
-        """What all binary operators share: constants are folded, or stand on the right of operators that commute."""
+        """Fold constants of a binary operator, or move a constant to the right of a commutative one."""
         a, b = e.a, e.b
         right = b.bits if type(b) is x.Const else number(b)
         left = a.bits if type(a) is x.Const else number(a)
@@ -119,7 +119,7 @@ class Algebra:
         return e  # type: ignore[no-any-return]
 
     def _float(self, e: x.Expr) -> x.Expr:
-        """Of floats, what moves or chooses them or changes their signs, and what is exact of constants alone."""
+        """Apply equalities to a float expression: moves, selects, signs, and exact folding of constants."""
         kind = type(e)
         if kind in _EXACT and (known := _constant(e)) is not None:
             return known
@@ -128,31 +128,31 @@ class Algebra:
                 return new
         return e
 
-    # ------------------------------------------------------------ what rules ask
+    # ------------------------------------------------------------ queries of rules
 
     def proves(self, cond: x.Expr) -> bool:
-        """Whether a condition always holds here."""
+        """Return whether a condition always holds at this place."""
         return self.facts.decided(cond) is True
 
     def cannot_wrap(self, e: x.Expr) -> bool:
-        """Whether the operation at the root gives its exact result."""
+        """Return whether the operation at the root gives its exact result."""
         return self.facts.bounds.cannot_wrap(e)
 
-    # Decisions about sharing rest on what was there when the round began, so that equal expressions meet one fate;
-    # of a node made since then nothing is known until the next round.
+    # Decisions about sharing use the counts from the beginning of the round, so that equal expressions are treated
+    # alike; a node made since then counts as unknown until the next round.
 
     def is_sole_use(self, e: x.Expr) -> bool:
-        """Whether it is known that nobody else needs `e`, so that it may be taken apart."""
+        """Return whether only one node is known to use `e`, so that it may be taken apart."""
         self._asked |= USES
         return self.notes.uses.get(e) == 1
 
     def is_known_unused(self, e: x.Expr, operand: x.Expr) -> bool:
-        """Whether it is known that nobody computes `e`, which one would of a known `operand`."""
+        """Return whether `e`, whose `operand` is counted, is known to be computed nowhere."""
         self._asked |= USES
         return operand in self.notes.uses and e not in self.notes.uses
 
     def sum(self, terms: Terms, const: int, like: x.Expr) -> x.Expr:
-        """The sum as an expression of the type of `like`, modulo 2^bits."""
+        """Return the sum as an expression of the type of `like`, modulo 2^bits."""
         return build(self, terms, const, like)
 
 
@@ -160,17 +160,17 @@ def _folded(e: Any, a: int, b: int) -> x.Expr:
     if e.a.type.elem.is_float:
         return e  # type: ignore[no-any-return]
     if isinstance(e, (x.Div, x.Mod)) and b == 0:
-        return e  # an error, and it stays one
+        return e  # division by zero stays an error
     if isinstance(e, (x.Shl, x.Shr)) and not 0 <= b < e.type.elem.bits:
         return e
     return make(int(_FOLD[type(e)](a, b)), e.type)
 
 
 def _constant(e: x.Expr) -> x.Expr | None:
-    """The value of an operation on constants that are the same in every element."""
+    """Return the value of an operation whose operands are constants, equal in every element."""
     if not all(type(c.a if type(c) is x.Splat else c) is x.Const for c in e.children()):
         return None
-    from convgen.ir.evaluate import Evaluator  # which few kernels need
+    from convgen.ir.evaluate import Evaluator  # imported late: few kernels need it
 
     value = Evaluator(1)(e).data.ravel()[:1]
     elem = e.type.elem
@@ -186,7 +186,7 @@ def _sum(s: Algebra, e: Any) -> x.Expr | None:
 
 
 def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
-    """(x + c0) * c1 == x * c1 + c0 * c1, unless that could wrap only now, or somebody else needs the sum."""
+    """(x + c0) * c1 == x * c1 + c0 * c1, unless it could newly wrap or the sum has other uses."""
     c = number(e.b)
     rest, sign, offset = peel(e.a)
     if c is None or rest is None or sign != 1 or not offset or not s.is_sole_use(e.a):
@@ -198,7 +198,7 @@ def _product(s: Algebra, e: x.Mul) -> x.Expr | None:
 
 
 def _exclusive(s: Algebra, e: x.Xor) -> x.Expr | None:
-    """(a ^ c) ^ b == (a ^ b) ^ c: what differs by a constant alone shares the rest."""
+    """(a ^ c) ^ b == (a ^ b) ^ c: values that differ by a constant then share a ^ b."""
     for inner, other in ((e.a, e.b), (e.b, e.a)):
         if isinstance(inner, x.Xor) and number(inner.b) is not None and number(other) is None:
             return s(x.Xor(s(x.Xor(inner.a, other)), inner.b))
@@ -213,7 +213,7 @@ def _comparison(s: Algebra, e: x.Comparison) -> x.Expr | None:
 
 
 def _extremum(s: Algebra, e: x.Min | x.Max) -> x.Expr | None:
-    """min and max of operands whose order is known."""
+    """Decide min and max of operands whose order is known."""
     lo, hi = s.facts.difference(e.a, e.b)
     if hi <= 0 or lo >= 0:
         return e.a if (hi <= 0) == isinstance(e, x.Min) else e.b
@@ -230,7 +230,7 @@ def _select(s: Algebra, e: x.Select) -> x.Expr | None:
 
 
 def _again(s: Algebra, e: x.Unary) -> x.Expr | None:
-    """Signs changed twice, and what is rounded already."""
+    """Cancel repeated sign changes and repeated rounding."""
     match e, e.a:
         case Neg(), Neg(a):
             return a
@@ -256,9 +256,10 @@ def _cast(s: Algebra, e: x.Cast) -> x.Expr | None:
 
 
 def _cast_again(s: Algebra, e: x.Cast, inner: x.Cast) -> x.Expr | None:
-    """The inner of two casts falls away if it keeps the value, or all the bits that the outer one takes.
+    """Drop the inner of two casts if it keeps the value, or all bits that the outer one takes.
 
-    One that only says that there is no sign to extend stays: it may not be known again.
+    An unsigned cast of equal width before a widening stays: without it, the fact that nothing is sign-extended might
+    not be provable again.
     """
     source, middle, to = (t.elem for t in (inner.a.type, inner.type, e.type))
     unsigned = middle.kind is Kind.UNSIGNED and middle.bits == source.bits < to.bits
@@ -315,6 +316,6 @@ _ALGORITHMS: dict[type[x.Expr], Callable[[Algebra, Any], x.Expr | None]] = {
     x.Pack: _pack,
 }
 
-#: Of floats: whose rules and algorithms hold for them, and whose results are rounded once, which folding does, too.
+#: Float operations whose rules and algorithms hold (_MOVES), and those that round once, as folding does (_EXACT).
 _MOVES = frozenset((x.Select, x.Cast, x.Uniform, x.Slice, x.Shuffle, x.Pack, *EXACT))
 _EXACT = frozenset((x.Add, x.Sub, x.Mul, x.Min, x.Max, Fma, *EXACT))

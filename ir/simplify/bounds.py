@@ -1,8 +1,8 @@
-"""Interval analysis: between which integers an expression's value lies, for every lane and every element.
+"""Interval analysis: the integer range of an expression's value over all lanes and elements.
 
-Ranges are inclusive and sound under wraparound: where an operation's exact interval leaves the type, the value may have
-wrapped and the range is the type's. A bool is an integer in [0, 1]. What is an error by docs/ir.md (division by zero, a
-shift out of range) has no value and so widens no range.
+Ranges are inclusive and sound under wraparound: if an operation's exact interval leaves the type, the value may have
+wrapped and the range is the type's. A bool is an integer in [0, 1]. Errors by docs/ir.md (division by zero, a shift out
+of range) have no value and so widen no range.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from convgen.ir.votes import AllLanes
 
 Range = tuple[int, int]
 
-WIDTH = 64  #: lanes of a subgroup unless said otherwise: the widest of all targets
+WIDTH = 64  #: lanes of a subgroup by default: the widest of all targets
 
 
 def type_range(type: Type) -> Range:
-    """All values of an integer or bool type."""
+    """Return all values of an integer or bool type."""
     return type.min, type.max
 
 
 class _FullRanges(dict[AnyType, Range | None]):
-    """All values of the elements of a type, worked out once a type; None for floats."""
+    """The ranges of the elements of types, computed once a type; None for floats."""
 
     def __missing__(self, type: AnyType) -> Range | None:
         self[type] = None if type.elem.is_float else type_range(type.elem)
@@ -38,7 +38,7 @@ FULL = _FullRanges()
 
 
 def hull(*ranges: Range) -> Range:
-    """The smallest range that holds all of `ranges`."""
+    """Return the smallest range that contains all of `ranges`."""
     if len(ranges) == 1:
         return ranges[0]
     least, most = zip(*ranges)
@@ -46,33 +46,33 @@ def hull(*ranges: Range) -> Range:
 
 
 def meet(a: Range, b: Range) -> Range:
-    """The values in both; `a` where there are none, as in code that never runs."""
+    """Return the values in both; `a` if there are none, as in code that never runs."""
     lo, hi = max(a[0], b[0]), min(a[1], b[1])
     return (lo, hi) if lo <= hi else a
 
 
 def within(inner: Range, outer: Range) -> bool:
-    """Whether every value of `inner` lies in `outer`."""
+    """Return whether every value of `inner` lies in `outer`."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 class Bounds:
     """The ranges of expressions, given those of variables; a variable that `env` lacks has its type's range.
 
-    Each node is looked at once, so `env` may gain variables that no expression asked about yet, and nothing else.
+    Results are memoized, so `env` may only gain variables that no expression has asked about yet.
     """
 
     def __init__(
         self, env: Mapping[Any, Range], width: int = WIDTH, meanings: Mapping[x.Var, x.Expr] | None = None
     ) -> None:
-        """`env` holds the ranges of variables, and what is known of other expressions; `meanings` what has names."""
+        """Set `env`, ranges of variables and other expressions, and `meanings`, the values of let-bound variables."""
         self.env, self.width = env, width
         self.meanings: Mapping[x.Var, x.Expr] = {} if meanings is None else meanings
         self._memo: dict[x.Expr, Range] = {}
         self._never_wraps: dict[x.Expr, bool] = {}
 
     def __call__(self, e: x.Expr) -> Range:
-        """The range of an expression of integer or bool elements; ValueError for others."""
+        """Return the range of an expression of integer or bool elements; ValueError for other types."""
         known = self._memo.get(e)
         if known is None:
             full, exact = FULL[e.type], self.exact(e)
@@ -85,12 +85,12 @@ class Bounds:
         return known
 
     def exact(self, e: x.Expr) -> Range:
-        """The range of the operation at the root as if it could not wrap; the operands may have wrapped."""
+        """Return the range of the operation at the root as if it could not wrap; its operands may have wrapped."""
         rule = _RULES.get(type(e))
         return rule(self, e) if rule else type_range(e.type.elem)
 
     def cannot_wrap(self, e: x.Expr) -> bool:
-        """Whether the operation at the root provably gives its exact result."""
+        """Return whether the operation at the root provably gives its exact result."""
         known = self._never_wraps.get(e)
         if known is None:
             known = self._never_wraps[e] = within(self.exact(e), type_range(e.type.elem))
@@ -98,7 +98,7 @@ class Bounds:
 
 
 def bounds(e: x.Expr, env: Mapping[x.Var, Range], width: int = WIDTH) -> Range:
-    """The range of `e`, given those of its variables, in subgroups of `width` lanes."""
+    """Return the range of `e`, given those of its variables, in subgroups of `width` lanes."""
     return Bounds(env, width)(e)
 
 
@@ -106,13 +106,13 @@ def bounds(e: x.Expr, env: Mapping[x.Var, Range], width: int = WIDTH) -> Range:
 
 
 def _corners(f: Callable[[int, int], int], a: Range, b: Range) -> Range:
-    """The range of an `f` that is monotone in each operand."""
+    """Return the range of an `f` that is monotone in each operand."""
     values = (f(a[0], b[0]), f(a[0], b[1]), f(a[1], b[0]), f(a[1], b[1]))
     return min(values), max(values)
 
 
 def _signed_parts(b: Range) -> Iterator[Range]:
-    """The negative and the positive part of a divisor's range."""
+    """Yield the negative and the positive part of a divisor's range."""
     if b[0] < 0:
         yield b[0], min(b[1], -1)
     if b[1] > 0:
@@ -139,7 +139,7 @@ def _mod(a: Range, b: Range, full: Range) -> Range:
 
 
 def _bits(a: Range, b: Range) -> Range:
-    """What any bitwise operation stays within: the two's complement numbers as wide as the wider operand."""
+    """Return a range for any bitwise operation: the two's complement numbers as wide as the wider operand."""
     width = max((n if n >= 0 else ~n).bit_length() for n in (*a, *b))
     return -(1 << width) if min(a[0], b[0]) < 0 else 0, (1 << width) - 1
 
@@ -228,18 +228,18 @@ def _select(ranges: Bounds, e: x.Select) -> Range:
     if cond[0] == cond[1]:
         return ranges(e.a if cond[0] else e.b)
     low, high = ranges(e.b)
-    if isinstance(e.cond, x.Le) and e.cond.b is e.b:  # what it is otherwise is less than what it was compared with
+    if isinstance(e.cond, x.Le) and e.cond.b is e.b:  # where `cond.a <= b` fails, b < cond.a
         high = max(low, min(high, ranges(e.cond.a)[1] - 1))
     return hull(ranges(e.a), (low, high))
 
 
 def spelled(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> x.Expr:
-    """An expression, or what it names."""
+    """Return the value of a let-bound variable, other expressions unchanged."""
     return meanings.get(e, e) if isinstance(e, x.Var) else e
 
 
 def turned_over(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, int] | None:
-    """t and r if an expression is the smaller one, without a sign, of t and t - r: of t below 2r the rest by r."""
+    """Return (t, r) if `e` is the unsigned minimum of t and t - r: for t below 2r that is t modulo r. Else None."""
     e = spelled(e.a if isinstance(e, x.Cast) else e, meanings)
     if not isinstance(e, x.Min) or e.type.elem is not u32:
         return None
@@ -247,7 +247,7 @@ def turned_over(e: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> tuple[x.Expr, in
 
 
 def _less(a: x.Expr, b: x.Expr, meanings: Mapping[x.Var, x.Expr]) -> int:
-    """By which constant, from 1, the second of two words is less than the first, modulo 2^32; else 0."""
+    """Return the constant in [1, 2^32) by which word `b` is less than word `a` modulo 2^32; 0 if there is none."""
     if isinstance(a, x.Cast) and isinstance(b, x.Cast):
         a, b = a.a, b.a
     match spelled(b, meanings):
@@ -265,7 +265,7 @@ def _difference(ranges: Bounds, e: x.Sub) -> Range:
 
 
 def _remaining(ranges: Bounds, e: x.Sub) -> int:
-    """By which constant what an expression leaves of a number is its remainder, as `expand_division` writes it; else 0.
+    """Return d if `e` is the remainder by d in the form of `expand_division`, a - (a // d) * d; else 0.
 
     With d * m = 2^s + r and 0 <= n * r < 2^s, n * m >> s is n // d: it exceeds n / d by less than 1 / d.
     """

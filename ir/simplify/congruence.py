@@ -1,7 +1,7 @@
-"""Congruences: which multiples an expression is known to be near, for every lane and every element.
+"""Congruence analysis: remainders of an expression's value, over all lanes and elements.
 
-A congruence (m, r) says: the value is r modulo m; (0, r) says: it is r. Where an operation may wrap, only the part of m
-that is a power of two survives, since 2^bits is a multiple of it.
+A congruence (m, r) means that the value is r modulo m; (0, r) that it is r. If an operation may wrap, only the largest
+power of two in m survives, since it divides 2^bits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ ANYTHING: Congruence = (1, 0)
 
 
 def normal(m: int, r: int) -> Congruence:
-    """The congruence with its remainder in [0, m)."""
+    """Return the congruence with its remainder in [0, m)."""
     return (m, r % m) if m else (0, r)
 
 
 def either(a: Congruence, b: Congruence) -> Congruence:
-    """What holds of a value that is known by `a` or by `b`."""
+    """Return the congruence of a value for which `a` or `b` holds."""
     return normal(gcd(a[0], b[0], a[1] - b[1]), a[1])
 
 
 def both(a: Congruence, b: Congruence) -> Congruence:
-    """What holds of a value of which both are known (the Chinese remainder theorem); `a` where no value has both."""
-    (m, r), (n, t) = (a, b) if b[0] else (b, a)  # a constant first
+    """Return the congruence of a value for which both hold (Chinese remainder theorem); `a` if they contradict."""
+    (m, r), (n, t) = (a, b) if b[0] else (b, a)  # a constant goes first
     step = gcd(m, n)
     if not m or (t - r) % step:
         return m, r
@@ -40,28 +40,28 @@ def both(a: Congruence, b: Congruence) -> Congruence:
 
 
 class Congruences:
-    """The congruences of expressions; `known` gives those of variables and other leaves, `bounds` what may wrap."""
+    """The congruences of expressions; `known` has those of variables, `bounds` decides what may wrap."""
 
     def __init__(self, bounds: Bounds, known: Mapping[x.Expr, Congruence]) -> None:
         self.bounds, self.known = bounds, known
         self._memo: dict[x.Expr, Congruence] = {}
 
     def __call__(self, e: x.Expr) -> Congruence:
-        """The congruence of an expression of integer or bool elements."""
-        found = self._memo.get(e)
-        if found is None:
+        """Return the congruence of an expression of integer or bool elements."""
+        known = self._memo.get(e)
+        if known is None:
             rule = _RULES.get(type(e))
             m, r = rule(self, e) if rule else ANYTHING
             if rule in _MAY_WRAP and m != 1 and not self.bounds.cannot_wrap(e):
                 m = gcd(m, 1 << e.type.elem.bits)
-            found = normal(m, r)
+            known = normal(m, r)
             if e in self.known:
-                found = both(found, self.known[e])
-            self._memo[e] = found
-        return found
+                known = both(known, self.known[e])
+            self._memo[e] = known
+        return known
 
     def multiple(self, e: x.Expr) -> int:
-        """A number that divides `e`; 0 if it is zero."""
+        """Return a number that divides `e`; 0 if `e` is zero."""
         return gcd(*self(e))
 
 
@@ -96,7 +96,7 @@ def _mod(s: Congruences, e: Any) -> Congruence:
 
 
 def _and(s: Congruences, e: Any) -> Congruence:
-    """Zeros at the low end of either operand stay, and a mask of low bits keeps what is known below it."""
+    """Keep the known low zeros of either operand, and the known bits below a mask of low bits."""
     (m, r), (n, c) = s(e.a), s(e.b)
     if n == 0 and c > 0 and c & (c + 1) == 0:
         return gcd(m, c + 1), r

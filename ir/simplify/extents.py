@@ -1,6 +1,6 @@
-"""What is known of extents: of numbers, and of expressions of the sizes that a host gives at launch.
+"""Bounds and divisors of extents: numbers, or expressions of the sizes that a host passes at launch.
 
-Extents are exact integers here, however large; whoever computes one at run time sees to it that it fits.
+Extents are exact integers of any size in this module; code that computes one at run time must check that it fits.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ from convgen.ir.expr import Add, Binary, Const, Div, Expr, Max, Min, Mod, Mul, S
 from convgen.ir.mutate import free_vars
 from convgen.ir.sizes import OPERATIONS, Extent, Size, no_extent
 
-_Terms = Mapping[tuple[Expr, ...], int]  #: coefficients of products of what is no sum and no product itself
+#: a sum of products: coefficients by factors, which are neither sums nor products
+_Terms = Mapping[tuple[Expr, ...], int]
 
 
 def least(extent: Extent) -> int:
-    """A number that it is never below."""
+    """Return a lower bound of an extent."""
     return extent if isinstance(extent, int) else _range(extent)[0]
 
 
 def most(extent: Extent) -> int:
-    """A number that it is never above."""
+    """Return an upper bound of an extent."""
     return extent if isinstance(extent, int) else _range(extent)[1]
 
 
 def rounded_up(extent: Extent, part: int) -> Extent:
-    """How many parts of that length it takes."""
+    """Return the number of parts of length `part` that cover an extent."""
     if isinstance(extent, int):
         return -(-extent // part)
     return (extent + (part - 1)) // part if part > 1 else extent
 
 
 def is_multiple(extent: Extent, of: int) -> bool:
-    """Whether a number is known to divide it."""
+    """Return whether `of` is known to divide an extent."""
     return (extent if isinstance(extent, int) else divisor(extent, {})) % of == 0
 
 
 def never_less(a: Extent, b: Extent) -> bool:
-    """Whether `a >= b` is known, whatever the sizes."""
+    """Return whether `a >= b` holds for all sizes, as far as provable."""
     return least(a - b) >= 0
 
 
 def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
-    """A number that divides the value of an integer expression; 0 for the constant zero. `values` resolves lets."""
+    """Return a number that divides the value of an integer expression; 0 for zero. `values` resolves lets."""
     match e:
         case Const():
             return abs(e.bits)
@@ -66,7 +67,7 @@ def divisor(e: Expr, values: Mapping[Var, Expr]) -> int:
 
 
 def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
-    """The number that it is in a launch with these sizes."""
+    """Return the value of an extent in a launch with these sizes."""
     if isinstance(extent, int):
         return extent
     match extent:
@@ -81,7 +82,7 @@ def value_of(extent: Extent, sizes: Mapping[Var, int]) -> int:
 
 
 def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) -> str | None:
-    """What is wrong with an extent that is to be made of the sizes `known`, and in a range."""
+    """Return a complaint unless an extent is made of `known` sizes only and lies in [least_, most_]."""
     if isinstance(extent, Expr):
         unknown = [v.name for v in free_vars(extent) if v not in known or not isinstance(v, Size)]
         if unknown:
@@ -95,7 +96,7 @@ def complaint(extent: Extent, known: Container[Any], least_: int, most_: int) ->
 
 @lru_cache(maxsize=1 << 10)
 def _range(e: Expr) -> tuple[int, int]:
-    """Of a sum of products; no factor is ever negative."""
+    """Return the range of a sum of products; no factor is ever negative."""
     low = high = 0
     for factors, coef in _terms(e).items():
         ends = [coef * math.prod(_atom(f)[end] for f in factors) for end in (0, 1)]
@@ -104,6 +105,7 @@ def _range(e: Expr) -> tuple[int, int]:
 
 
 def _atom(e: Expr) -> tuple[int, int]:
+    """Return the range of a factor: a size, a quotient by a constant, a minimum or a maximum."""
     match e:
         case Size():
             return e.range
@@ -119,17 +121,18 @@ def _atom(e: Expr) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 10)
 def _terms(e: Expr) -> _Terms:
-    found: Counter[tuple[Expr, ...]] = Counter()
+    """Return an extent as a sum of products, multiplied out."""
+    terms: Counter[tuple[Expr, ...]] = Counter()
     match e:
         case Const():
-            found[()] = e.bits
+            terms[()] = e.bits
         case Add(a, b) | Sub(a, b):
-            found.update(_terms(a))
-            found.update({t: coef if isinstance(e, Add) else -coef for t, coef in _terms(b).items()})
+            terms.update(_terms(a))
+            terms.update({t: coef if isinstance(e, Add) else -coef for t, coef in _terms(b).items()})
         case Mul(a, b):
             for one, coef in _terms(a).items():
                 for other, by in _terms(b).items():
-                    found[tuple(sorted((*one, *other), key=str))] += coef * by
+                    terms[tuple(sorted((*one, *other), key=str))] += coef * by
         case _:
-            found[(e,)] = 1
-    return {t: coef for t, coef in found.items() if coef}
+            terms[(e,)] = 1
+    return {t: coef for t, coef in terms.items() if coef}

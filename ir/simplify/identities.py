@@ -1,7 +1,7 @@
-"""What is known of the operators, as rules: algebra on the left and right, what it takes in the third place.
+"""Algebraic identities of the operators as rules: left side, right side, conditions.
 
-Every rule holds under wraparound, for signed and unsigned integers alike, and makes an expression that costs no more.
-Sums have a normal form instead (`ir.sums`), and quotients of sums an algorithm (`ir.division`).
+Every rule holds under wraparound, for signed and unsigned integers alike, and its right side costs no more than its
+left. Sums have a normal form instead (`sums`), and quotients of sums an algorithm (`division`).
 """
 
 from __future__ import annotations

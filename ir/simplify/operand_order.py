@@ -1,4 +1,4 @@
-"""The canonical order of operands: equal sums written in two orders become one node, the same in every process."""
+"""The canonical order of operands: equal sums in different operand orders become one node, in every process."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from convgen.ir import floats, fused, sizes
 from convgen.ir.expr import Expr, Lane
 from convgen.ir.node import CLASSES
 
-_ = floats, fused, sizes  # their classes must be declared before CLASSES is read
-#: Of expressions, by module and in order of declaration, in whatever order modules and other nodes were declared.
+_ = floats, fused, sizes  # import these modules so that CLASSES contains their classes
+#: Expression classes by module, then in order of declaration: independent of the order of imports.
 _EXPRESSIONS = sorted((c for c in CLASSES.values() if issubclass(c, Expr)), key=lambda c: c.__module__)
 _RANK = {cls: -i for i, cls in enumerate(_EXPRESSIONS)}
 
-_DEPTH = 3  #: levels of operands that are compared field by field; what differs only below is ordered by digest
+_DEPTH = 3  #: levels of operands that are compared field by field; deeper differences are ordered by digest
 
 
 class CanonicalOrder:
-    """What is uniform by its looks stands before what depends on the lane; products before leaves; then by content."""
+    """Operands that do not mention the lane come first, then products before leaves, then by content."""
 
     def __init__(self) -> None:
         self._on_lane: dict[Expr, bool] = {}
         self._digests: dict[Expr, int] = {}
 
     def before(self, a: Expr, b: Expr) -> bool:
-        """Whether `a` stands before `b`; False if they are one."""
+        """Return whether `a` stands before `b`; False if they are one node."""
         return a is not b and self._before(a, b, _DEPTH)
 
     def _before(self, a: Expr, b: Expr, depth: int) -> bool:
@@ -36,7 +36,7 @@ class CanonicalOrder:
         return self._compared(a, b, depth) if depth else self.digest(a) < self.digest(b)
 
     def _compared(self, a: Expr, b: Expr, depth: int) -> bool:
-        """Two different nodes of one class: the first field that differs decides."""
+        """Compare two different nodes of one class: the first field that differs decides."""
         for name in a.fields:
             left, right = getattr(a, name), getattr(b, name)
             if left is right or left == right:
@@ -47,14 +47,14 @@ class CanonicalOrder:
         return False
 
     def on_lane(self, e: Expr) -> bool:
-        """Whether `e` mentions the lane number."""
+        """Return whether `e` mentions the lane number."""
         known = self._on_lane.get(e)
         if known is None:
             known = self._on_lane[e] = type(e) is Lane or any(map(self.on_lane, e.children()))
         return known
 
     def digest(self, e: Expr) -> int:
-        """A number made of the content of `e`, the same in every process (hashes of strings are not)."""
+        """Return a number computed from the content of `e`, equal in every process (hashes of strings are not)."""
         known = self._digests.get(e)
         if known is None:
             operands = tuple(map(self.digest, e.children()))

@@ -1,7 +1,7 @@
-"""What is known at one place of a program: ranges, congruences, definitions, and sums that are not negative.
+"""Facts at one place of a program: ranges, congruences, let values, and sums that are not negative.
 
-It comes from binders (lets, loops, the kernel's grid) and from conditions. It is scoped: `child()` knows all that its
-parent knows and may learn more, as an arm of an `if` does.
+Facts come from binders (lets, loops, the kernel's grid) and from conditions. They are scoped: `child()` knows all that
+its parent knows and may learn more, as in an arm of an `if`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convgen.ir.simplify.variable_ranges import Scope
 from convgen.ir.stmt import For
 from convgen.ir.types import bool_
 
-_NARROWINGS = 2  #: how often a new inequality is applied to its own terms, each time with what the last one showed
+_NARROWINGS = 2  #: how often an inequality narrows the ranges of its own terms, each time with the narrowed ranges
 
 
 class Knowledge(Scope):
@@ -27,20 +27,21 @@ class Knowledge(Scope):
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[Var, Range] | None = None) -> None:
         super().__init__(width, ranges)
-        self.congruences: dict[Expr, Congruence] = {}  #: of variables, and of what conditions say more of
+        #: of variables, and of expressions about which conditions say more
+        self.congruences: dict[Expr, Congruence] = {}
         self.values: dict[Var, Expr] = {}  #: the lets in scope
         self.inequalities: list[Linear] = []  #: exact sums known to be at least 0
         self.congruence = Congruences(self.bounds, self.congruences)
         self._terms: dict[Expr, Linear] = {}
 
     def refresh(self) -> None:
-        """Forget what was concluded, after a fact about an expression that was looked at already has changed."""
+        """Drop conclusions after a fact changed about an expression that was analysed already."""
         super().refresh()
         self.congruence = Congruences(self.bounds, self.congruences)
         self._terms.clear()
 
     def child(self) -> Knowledge:
-        """The same facts, to be extended without effect on these."""
+        """Return a copy of these facts that can learn more without changing them."""
         new = Knowledge(self.bounds.width, self.ranges)
         new.congruences.update(self.congruences)
         new.values.update(self.values)
@@ -48,11 +49,11 @@ class Knowledge(Scope):
         return new
 
     def multiple_of(self, var: Var, factor: int) -> None:
-        """`var` is a multiple of `factor`."""
+        """Learn that `var` is a multiple of `factor`."""
         self._learn(var, (factor, 0))
 
     def let(self, var: Var, *values: Expr) -> None:
-        """`var` has the value of one of `values`."""
+        """Learn that `var` has the value of one of `values`."""
         if var.type.elem.is_float:
             return
         rebound = var in self.ranges
@@ -69,7 +70,7 @@ class Knowledge(Scope):
             self.values[var] = values[0]
 
     def loop(self, s: For) -> None:
-        """What holds in the body of a loop that runs at least once."""
+        """Learn the facts that hold in the body of a loop that runs at least once."""
         super().loop(s)
         for low, high in ((s.begin, s.var), (s.var, s.end)):
             if number(low) is None and number(high) is None:
@@ -79,7 +80,7 @@ class Knowledge(Scope):
     # ------------------------------------------------------------ exact sums
 
     def terms(self, e: Expr) -> Linear:
-        """`e` as a sum of terms and a constant, as integers: opened only where nothing wraps."""
+        """Return `e` as an exact integer sum of terms and a constant; operations that may wrap are terms."""
         known = self._terms.get(e)
         if known is None:
             known = self._terms[e] = self._opened(e)
@@ -97,7 +98,7 @@ class Knowledge(Scope):
         return total
 
     def resolved(self, sum: Linear) -> Linear:
-        """The sum with variables replaced by the values that lets gave them."""
+        """Return the sum with let-bound variables replaced by their values."""
         terms, const = sum
         total: Linear = {}, const
         for t, n in terms.items():
@@ -106,7 +107,7 @@ class Knowledge(Scope):
         return total
 
     def range(self, sum: Linear) -> Range:
-        """The exact range of a sum by the ranges of its terms alone."""
+        """Return the exact range of a sum from the ranges of its terms alone."""
         terms, const = sum
         lo = hi = const
         for term, factor in terms.items():
@@ -116,23 +117,23 @@ class Knowledge(Scope):
         return lo, hi
 
     def extent(self, sum: Linear) -> Range:
-        """The exact range of a sum by all that is known."""
-        found = self.range(sum)
+        """Return the exact range of a sum from all facts."""
+        extent = self.range(sum)
         if any(t in self.values for t in sum[0]):
-            found = meet(found, self.range(self.resolved(sum)))
+            extent = meet(extent, self.range(self.resolved(sum)))
         for inequality in self.inequalities:
             if not inequality[0].keys().isdisjoint(sum[0]):
                 least = self.range(plus(sum, inequality, -1))[0]  # sum >= sum - inequality
                 most = -self.range(plus(plus(NOTHING, sum, -1), inequality, -1))[0]
-                found = meet(found, (least, max(most, least)))
-        return found
+                extent = meet(extent, (least, max(most, least)))
+        return extent
 
     def difference(self, a: Expr, b: Expr) -> Range:
-        """The exact range of a - b."""
+        """Return the exact range of a - b."""
         return self.extent(plus(self.terms(a), self.terms(b), -1))
 
     def multiple(self, sum: Linear) -> Congruence:
-        """The congruence of a sum."""
+        """Return the congruence of a sum."""
         terms, const = sum
         modulus, remainder = 0, const
         for t, n in terms.items():
@@ -143,7 +144,7 @@ class Knowledge(Scope):
     # ------------------------------------------------------------ conditions
 
     def decided(self, cond: Expr) -> bool | None:
-        """Whether a condition on integers always holds, or never; None if that is not known."""
+        """Return whether a condition on integers always (True) or never (False) holds; None if unknown."""
         if (n := number(cond)) is not None:
             return bool(n)
         if cond in self.ranges and self.ranges[cond][0] == self.ranges[cond][1]:
@@ -163,7 +164,7 @@ class Knowledge(Scope):
         return any(self.multiple(form)[1] != 0 for form in (sum, self.resolved(sum)))
 
     def assume(self, cond: Expr, truth: bool = True) -> None:
-        """From here on `cond` is known to hold (or not to hold)."""
+        """Learn that `cond` holds (or, if not `truth`, does not hold) from here on."""
         if number(cond) is not None or cond.type is not bool_:
             return
         self.ranges[cond] = (int(truth), int(truth))
@@ -185,7 +186,7 @@ class Knowledge(Scope):
                 (self._zero if same else self._not_zero)(plus(self.terms(a), self.terms(b), -1))
 
     def _both(self, a: Expr, b: Expr, each: bool, all: bool) -> None:
-        """Either both of `a` and `b` are `each`, or (not `all`) at least one is not."""
+        """Learn that `a` and `b` are both `each` or, if not `all`, that at least one of them is not."""
         if all:
             self.assume(a, each)
             self.assume(b, each)
@@ -195,7 +196,7 @@ class Knowledge(Scope):
             self.assume(a, not each)
 
     def _at_least(self, sum: Linear) -> None:
-        """The exact sum is not negative."""
+        """Learn that an exact sum is not negative."""
         for form in (sum, self.resolved(sum)):
             self.inequalities.append(form)
             for _ in range(_NARROWINGS):
@@ -215,7 +216,7 @@ class Knowledge(Scope):
                 self._learn(t, (m, r))
 
     def _not_zero(self, sum: Linear) -> None:
-        """A range that ends at zero ends before it."""
+        """Learn that a sum is not zero: a range that ends at zero ends one before it."""
         lo, hi = self.extent(sum)
         if lo == 0:
             self._at_least(plus(sum, ({}, -1), 1))
@@ -223,7 +224,7 @@ class Knowledge(Scope):
             self._at_least(plus(plus(NOTHING, sum, -1), ({}, -1), 1))
 
     def _narrow(self, e: Expr, limits: tuple[int | None, int | None]) -> None:
-        """`e` lies within the limits; so does, scaled, what it is a quotient or a copy of."""
+        """Learn limits of `e`; they also limit the dividend of a quotient, and the operand of a copy."""
         known = self.bounds(e)
         lo, hi = (known[i] if limit is None else limit for i, limit in enumerate(limits))
         new = meet(known, (lo, hi)) if lo <= hi else known
@@ -237,7 +238,7 @@ class Knowledge(Scope):
             self._narrow(e.a, new)
 
     def _learn(self, e: Expr, congruence: Congruence) -> None:
-        """`e` has that congruence; so has, of a known remainder, the dividend."""
+        """Learn a congruence of `e`; it also holds for the dividend of a remainder."""
         if congruence[0] == 1:
             return
         self.congruences[e] = both(self.congruence(e), congruence)

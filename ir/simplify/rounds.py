@@ -1,7 +1,7 @@
-"""What one round of the simplifier leaves to the next: so that this one passes over what cannot become anything else.
+"""State that a round of the simplifier passes to the next, to skip expressions that cannot change any more.
 
-What becomes of an expression at a place rests on what is known there of its variables, and on who else uses its
-operands. Where neither is another than in the round before, what stayed as it was stays so again.
+The result for an expression depends on the facts about its variables and on the use counts of its operands. If both are
+as in the round before, an expression that stayed unchanged stays unchanged again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from convgen.ir.node import Node
 
 SUMS = (Add, Sub)
 
-#: The bit that says that others use an expression, or its operands, than did before; each further bit is a variable.
+#: The bit for: use counts changed since the last round. Each further bit stands for a variable.
 USES = 1
 
 
-#: What equalities of one node leave alone, with `USES` if that is so for who uses what.
+#: Expressions that no equality of their root node changes; the value is USES if that depends on use counts.
 Left = dict[Expr, int]
 
 
 class Place:
-    """What was found in a scope: expressions that stayed as they were, and what was known of variables bound there."""
+    """Results in one scope: expressions that stayed unchanged, and the facts about variables bound there."""
 
     def __init__(self) -> None:
         self.kept: set[Expr] = set()
@@ -29,38 +29,40 @@ class Place:
         self._inner: dict[object, Place] = {}
 
     def inner(self, what: object) -> Place:
-        """The scope within this one that `what` tells apart: a loop's variable, or what is assumed."""
+        """Return the nested scope for `what`: a loop's variable, or an assumed condition."""
         return self._inner.setdefault(what, Place())
 
 
 class Rounds:
-    """The rounds over one tree, with what was found in all places."""
+    """The rounds over one tree, with the results in all scopes."""
 
     def __init__(self) -> None:
         self.outside = Place()
-        self.uses: dict[Expr, int] = {}  #: how many nodes refer to an expression as this round begins, 2 for several
-        self.addends: frozenset[Expr] = frozenset()  #: the sums that are only an addend of another sum
-        self.compared: dict[Expr, set[Expr]] = {}  #: what a sum was compared with, to choose by who uses that
-        self._used_otherwise: set[Expr] = set()  #: than in the round before
+        #: nodes that refer to an expression at the beginning of the round, 2 for two or more
+        self.uses: dict[Expr, int] = {}
+        self.addends: frozenset[Expr] = frozenset()  #: sums whose only use is as an addend of another sum
+        #: for each sum the nodes of its regrouped form, whose use counts decided between the two
+        self.compared: dict[Expr, set[Expr]] = {}
+        self._used_otherwise: set[Expr] = set()  #: expressions whose uses differ from the round before
         self._bits: dict[Var, int] = {}
         self._rests_on: dict[Expr, int] = {}
 
     def begin(self, root: Node) -> None:
-        """The next round, of what the last one has made."""
+        """Begin a round over `root`, the result of the round before."""
         uses, addends = self.uses, self.addends
         self.uses, self.addends = _uses(root)
         self._used_otherwise = {e for e, _ in uses.items() ^ self.uses.items()} | (addends ^ self.addends)
         self._rests_on = {}
 
     def bit(self, v: Var) -> int:
-        """The bit of a variable, in all rounds."""
+        """Return the bit of a variable, equal in all rounds."""
         found = self._bits.get(v)
         if found is None:
             found = self._bits[v] = 2 * USES << len(self._bits)
         return found
 
     def rests_on(self, e: Expr) -> int:
-        """The bits of what `e` is made of; `USES` is among them if others use some of it than before."""
+        """Return the bits of the variables in `e`, with `USES` if use counts in it changed."""
         found = self._rests_on.get(e)
         if found is None:
             found = self._rests_on[e] = self.bit(e) if isinstance(e, Var) else self._of_operands(e)
@@ -78,11 +80,11 @@ class Rounds:
 
 
 def _uses(root: Node) -> tuple[dict[Expr, int], frozenset[Expr]]:
-    """How many nodes refer to an expression, 2 for several, and the sums that are only an addend of another sum."""
+    """Count the nodes that refer to each expression (2 for two or more); also return sums that are only an addend."""
     uses: dict[Expr, int] = {root: 0}  # type: ignore[dict-item]
     addends: list[Expr] = []
     inner = [root]
-    for node in inner:  # which grows
+    for node in inner:  # the list grows during the loop
         children: tuple[Expr, ...] = node.children()  # type: ignore[assignment]
         for c in children:
             count = uses.get(c)

@@ -1,8 +1,8 @@
-"""Rewrite rules: equalities written in the IR itself, compiled to one function per operator at the root.
+"""Rewrite rules: equalities written in the IR itself, compiled to one function per root operator.
 
-A rule is `(name, left, right, *conditions)`. Wildcards are leaves of the two sides; one that occurs twice must be the
-same object at both places. What is made of constants alone on the right side folds when the rule fires. The operands of
-commutative operators match in either order. docs/rules.md is the law of rules.
+A rule is `(name, left, right, *conditions)`. Wildcards are leaves of both sides; one that occurs twice must match one
+object. Constant subexpressions of the right side fold when the rule fires. Operands of commutative operators match in
+either order. docs/rules.md specifies rules.
 
 >>> table = Rules(("add.zero", x + 0, x), ("add.constants", (x + c0) + c1, x + (c0 + c1)))
 """
@@ -21,7 +21,7 @@ from convgen.ir.simplify.bounds import FULL
 from convgen.ir.types import AnyType, Kind, Type, bool_
 
 INTEGER = Type("integer", Kind.SIGNED, 64)  #: in a rule: any one integer type, or vectors of it
-VALUE = Type("value", Kind.SIGNED, 64)  #: in a rule: any one type at all
+VALUE = Type("value", Kind.SIGNED, 64)  #: in a rule: any one type
 
 
 def _wild(names: str, type: Type) -> tuple[Var, ...]:
@@ -32,7 +32,8 @@ x, y, z = _wild("x y z", INTEGER)
 u, v, w = _wild("u v w", VALUE)
 (p,) = _wild("p", bool_)
 c0, c1, c2 = _CONSTANTS = _wild("c0 c1 c2", INTEGER)
-zero = Const(INTEGER, 0)  #: for the left of operators that numbers of Python do not have
+#: left operand of `//`, `%`, `<<` and `>>`, for which `Expr` has no reflected operators
+zero = Const(INTEGER, 0)
 _WILDCARDS = frozenset((x, y, z, u, v, w, p))
 
 
@@ -45,7 +46,7 @@ class Exact:
 
 @frozen
 class Fits:
-    """Condition: the number `expr`, made of constants, is a value of the type of the rule's integers."""
+    """Condition: the number `expr`, made of constants, is representable in the rule's integer type."""
 
     expr: Expr
 
@@ -58,7 +59,7 @@ Condition = Expr | Exact | Fits
 
 @frozen(eq=False)
 class Rule:
-    """`left == right` for whatever stands for the wildcards, where the conditions hold."""
+    """`left == right` for all values of the wildcards, where the conditions hold."""
 
     name: str
     left: Expr
@@ -67,7 +68,7 @@ class Rule:
 
 
 class Prover(Protocol):
-    """What a rule may ask, and what simplifies the nodes it makes."""
+    """The interface of rules to the simplifier: proofs, and simplification of new nodes."""
 
     def __call__(self, e: Expr) -> Expr: ...
 
@@ -88,7 +89,7 @@ class Rules:
 
 
 class Rewrites(dict[type[Expr], Rewrite | None]):
-    """The functions of some tables by root, each compiled when first asked for; None for a root without rules."""
+    """The rewrite functions of some tables by root operator, compiled on first use; None without rules."""
 
     def __init__(self, *tables: Rules) -> None:
         super().__init__()
@@ -112,19 +113,19 @@ class _IsInteger(dict[AnyType, bool]):
 
 
 def number(e: Expr) -> int | None:
-    """The integer or bool that `e` visibly is in every element."""
+    """Return the integer or bool constant that `e` is in every element; None if it is not a constant."""
     if type(e) is Splat:
         e = e.a
     return e.bits if type(e) is Const and not e.dtype.is_float else None
 
 
 def wrapped(value: int, type: Type) -> int:
-    """The number of an integer or bool type that equals `value` modulo 2^bits."""
+    """Return the value of an integer or bool type that equals `value` modulo 2^bits."""
     return (value - type.min) % (1 << type.bits) + type.min
 
 
 def make(value: int, type: AnyType) -> Expr:
-    """`value`, wrapped, in every element of `type`."""
+    """Return the constant `value`, wrapped, in every element of `type`."""
     if not isinstance(type, Type):
         return Splat(type, make(value, type.elem))
     least, most = FULL[type] or (0, 0)
@@ -137,7 +138,7 @@ Step = tuple[str, tuple[str, ...]]  #: a test in Python, and the assignments tha
 
 
 class _Match:
-    """The tests that one shape of a left side needs, in order, and the names its wildcards get."""
+    """The tests that one operand order of a left side needs, in order, and the Python names of its wildcards."""
 
     def __init__(self, pattern: Expr) -> None:
         self.steps: list[Step] = []
@@ -145,7 +146,7 @@ class _Match:
         self.numbers: dict[Expr, str] = {}  # of constants
         self._loads: list[str] = []
         self._visit(pattern, "e", root=True)
-        self.last_loads = tuple(self._loads)  #: after the last test
+        self.last_loads = tuple(self._loads)  #: the assignments after the last test
 
     def _test(self, test: str) -> None:
         self.steps.append((test, tuple(self._loads)))
@@ -168,7 +169,7 @@ class _Match:
 
     def _bind(self, pattern: Expr, path: str) -> None:
         if pattern.type is INTEGER and not any(n.type is INTEGER for n in self.names):
-            self._test(f"is_integer[{path}.type]")  # one test serves all: the operands share their type
+            self._test(f"is_integer[{path}.type]")  # one test suffices: the operands share their type
         self.names[pattern] = path
 
     def _constant(self, pattern: Expr, path: str) -> None:
@@ -183,12 +184,12 @@ class _Match:
             self.numbers[pattern] = f"k{path}"
 
     def type_of(self, type: AnyType) -> str:
-        """Python for the type that `type` stands for."""
+        """Return Python source for the type that `type` stands for."""
         return next((f"{path}.type" for wild, path in self.names.items() if wild.type is type), "e.type")
 
 
 def _orders(e: Expr) -> Iterator[Expr]:
-    """`e` with the operands of commutative operators in all orders; constants stand on the right."""
+    """Yield `e` with the operands of commutative operators in all orders; constants stay on the right."""
     cls: Any = type(e)
     if isinstance(e, (Const, Var)):
         yield e
@@ -214,7 +215,7 @@ _PYTHON: dict[type[Expr], str] = {
 
 
 def _folded(e: Expr, match: _Match) -> str:
-    """Python for the number that `e`, made of constants, is."""
+    """Return Python source for the value of `e`, an expression of constants."""
     if isinstance(e, Const):
         return str(e.bits)
     if e in match.numbers:
@@ -223,7 +224,7 @@ def _folded(e: Expr, match: _Match) -> str:
 
 
 def _built(e: Expr, match: _Match, root: bool = False) -> str:
-    """Python that makes `e`; nodes below the root are simplified."""
+    """Return Python source that builds `e`; nodes below the root are simplified."""
     if e in match.names:
         return match.names[e]
     if _is_constant(e):
@@ -244,12 +245,12 @@ def _condition(c: Condition, match: _Match) -> str:
 
 # ---------------------------------------------------------------- one function per root
 
-#: Tests that begin alike are nested, so each is made once; None leads to the rules whose tests all hold.
+#: Rules as a tree of tests: shared leading tests are made once. The key None leads to the matched rules.
 Trie = dict[Step | None, Any]
 
 
 def _source(rules: list[Rule]) -> str:
-    """Python that tries the rules of one root, tests they share made once."""
+    """Return Python source that tries the rules of one root, shared tests made once."""
     trie: Trie = {}
     for rule in rules:
         for shape in dict.fromkeys(_orders(rule.left)):
@@ -264,7 +265,7 @@ def _source(rules: list[Rule]) -> str:
 
 
 def _emitted(trie: Trie, indent: str, done: frozenset[str]) -> Iterator[str]:
-    """The tests of a trie; `done` are the assignments made before."""
+    """Yield the source of a subtree of tests; `done` are the assignments made before it."""
     for step, below in trie.items():
         if step is None:
             for rule, match in below:

@@ -1,8 +1,8 @@
 """The simplifier: equalities and proofs over expressions and statements.
 
-`simplify` keeps the value of every expression, wraparound included, and returns the same object where nothing changes;
-a second application changes nothing more. It knows what binders and conditions say at each place (`ir.proof`), applies
-the rules of `ir.identities` and the algorithms of `ir.algebra`, and groups sums by where they are computed (`ir.sums`).
+`simplify` keeps the value of every expression, wraparound included. It returns the same object if nothing changes, and
+is idempotent. It uses the facts of binders and conditions at each place (`proof`), the rules of `identities`, the
+algorithms of `algebra`, and groups sums by the loop depth at which they are computed (`sums`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from convgen.ir.types import AnyType, VectorType
 
 N = TypeVar("N", bound=Node)
 
-_ROUNDS = 16  #: each round may open chances for the next, in practice for two or three
+_ROUNDS = 16  #: most rounds; each may enable the next, in practice two or three do
 
 
 def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N:
-    """`node` made simpler where `known` holds: facts, or the ranges of free variables. A kernel binds its own."""
+    """Simplify all expressions of `node`, given `known`: facts, or ranges of free variables. A kernel binds its own."""
     width = node.width if isinstance(node, Kernel) else WIDTH
     facts = known if isinstance(known, Knowledge) else Knowledge(width, known)
     notes, rounds = Notes(), Rounds()
@@ -49,24 +49,24 @@ def simplify(node: N, known: Knowledge | Mapping[Var, Range] | None = None) -> N
 
 
 def prove(cond: Expr, known: Knowledge | Mapping[Var, Range] | None = None) -> bool:
-    """Whether `cond` holds in every lane wherever `known` holds; False says only that this could not be shown."""
+    """Return whether `cond` provably holds in every lane wherever `known` holds; False means unknown."""
     return number(simplify(cond, known)) == 1
 
 
 class _Simplifier(Mutator):
-    """One round. Suites have facts and memos of their own."""
+    """One round. Each scope has its own facts and memo."""
 
     def __init__(self, facts: Knowledge, notes: Notes, rounds: Rounds) -> None:
         super().__init__()
         self.facts, self.notes, self.rounds = facts, notes, rounds
         self.place = rounds.outside
-        self.changed = USES  #: bits of what is not as it was in the round before
-        self.around: Mapping[Node, Node] = {}  #: what became of expressions in the scope around this one
-        self.bound = 0  #: bits of the variables that are bound in this scope
+        self.changed = USES  #: bits of variables whose facts changed since the round before
+        self.around: Mapping[Node, Node] = {}  #: results for expressions in the enclosing scope
+        self.bound = 0  #: bits of the variables that this scope binds
         self.algebra = Algebra(facts, notes, self.place.left)
-        self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, put in where they are used
+        self.values: dict[Var, Expr] = {}  # lets of constants and of other variables, substituted at their uses
         self.depth = 0
-        self.home_of: dict[Var, Home | Expr] = {}  # or what it stands for
+        self.home_of: dict[Var, Home | Expr] = {}  # the home of a variable, or the value whose home it has
         self.homes = Homes(self.home_of)
         notes.uses = rounds.uses
         self.group = Grouping(self.homes, notes.uses, rounds.compared)
@@ -83,6 +83,7 @@ class _Simplifier(Mutator):
     # ------------------------------------------------------------ expressions
 
     def expression(self, e: Expr) -> Expr:
+        """Simplify an expression, reusing results of the enclosing scope and of the last round where valid."""
         if (found := self.around.get(e)) is not None and not self.rounds.rests_on(e) & self.bound:
             return found  # type: ignore[return-value]
         kept, own = self.place.kept, self.place.left.get(e)
@@ -113,9 +114,9 @@ class _Simplifier(Mutator):
 
     @contextmanager
     def within(self, what: object, around: Mapping[Node, Node], *bound: x.Var) -> Iterator[None]:
-        """A place within this one; `what` tells it apart.
+        """Enter the nested scope `what`.
 
-        What became of expressions `around` it holds there, too, but for those of variables that are bound in it.
+        Results of the enclosing scope, `around`, are reused for expressions without variables that the scope binds.
         """
         saved = self.place, self.algebra, self.around, self.bound
         self.place = self.place.inner(what)
@@ -129,12 +130,12 @@ class _Simplifier(Mutator):
 
     @contextmanager
     def assuming(self, cond: Expr, truth: bool) -> Iterator[None]:
-        """Where `cond` is known to hold (or not)."""
+        """Enter a scope in which `cond` is known to hold (or not)."""
         saved = self.facts, self.changed
         self.facts = self.facts.child()
         self.facts.assume(cond, truth)
         if self.rounds.rests_on(cond) & self.changed & ~USES:
-            self.changed = -1  # what is assumed may say something else of any variable
+            self.changed = -1  # the changed assumption may change the facts about any variable
         try:
             with self.within((cond, truth), {}):
                 yield
@@ -142,7 +143,7 @@ class _Simplifier(Mutator):
             self.facts, self.changed = saved
 
     def learnt(self, var: x.Var, *values: Expr) -> None:
-        """All that is to be known of a variable is known, as far as it has them by its values."""
+        """Note that all facts about `var` are known, and whether they changed since the round before."""
         facts = self.facts.ranges.get(var), self.facts.congruences.get(var), self.home_of.get(var), *values
         known, bit = self.place.facts, self.rounds.bit(var)
         self.bound |= bit
@@ -158,7 +159,7 @@ class _Simplifier(Mutator):
         return replace(k, body=body)
 
     def Block(self, b: s.Block) -> Stmt:
-        """What follows an exit runs only where its condition does not hold."""
+        """Simplify a block; statements behind an exit may assume that its condition does not hold."""
         stmts: list[Stmt] = []
         with ExitStack() as stack:
             for inner in b.stmts:
@@ -180,6 +181,7 @@ class _Simplifier(Mutator):
         return s.empty if then is other is s.empty else replace(n, cond=cond, then=then, other=other)
 
     def For(self, n: s.For) -> Stmt:
+        """Simplify a loop: drop it if it never runs, inline it if it runs once, else simplify its body."""
         begin, end, inits = self.mutate(n.begin), self.mutate(n.end), tuple(map(self.mutate, n.inits))
         least, most = self.facts.difference(end, begin)
         if most <= 0:
@@ -205,9 +207,10 @@ class _Simplifier(Mutator):
             self.learnt(var)
         return _without_constants(new)
 
-    # ------------------------------------------------------------ what binds
+    # ------------------------------------------------------------ binders
 
     def Let(self, n: s.Let) -> Stmt:
+        """Simplify a let; lets of constants and of other variables are dropped and substituted."""
         value = self.mutate(n.value)
         self.values.pop(n.var, None)
         self.facts.let(n.var, value)
@@ -219,13 +222,13 @@ class _Simplifier(Mutator):
         return s.Let(n.var, value)
 
     def load(self, n: s.Load) -> Stmt:
-        """Nothing is known of what is loaded, and at one place it is at one depth in all rounds."""
+        """Simplify a load: its value is unknown and varies, at the present loop depth."""
         self.home_of[n.var] = Home(self.depth, True)
         self.bound |= self.rounds.bit(n.var)
         return self.descend(n)
 
     def flat_load(self, n: s.FlatLoad) -> Stmt:
-        """Zeros where no lane loads."""
+        """Replace a load by zeros if its mask never holds."""
         is_empty = number(self.mutate(n.mask)) == 0
         return self.Let(s.Let(n.var, _zeros(n.var.type))) if is_empty else self.load(n)
 
@@ -235,7 +238,7 @@ class _Simplifier(Mutator):
 
 
 def _without_constants(loop: s.For) -> s.Stmt:
-    """The same loop, which does not carry what is the same constant before it and behind each iteration."""
+    """Return the loop without carried values that are one constant before it and after each iteration."""
     same = [init is after and _is_constant(init) for init, after in zip(loop.inits, loop.yields)]
     if not any(same) or any(exits_of(loop.body)):
         return loop
@@ -257,7 +260,7 @@ def _is_constant(e: Expr) -> bool:
 
 
 def _zeros(type: AnyType) -> Expr:
-    zero = Const(type.elem, 0)  # whose bits are zero, whatever that means
+    zero = Const(type.elem, 0)  # all bits are zero, whatever the type
     return Splat(type, zero) if isinstance(type, VectorType) else zero
 
 

@@ -1,7 +1,7 @@
-"""The linear normal form: sums as terms times integers, merged, ordered and put together again at least cost.
+"""The linear normal form: sums as terms times integers, merged, ordered and rebuilt at least cost.
 
-Modulo 2^bits every sum has one such form. It is used to let equal terms meet, to bring constants to the right end, and
-to group addends; a sum keeps its shape where nothing is gained, since others may share its parts.
+Every sum has exactly one such form modulo 2^bits. The form merges equal terms, moves constants to the right end and
+groups addends; a sum keeps its shape where that gains nothing, since other nodes may share its parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Simplify = Callable[[Expr], Expr]
 
 
 def plus(a: Linear, b: Linear, factor: int) -> Linear:
-    """a + b * factor"""
+    """Return a + b * factor."""
     (terms, const), (more, further) = a, b
     const += further * factor
     if not more or (not terms and factor == 1):
@@ -36,7 +36,7 @@ def plus(a: Linear, b: Linear, factor: int) -> Linear:
 
 
 def parts(e: Expr) -> tuple[tuple[Expr, int], ...]:
-    """The operands of a sum, or of a product by a constant, with their factors."""
+    """Return the operands of a sum, or of a product by a constant, with their factors."""
     kind = type(e)
     if kind is Add:
         return (e.a, 1), (e.b, 1)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def parts(e: Expr) -> tuple[tuple[Expr, int], ...]:
 
 
 class LinearForms:
-    """The linear forms of expressions modulo 2^bits; they depend on nothing else, so one memo serves all scopes."""
+    """Linear forms modulo 2^bits; they depend on no facts, so one memo serves all scopes."""
 
     def __init__(self) -> None:
         self._memo: dict[Expr, Linear] = {}
@@ -73,7 +73,7 @@ class LinearForms:
         return total
 
     def opened(self, e: Expr, wanted: Terms) -> Linear:
-        """The form of `e` in parts no smaller than it takes to show the `wanted` terms."""
+        """Return the linear form of `e`, opened only as far as the `wanted` terms require."""
         if e in wanted or wanted.keys().isdisjoint(self(e)[0]):
             return ({e: 1}, 0) if number(e) is None else self(e)
         total = NOTHING
@@ -86,7 +86,7 @@ class LinearForms:
 
 
 def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
-    """Terms that both sides share merge; constants go to the right end of the sum."""
+    """Merge terms that both sides share, and move constants to the right end of the sum."""
     (a, sign_a, const_a), (b, sign_b, const_b) = peel(e.a), peel(e.b)
     sign = -1 if type(e) is Sub else 1
     if a is None or b is None:
@@ -102,7 +102,7 @@ def normal_sum(s: Simplify, linear: LinearForms, e: Add | Sub) -> Expr | None:
 
 
 def peel(e: Expr) -> tuple[Expr | None, int, int]:
-    """(x, sign, constant) such that `e` is x * sign + constant; no x for a constant."""
+    """Return (x, sign, constant) such that `e` is x * sign + constant; x is None for a constant."""
     if (n := number(e)) is not None:
         return None, 1, n
     if isinstance(e, (Add, Sub)):
@@ -115,7 +115,7 @@ def peel(e: Expr) -> tuple[Expr | None, int, int]:
 
 
 def unit(e: Expr) -> tuple[Expr, int]:
-    """(x, n) such that `e` is x * n."""
+    """Return (x, n) such that `e` is x * n."""
     if type(e) is Mul and (n := number(e.b)) is not None:
         return e.a, n
     return e, 1
@@ -126,23 +126,23 @@ def _is_negative(e: Expr) -> bool:
 
 
 def _pairs(terms: Terms) -> list[tuple[Expr, Div, Expr]]:
-    """The terms `x % c` and `x // c` whose factors make them x; for x = y // d the quotient may be `y // (d * c)`."""
+    """Return terms `x % c` and `x // c` whose factors recombine to x; with x = y // d also `y // (d * c)`."""
     remainders = [(t, *r) for t in terms if (r := _remainder(t)) is not None]
     if not remainders:
         return []
     quotients = {(t.a, number(t.b)): t for t in terms if type(t) is Div}
-    found = []
+    pairs = []
     for t, dividend, c in remainders:
         div = quotients.get((dividend, c))
         if div is None and isinstance(dividend, Div) and (d := number(dividend.b) or 0) > 0:
             div = quotients.get((dividend.a, d * c))
         if div is not None and terms[div] == terms[t] * c:
-            found.append((t, div, dividend))
-    return found
+            pairs.append((t, div, dividend))
+    return pairs
 
 
 def _remainder(e: Expr) -> tuple[Expr, int] | None:
-    """(x, c) such that `e` is x % c with c > 0, written as such or as a mask of low bits."""
+    """Return (x, c) such that `e` is x % c with c > 0, written as `%` or as a mask of low bits."""
     if type(e) is Mod and (c := number(e.b) or 0) > 0:
         return e.a, c
     if type(e) is And and (mask := number(e.b) or 0) > 0 and mask & (mask + 1) == 0:
@@ -151,7 +151,7 @@ def _remainder(e: Expr) -> tuple[Expr, int] | None:
 
 
 def _meeting(a: Terms, b: Terms) -> dict[Expr, int]:
-    """The terms of two sums that merge with one another."""
+    """Return the terms of two sums that merge with each other."""
     met: list[Expr] = [] if a.keys().isdisjoint(b) else [t for t in a if t in b]
     pairs = _pairs({**a, **b}) if not met else _pairs(plus((a, 0), (b, 0), 1)[0])
     return dict.fromkeys((*met, *(t for pair in pairs for t in pair[:2])), 1)
@@ -160,7 +160,7 @@ def _meeting(a: Terms, b: Terms) -> dict[Expr, int]:
 def _merged(
     linear: LinearForms, shared: Terms, a: tuple[Expr, int], b: tuple[Expr, int]
 ) -> tuple[dict[Expr, int], int]:
-    """a[0] * a[1] + b[0] * b[1], opened only as far as it takes for the shared terms to meet."""
+    """Return a[0] * a[1] + b[0] * b[1], opened only as far as merging the shared terms requires."""
     (unit_a, n), (unit_b, m) = unit(a[0]), unit(b[0])
     if unit_a is unit_b:
         return {unit_a: n * a[1] + m * b[1]}, 0
@@ -176,7 +176,7 @@ def _merged(
 
 
 def build(s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
-    """The sum as an expression, modulo 2^bits: added terms first, the constant last."""
+    """Return the sum as an expression, modulo 2^bits: added terms first, the constant last."""
     half = 1 << (like.type.elem.bits - 1)
     factors = [(t, (n + half) % (2 * half) - half) for t, n in terms.items()]
     total: Expr | None = None
@@ -194,12 +194,12 @@ def build(s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
 
 
 def _known(s: Simplify, made: Expr, like: Expr) -> Expr:
-    """`made` simplified, unless it is the sum in question."""
+    """Return `made` simplified, unless it is the sum being rewritten."""
     return made if made is like else s(made)
 
 
 def _offset(e: Expr, n: int, like: Expr) -> Expr:
-    """e + n; with `-` where the type is unsigned and n negative."""
+    """Return e + n, with `-` if the type is unsigned and n negative."""
     type = like.type.elem
     n = (n + (1 << type.bits - 1)) % (1 << type.bits) - (1 << type.bits - 1)
     if n < 0 and type.min == 0:
@@ -215,14 +215,14 @@ def _scaled(s: Simplify, e: Expr, factor: int) -> Expr:
 
 
 class Home(NamedTuple):
-    """Where a value is computed: how many loops run around it, and in vector registers or once a subgroup."""
+    """A place of computation: the depth of the loop nest, and whether per lane or once a subgroup."""
 
     depth: int = 0
     varying: bool = False
 
     @property
     def weight(self) -> int:
-        """What one operation there costs, compared with a uniform one outside all loops."""
+        """Return the cost of one operation at this home; a uniform one outside all loops costs 1."""
         return (4 if self.varying else 1) << (4 * self.depth)
 
 
@@ -230,9 +230,9 @@ _OUTSIDE = Home()
 
 
 class Homes:
-    """The homes of expressions, given those of variables, or what these stand for.
+    """The homes of expressions, given homes or values of variables.
 
-    Others are uniform and outside all loops.
+    Variables without either are uniform and outside all loops.
     """
 
     def __init__(self, of_var: Mapping[Var, Home | Expr] | None = None) -> None:
@@ -256,17 +256,17 @@ class Homes:
 
 
 class Grouping:
-    """Sums put together anew, addends of one home first, common factors taken out, where that costs less.
+    """Rebuilds sums with addends of one home first and common factors taken out, if that costs less.
 
-    `uses` counts who refers to a node; what several share is one addend. Since that holds of new sums, too, `compared`
-    gets what those are made of.
+    `uses` counts the references to each node; a shared node is one addend. As new sums may share nodes, too, `compared`
+    collects their nodes.
     """
 
     def __init__(self, homes: Homes, uses: Mapping[Expr, int], compared: dict[Expr, set[Expr]]) -> None:
         self.homes, self.uses, self.compared = homes, uses, compared
 
     def __call__(self, s: Simplify, e: Expr) -> Expr:
-        """An equal sum that costs less, else `e`."""
+        """Return an equal sum that costs less, or `e`."""
         addends: list[tuple[Expr, int]] = []
         inner: dict[Expr, None] = {}
         self._flatten(e, 1, addends, inner)
@@ -285,12 +285,12 @@ class Grouping:
         return new if cost < self._cost(e, terms)[0] else e
 
     def _may_gain(self, addends: list[tuple[Expr, int]]) -> bool:
-        """Whether two addends share a factor, or three have several homes."""
+        """Return whether two addends share a factor, or three or more have different homes."""
         factors = [abs(n) for t, n in addends if abs(n) != 1]
         return len(factors) > len(set(factors)) or (len(addends) > 2 and len({self.homes(t) for t, _ in addends}) > 1)
 
     def _flatten(self, e: Expr, factor: int, out: list[tuple[Expr, int]], inner: dict[Expr, None]) -> None:
-        """The addends of `e` times `factor`; sums that others use stay whole."""
+        """Collect the addends of `e` times `factor`; sums with other uses stay whole."""
         whole = bool(inner) and self.uses.get(e) != 1
         operands = () if whole else parts(e)
         inner[e] = None
@@ -303,20 +303,21 @@ class Grouping:
             out.append((e, factor))
 
     def _grouped(self, s: Simplify, terms: Terms, const: int, like: Expr) -> Expr:
+        """Rebuild a sum from its terms: factored within each home, outermost home first."""
         homes: dict[Home, dict[Expr, int]] = {}
         for t in sorted(terms, key=self.homes):
             homes.setdefault(self.homes(t), {})[t] = terms[t]
         addends: dict[Expr, int] = {}
         for members in homes.values():
             addends.update(_factored(s, members, like))
-        if len(homes) == len(addends) == 2:  # one product of each home: they may have a factor in common
+        if len(homes) == len(addends) == 2:  # one product of each home: they may have a common factor
             a, b = homes
             if a.depth == b.depth:
                 addends = _factored(s, addends, like)
         return build(s, addends, const, like)
 
     def _cost(self, e: Expr, leaves: Terms) -> tuple[int, set[Expr]]:
-        """What the operations between `e` and the leaves cost, and what these are."""
+        """Return the cost of the operations between `e` and the leaves, and the set of these operations."""
         cost, seen, stack = 0, {e}, [e]
         while stack:
             node = stack.pop()
@@ -330,7 +331,7 @@ class Grouping:
 
 
 def _factored(s: Simplify, terms: Terms, like: Expr) -> dict[Expr, int]:
-    """The sum of `terms` in fewer addends: those with one factor added first, then the rest, each sum one addend."""
+    """Return the sum of `terms` in fewer addends: terms of one factor are summed first, then these sums."""
     by_factor: dict[int, dict[Expr, int]] = {}
     for t, n in terms.items():
         by_factor.setdefault(abs(n), {})[t] = 1 if n > 0 else -1

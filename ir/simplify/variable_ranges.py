@@ -1,7 +1,7 @@
-"""The ranges of variables, as statements bind them: place by place, or of a whole kernel.
+"""The ranges of variables, from the statements that bind them: at one place, or in a whole kernel.
 
-A scope learns from one binder after the other and holds at each of them. What passes ask is what a variable of a kernel
-may be wherever it is visible.
+A scope learns from one binder after the other and is valid at each of them. Passes ask for the values that a kernel's
+variable may have wherever it is visible.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from convgen.ir.stmt import ExitIf, For, Let, Stmt
 
 
 class Scope:
-    """The ranges of variables as their binders are met; a variable bound twice has the hull of both.
+    """The ranges of variables, in order of their binders; a variable bound twice has the hull of both ranges.
 
-    `bounds` holds at every point for the variables visible there, so one scope may serve a whole kernel.
+    `bounds` is valid at every point for the variables visible there, so one scope may serve a whole kernel.
     """
 
     def __init__(self, width: int = WIDTH, ranges: Mapping[x.Var, Range] | None = None) -> None:
         self.ranges: dict[Any, Range] = dict(ranges or {})
-        self.meanings: dict[x.Var, x.Expr] = {}  # of those that one let binds
+        self.meanings: dict[x.Var, x.Expr] = {}  # variables that exactly one let binds
         self.bounds = Bounds(self.ranges, width, self.meanings)
 
     def bind(self, var: x.Var, range: Range) -> None:
-        """`var` takes values of `range` from here on (as well as those it had)."""
+        """Add `range` to the values of `var`."""
         known = self.ranges.get(var)
         if known is None:
             self.ranges[var] = range
@@ -39,11 +39,11 @@ class Scope:
             self.refresh()
 
     def refresh(self) -> None:
-        """Forget what was concluded from ranges that have changed."""
+        """Drop conclusions from ranges that have changed."""
         self.bounds = Bounds(self.ranges, self.bounds.width, self.meanings)
 
     def let(self, var: x.Var, *values: x.Expr) -> None:
-        """`var` takes the value of one of `values`; a variable that holds no integers is passed over."""
+        """Learn that `var` has the value of one of `values`; variables without integers are ignored."""
         if var.type.elem.is_float:
             return
         if len(values) == 1 and var not in self.ranges:
@@ -53,16 +53,17 @@ class Scope:
         self.bind(var, hull(*map(self.bounds, values)))
 
     def kernel(self, k: Kernel) -> None:
-        """Bind what a kernel binds on entry, save its arguments: of sizes is known what the host promises."""
+        """Bind the kernel's group ids and subgroup number; of sizes, the host's promise is known."""
         for var, count in zip((*k.group_ids, k.subgroup), (*k.grid, k.subgroups)):
             self.bind(var, (0, (self.bounds(count)[1] if isinstance(count, x.Expr) else count) - 1))
 
     def loop(self, s: For) -> None:
         """Bind the variable and the carried values of a loop that runs at least once.
 
-        A carried value is one of the inits or a yield of the body, whatever it was before: so slot numbers that
-        rotate by `%` stay small. What grows does so once an iteration. Digits that are counted up, from zero or less,
-        are no less, and stay below their radix, if they do so wherever they are.
+        A carried value is an initial value or a yield of the body for any carried value: so slot numbers that rotate by
+        `%` stay small. A value with bounded growth grows once an iteration. Counted digits, which wrap by a select
+        or a minimum, are tried with the range from the initial value (at most 0) to below their radix, which is kept if
+        the body preserves it.
         """
         self.bind(s.var, loop_range(self.bounds, s))
         carried = [
@@ -73,32 +74,32 @@ class Scope:
         if not carried:
             return
         trial = self._trial(s, {})
-        found = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
-        again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations behind the first
+        ranges = {var: hull(init, trial.bounds(value)) for var, init, value in carried}
+        again = max(0, self.bounds(s.end)[1] - self.bounds(s.begin)[0] - 1)  # iterations after the first
         digits: dict[Any, Range] = {}
         for var, init, named in carried:
             value = spelled(named, trial.meanings)
             turned = turned_over(value, trial.meanings)
             if isinstance(value, x.Select) or turned:
-                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else found[var][1]
+                digits[var] = min(0, init[0]), max(init[1], turned[1] - 1) if turned else ranges[var][1]
             elif growth := _growth(trial, value, var):
                 grown = init[0] + min(0, growth[0]) * again, init[1] + max(0, growth[1]) * again
-                found[var] = grown if within(grown, type_range(var.type.elem)) else found[var]
-        if any(digits[var] != found[var] for var in digits):
+                ranges[var] = grown if within(grown, type_range(var.type.elem)) else ranges[var]
+        if any(digits[var] != ranges[var] for var in digits):
             trial = self._trial(s, digits)
             if all(within(trial.bounds(value), digits[var]) for var, _, value in carried if var in digits):
-                found |= digits
-        for var, range in found.items():
+                ranges |= digits
+        for var, range in ranges.items():
             self.bind(var, range)
 
     def _trial(self, s: For, assumed: Mapping[x.Var, Range]) -> Scope:
-        """The ranges in a loop's body where carried values are in some, and else anywhere."""
+        """Return the ranges in a loop's body for carried values in `assumed` ranges, others in those of their types."""
         trial = Scope(self.bounds.width, {**self.ranges, **assumed})
         trial.visit(s.body)
         return trial
 
     def results(self, s: For) -> None:
-        """Bind what a loop leaves behind, after its body was visited."""
+        """Bind the results of a loop, after its body was visited."""
         exits = list(exits_of(s.body))
         for i, var in enumerate(s.results):
             self.let(var, s.inits[i], s.yields[i], *(e.values[i] for e in exits))
@@ -116,7 +117,7 @@ class Scope:
 
 
 def _growth(scope: Scope, e: x.Expr, v: x.Var) -> Range | None:
-    """By how much a sum, perhaps of sums that have names, exceeds one of its terms; None if it is no term."""
+    """Return the range by which a sum, through lets, exceeds its term `v`; None if `v` is not a term."""
     if e is v:
         return 0, 0
     if isinstance(e, x.Var):
@@ -132,13 +133,13 @@ def _growth(scope: Scope, e: x.Expr, v: x.Var) -> Range | None:
 
 
 def loop_range(ranges: Bounds, s: For) -> Range:
-    """The values of a loop's variable within its body."""
+    """Return the values of a loop's variable within its body."""
     first = ranges(s.begin)[0]
     return first, max(first, ranges(s.end)[1] - 1)
 
 
 def exits_of(body: Stmt) -> Iterator[ExitIf]:
-    """The statements that leave the loop whose body this is."""
+    """Yield the statements that leave the loop whose body this is."""
     if isinstance(body, ExitIf):
         yield body
     for s in () if isinstance(body, For) else body.bodies:
@@ -146,10 +147,10 @@ def exits_of(body: Stmt) -> Iterator[ExitIf]:
 
 
 class VarRanges(Mapping[Any, Range]):
-    """The ranges of a kernel's integer variables, each found when it is asked for.
+    """The ranges of a kernel's integer variables, computed on demand.
 
-    What lets make of one another, and of counters of loops, is found by these alone; what depends on values that a loop
-    carries takes a walk through the kernel.
+    Variables that depend only on lets and loop counters are resolved alone; values that depend on loop-carried values
+    need a walk over the whole kernel.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -184,19 +185,20 @@ class VarRanges(Mapping[Any, Range]):
 
     @cached_property
     def _binders(self) -> Mapping[x.Var, list[tuple[int, Let | For]]]:
-        """The lets and loops that bind a variable, with numbers in the order in which they do."""
-        found: dict[x.Var, list[tuple[int, Let | For]]] = {}
+        """Return the lets and loops that bind each variable, numbered in program order."""
+        binders: dict[x.Var, list[tuple[int, Let | For]]] = {}
         ahead, number = [self.kernel.body], 0
         while ahead:
             s = ahead.pop()
             if isinstance(s, (Let, For)):
                 number += 1
                 for v in (*s.binds, *s.binds_within):
-                    found.setdefault(v, []).append((number, s))
+                    binders.setdefault(v, []).append((number, s))
             ahead += reversed(s.bodies)
-        return found
+        return binders
 
     def _find(self, v: x.Var) -> None:
+        """Find the range of one variable from the binders that it depends on; walk the kernel if a loop carries it."""
         needed: dict[int, tuple[x.Var, Let | For]] = {}
         todo = [v]
         while todo:
@@ -227,7 +229,7 @@ _latest = Latest(VarRanges)
 
 
 def var_ranges(k: Kernel) -> VarRanges:
-    """The ranges of a kernel's integer variables, each valid wherever its variable is visible.
+    """Return the ranges of a kernel's integer variables, each valid wherever its variable is visible.
 
     Kernel arguments and loaded values may be anything their types allow and are not listed.
     """
@@ -235,5 +237,5 @@ def var_ranges(k: Kernel) -> VarRanges:
 
 
 def of_same_ranges(new: Kernel, old: Kernel) -> Kernel:
-    """`new`, whose variables are those of `old` and hold the same, so that they need not be looked at again."""
+    """Return `new` and reuse the ranges of `old` for it; the caller vouches that its variables have the same ranges."""
     return _latest.handed_on(new, old)

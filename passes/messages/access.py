@@ -1,4 +1,4 @@
-"""What the parts of the message planner know of one distributed access to a view."""
+"""One distributed access to a view, as all parts of the message planner see it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from convgen.passes.messages.linear import ZERO, LinearView, plus
 
 
 class Steady:
-    """The variables that no loop changes (group ids, outer lets, as they are met), and what is made of these."""
+    """Loop-invariant variables (group ids, outer lets, added as they are bound) and expressions of these."""
 
     def __init__(self, *variables: Var) -> None:
         self._variables = set(variables)
-        self._known: dict[Expr, tuple[bool, bool]] = {}  # whether variables are in it, and no others
+        # whether an expression has variables, and whether all of them are loop-invariant
+        self._known: dict[Expr, tuple[bool, bool]] = {}
 
     def add(self, v: Var) -> None:
         self._variables.add(v)
 
     def find(self, e: Expr) -> tuple[bool, bool]:
-        """Whether an expression has variables, and whether it has no others than these."""
+        """Return whether an expression has variables, and whether all of them are loop-invariant."""
         if e not in self._known:
             names = free_vars(e)
             self._known[e] = bool(names), self._variables.issuperset(names)
@@ -35,11 +36,11 @@ class Steady:
 
 @frozen(eq=False)
 class TileAccess:
-    """A tile of `view` at `coords` (one start per axis), spread as `layout`.
+    """A tile of `view` at `coords` (one start per axis), distributed as `layout`.
 
-    Terms of `steady` variables belong into the varying offset. `values` are the lets in scope: what a start is a
-    multiple of shows there. With `places` of a shared tile, the layout is that of places there, and lanes bring the
-    elements that these have.
+    Terms of `steady` variables belong in the varying offset. `values` are the lets in scope, from which divisors of a
+    start are derived. With `places`, a shared tile, `layout` distributes places of that tile, and a lane loads the
+    elements stored at its places.
     """
 
     view: LinearView
@@ -53,17 +54,17 @@ class TileAccess:
     places: Shared | None = None
 
     def is_steady(self, e: Expr) -> bool:
-        """Whether an expression is made of steady variables, and of at least one."""
+        """Return whether an expression consists of loop-invariant variables, at least one."""
         return self.steady.find(e) == (True, True)
 
     def is_steady_or_lane(self, e: Expr) -> bool:
-        """Whether no variable of a loop is in it."""
+        """Return whether an expression has no variable of a loop."""
         return self.steady.find(e)[1]
 
 
 @frozen
 class Position:
-    """A position along one dimension: uniform + varying + constant part."""
+    """A position along one dimension: the sum of a uniform, a varying and a constant part."""
 
     uniform: Expr
     varying: Expr
@@ -76,10 +77,10 @@ class Position:
 
 
 def scale(e: Expr, factor: Extent) -> Expr:
-    """A product without factors that change nothing."""
+    """Return a product, without a factor 1 or 0."""
     return e if e is ZERO or (isinstance(factor, int) and factor == 1) else e * factor
 
 
 def divide(e: Expr, by: int) -> Expr:
-    """A quotient by no divisor that changes nothing."""
+    """Return a quotient, without a divisor 1."""
     return e if by == 1 else e // by

@@ -1,7 +1,7 @@
-"""Which messages bring a tile into shared memory without registers: places there in the order of the lanes.
+"""Messages of direct copies, from global to shared memory without registers: lanes fill places in order.
 
-Where the lanes of a message write is fixed: at a uniform address, side by side. So the swizzle of the tile decides for
-which element of the view each lane asks.
+The lanes of a message write side by side at a uniform address. So the tile's swizzle decides which element of the view
+each lane loads.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from convgen.passes.messages.linear import LinearView
 
 @lru_cache(maxsize=2**10)
 def places_of(memory: Digits, elem: Type, width: int, lanes: int, subgroups: int) -> Fragment:
-    """Of which row and column of a dense tile without swizzle each lane fills the place; messages are dealt in turn.
+    """Return the (row, col) of the place that each lane fills in a dense, unswizzled tile, over rounds of messages.
 
-    DoesNotFit where they do not come out even, or rows begin within the lanes of one and do not in the next.
+    Raises DoesNotFit if messages do not divide the tile, or if rows begin at different lanes of different messages.
     """
-    each, total = width // elem.bytes, prod(memory.shape)
-    messages, rest = divmod(total, each * lanes * subgroups)
+    elements, total = width // elem.bytes, prod(memory.shape)
+    messages, rest = divmod(total, elements * lanes * subgroups)
     if rest or not messages:
-        whole = each * lanes * subgroups
+        whole = elements * lanes * subgroups
         raise DoesNotFit(f"copy=direct: a tile of {total} elements, wanted a multiple of the {whole} of all lanes")
     dealt = (
-        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, elements, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
         Digit(Space.MEMORY, subgroups, Space.SUBGROUP, 1),
-        Digit(Space.MEMORY, messages, Space.REGISTER, each),
+        Digit(Space.MEMORY, messages, Space.REGISTER, elements),
     )
     try:
         split = memory.then(Digits((Space.MEMORY,), dealt)).renamed({COL: "k"})
     except Straddles:
-        raise DoesNotFit(f"copy=direct: rows of {memory.shape[1]} elements do not come out even over lanes") from None
+        raise DoesNotFit(f"copy=direct: rows of {memory.shape[1]} elements do not divide evenly over lanes") from None
     return Fragment(split.dims, split.digits).merged(Space.REGISTER)
 
 
 def direct_width(view: LinearView, along: int, elem: Type, chunk: int, facts: TargetFacts) -> int:
-    """The bytes of a lane in the widest direct message that brings runs along an axis of the view; 0 if none does."""
+    """Return the bytes a lane of the widest direct message for runs along an axis of the view; 0 if there is none."""
     runs = ((w, w // elem.bytes) for w in facts.direct_widths if chunk % w == 0 and w % elem.bytes == 0)
     whole = elem is view.memory.elem and elem.bits >= 8 and view.unit_axis == along
     view = view.whole

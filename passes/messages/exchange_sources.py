@@ -1,6 +1,6 @@
-"""In which lane, and in which of its registers, elements of a tile are that a lane wants in another distribution.
+"""Sources of a redistribution: the lane and register that hold each element that a lane needs.
 
-What holds is checked on every subgroup, lane and register, so any two layouts will do.
+Every subgroup, lane and register is checked, so any two layouts will do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convgen.ir.record import frozen
 
 @frozen
 class Sources:
-    """For each register wanted: where its element is, the same in all lanes, and of which lane each lane has it."""
+    """For each register of `to`: the source register, equal in all lanes, and the source lane of each lane."""
 
     of: Fragment
     to: Fragment
@@ -27,18 +27,18 @@ class Sources:
 
     @property
     def stay(self) -> bool:
-        """Whether every lane has what it wants."""
+        """Return whether every lane already holds its elements."""
         return all(lanes == tuple(range(len(lanes))) for lanes in self.lanes)
 
     def lane(self, register: int) -> Expr:
-        """The lane that has what this lane wants in a register."""
+        """Return the lane that holds this lane's element of a register."""
         place = self.of.place(self.to.coords(0, Lane(), register))
         return lift(place.get(Space.LANE, 0), const(0))
 
 
 @lru_cache(maxsize=2**8)
 def sources(of: Fragment, to: Fragment, width: int, subgroups: int) -> Sources | None:
-    """Where within its subgroup a lane finds what it wants; None if that differs, or the register between lanes."""
+    """Return sources within each lane's subgroup; None unless subgroups agree and registers do not depend on lanes."""
     grid: Any = np.meshgrid(np.arange(subgroups), np.arange(width), np.arange(to.registers), indexing="ij")
     subgroup, lane, _ = grid
     wanted = to.coords(*grid)
@@ -46,11 +46,11 @@ def sources(of: Fragment, to: Fragment, width: int, subgroups: int) -> Sources |
     register = np.broadcast_to(place.get(Space.REGISTER, 0), lane.shape)
     if (register != register[:1, :1]).any():
         return None
-    for other in (lane, np.broadcast_to(place.get(Space.LANE, 0), lane.shape)):
-        found = of.coords(subgroup, other, register)
+    for source in (lane, np.broadcast_to(place.get(Space.LANE, 0), lane.shape)):
+        found = of.coords(subgroup, source, register)
         if all(np.all(found[d] == wanted[d]) for d in of.dims):
-            if (other != other[:1]).any():
+            if (source != source[:1]).any():
                 return None
-            lanes = tuple(map(tuple, other[0].T.tolist()))
+            lanes = tuple(map(tuple, source[0].T.tolist()))
             return Sources(of, to, tuple(register[0, 0].tolist()), lanes)
     return None

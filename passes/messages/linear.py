@@ -1,7 +1,7 @@
-"""Views in linear form: every dimension with one stride in bytes, neighbours merged where memory allows.
+"""Views in linear form: every dimension with one stride in bytes, adjacent ones merged where memory allows.
 
-The address of a view element is `base + sum(dim * stride)`; it exists where all dims are in range and every halo's
-coordinate is.
+The address of a view element is `base + sum(dim * stride)`; the element exists if all dims are in range and every
+halo's coordinate is.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from convgen.ir.sizes import Extent
 
 ZERO = const(0)
 
-WORD = 4  #: bytes; what runs are moved by
-MOST_EDGES = 1 << 16  #: combinations of positions that are looked at to find where runs are cut short
+WORD = 4  #: bytes; granule in which runs are moved
+MOST_EDGES = 1 << 16  #: most combinations of positions that are enumerated to find where runs are cut short
 
-WHOLE_MESSAGE = 16  #: bytes; dims this long need not be merged for the sake of wide messages
+WHOLE_MESSAGE = 16  #: bytes; dims at least this long need not be merged to get wide messages
 
 
 @frozen
 class LinearDim:
     """One dimension of an axis: `size` positions exist, it takes `padded`, `stride` bytes apart.
 
-    One that is `reversed` runs against memory: position 0 is farthest, `stride` is still positive. Where the host says
-    how many positions there are, that is `exact`.
+    A `reversed` dim runs against memory: position 0 has the highest address, `stride` is still positive. `exact` is the
+    number of positions in a launch if the host sets it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class LinearDim:
 
     @property
     def extent(self) -> Extent:
-        """Positions that exist in a launch."""
+        """Return the positions that exist in a launch."""
         return self.size if self.exact is None else self.exact
 
 
@@ -59,10 +59,10 @@ class Halo:
     const: int
 
     def merged(self, outer: str, inner: LinearDim, elem_bytes: int) -> Halo | None:
-        """The same condition once `inner` is merged into the dim `outer` around it; None if that cannot or may not be.
+        """Return the condition after `inner` is merged into `outer`; None if it cannot be expressed, or should not be.
 
-        With r = outer * n + inner: 0 <= rest + outer < size exactly where 0 <= n * rest + r < n * size. Where a run of
-        `inner` makes a whole message by itself, the dims stay apart: one bit a position of `outer` does as a mask.
+        With r = outer * n + inner: 0 <= rest + outer < size exactly where 0 <= n * rest + r < n * size. If a run of
+        `inner` is a whole message, the dims stay apart: a mask then has one bit a position of `outer`.
         """
         coefs = dict(self.terms)
         if inner.name in coefs:
@@ -76,7 +76,7 @@ class Halo:
         return Halo(self.size * n, terms, self.const * n)
 
     def is_constant_over(self, dim: str, run: int) -> bool:
-        """Whether all of each aligned run of positions along `dim` is inside, or all of it outside."""
+        """Return whether each aligned run of positions along `dim` is entirely inside or entirely outside."""
         coefs = dict(self.terms)
         rest = [coef for name, coef in self.terms if name != dim]
         return dim not in coefs or (coefs[dim] == 1 and not any(v % run for v in (self.size, self.const, *rest)))
@@ -84,26 +84,27 @@ class Halo:
 
 @frozen(cache_hash=True)
 class LinearView:
-    """`axes` hold their dims outermost first; `base` (bytes, at most 0 with left padding) is where index 0 lies.
+    """A view in linear form: `axes` have their dims outermost first, `base` is the byte offset of index 0.
 
-    Of 4-bit elements everything is counted in halves of bytes: such views are planned with, and lowered as pairs.
+    `base` is negative with left padding. With 4-bit elements everything counts half bytes: plans use such views,
+    lowering replaces them by views of pairs.
     """
 
     memory: Global
     axes: tuple[tuple[LinearDim, ...], ...]
     base: int
     halos: tuple[Halo, ...]
-    runs: bool = False  #: whether messages may bring more than what exists, which is trimmed behind them
-    skew: int = 0  #: bytes; of a view with runs, whose base is that of a word, from there to where index 0 lies
+    runs: bool = False  #: whether messages may load more than what exists, to be trimmed afterwards
+    skew: int = 0  #: bytes; from `base`, which is word-aligned in a view with runs, to index 0
 
     @property
     def whole(self) -> LinearView:
-        """The same where messages bring what exists, no more."""
+        """Return the view for messages that load only existing elements."""
         return evolve(self, runs=False) if self.runs else self
 
     @property
     def is_skewed(self) -> bool:
-        """Whether runs may begin within words."""
+        """Return whether runs may begin inside words."""
         found = (d.stride for dims in self.axes for d in dims if d is not self._unit)
         return not all(is_multiple(n, WORD) for n in (*found, self.skew))
 
@@ -116,15 +117,16 @@ class LinearView:
 
     @property
     def unit_axis(self) -> int | None:
-        """The axis whose innermost dimension is contiguous in memory, if any is of those with several positions."""
+        """Return the axis whose innermost dim is contiguous in memory, preferably one with several positions."""
         inner = [dims[-1] for dims in self.axes]
         found = [a for a, d in enumerate(inner) if d.stride == self.memory.elem.bytes and not d.reversed]
         return next((a for a in found if inner[a].size > 1), found[0] if found else None)
 
     def makes_messages(self, run: int, alignment: int = 4) -> bool:
-        """Whether aligned runs of that many positions of the unit axis lie side by side, aligned, all or none there.
+        """Return whether aligned runs of `run` positions of the unit axis are contiguous, aligned, and exist whole.
 
-        Messages begin at multiples of `alignment` bytes, or of their own width if that is less.
+        Messages begin at multiples of `alignment` bytes, or of their own width if that is less. With `runs`, also
+        whether trimming makes up for partial existence.
         """
         if self.unit_axis is None:
             return run == 1
@@ -138,22 +140,22 @@ class LinearView:
         return self.runs and inner.padded % run == 0 and self._trims(inner, run)
 
     def run(self, together: int) -> int:
-        """Elements of a message of whole words where lanes have so many neighbours along the unit dim, else 1."""
+        """Return the elements of a message of whole words, given `together` neighbours in a lane; 1 if none fits."""
         run = WHOLE_MESSAGE // self.memory.elem.bytes
         while run > 1 and (together % run or not self.makes_messages(run)):
             run //= 2
         return run if run * self.memory.elem.bytes >= WORD else 1
 
     def held(self, registers: int, together: int) -> int:
-        """Elements that messages bring of so many: where they begin within words, these have one word more."""
+        """Return the elements that messages load for `registers`; runs that begin inside words have an extra word."""
         run = self.run(together)
         more = WORD // self.memory.elem.bytes if run > 1 and self.is_skewed else 0
         return registers // run * (run + more)
 
     def edges(self, run: int) -> tuple[Halo, ...]:
-        """What may cut such a run short, by conditions on the unit dim and others; what is fixed along it first.
+        """Return the conditions that may cut a run of length `run` short, those on the unit dim alone first.
 
-        The last run, where the dim ends within it, is moved back: any condition on the dim may then cut it.
+        If the dim ends inside its last run, that run is moved back: any condition on the dim may then cut it.
         """
         assert self.unit_axis is not None
         inner = self.axes[self.unit_axis][-1]
@@ -163,11 +165,11 @@ class LinearView:
         return tuple(sorted(found, key=lambda h: len(h.terms)))
 
     def positions(self, names: Iterable[str]) -> int:
-        """How many combinations of positions along some dims there are."""
+        """Return the number of combinations of positions along some dims."""
         return math.prod(d.size for dims in self.axes for d in dims if d.name in names)
 
     def _trims(self, inner: LinearDim, run: int) -> bool:
-        """Whether runs of whole words can be moved to where all of their words exist, and what does not left out."""
+        """Return whether runs can be moved to where all their words exist, and what does not exist trimmed."""
         elem = self.memory.elem.bytes
         sized = any(d.exact is not None for dims in self.axes for d in dims)
         if self.memory.elem.bits < 8 or elem > WORD or run * elem % WORD or sized or self.memory.bytes % WORD:
@@ -183,7 +185,7 @@ class LinearView:
 
 @lru_cache(maxsize=2**10)
 def linearize(view: View) -> LinearView:
-    """The linear form of a view; Unsupported where a block of its layout ends within what one dim counts."""
+    """Return the linear form of a view; Unsupported if a block of its layout ends inside one dim."""
     _check_blocks(view)
     size = view.memory.elem.bytes
     of_dim: dict[str, Extent] = {}
@@ -216,26 +218,27 @@ def linearize(view: View) -> LinearView:
 
 
 def brings_runs(view: LinearView, layout: Fragment) -> bool:
-    """Whether messages bring runs of a tile, not only what exists."""
+    """Return whether messages load runs of a tile, and not only existing elements."""
     return view.runs and view.run(_neighbours(view, layout)) > 1
 
 
 def brought(view: RunView, layout: Fragment) -> int:
-    """Elements that messages bring a lane of a tile of a view with runs."""
+    """Return the elements that messages load into a lane for a tile of a view with runs."""
     linear = linearize(view)
     return linear.held(layout.registers, _neighbours(linear, layout))
 
 
 def _neighbours(view: LinearView, layout: Fragment) -> int:
-    """Neighbours along the view's unit axis in a lane's registers: one along an axis of which a tile is one position,
-    that of groups, for which a fragment has no dim.
+    """Return the neighbours along the view's unit axis in a lane's registers.
+
+    1 if the fragment has no dim for that axis, as for the axis of groups: the tile then has one position along it.
     """
     axis = view.unit_axis
     return 1 if axis is None or axis >= len(layout.dims) else layout.contiguous(layout.dims[axis])
 
 
 def _check_blocks(view: View) -> None:
-    """Each digit of a coordinate in blocks is the sum of whole dims: the finer ones stay within the block."""
+    """Raise Unsupported unless each block digit of a coordinate is a sum of whole dims."""
     sizes = {d.name: d.size for dims in view.axes for d in dims}
     for letter, t in zip(LETTERS, view.index):
         terms = [(coef, sizes[name]) for name, coef in t.terms if sizes[name] > 1]
@@ -249,7 +252,7 @@ def _check_blocks(view: View) -> None:
 
 
 def _run_on(outer: LinearDim, inner: LinearDim) -> bool:
-    """Whether the positions of two dims follow one another in memory, and can be counted as those of one."""
+    """Return whether two dims are contiguous in memory and can be counted as one."""
     if outer.reversed or inner.reversed or inner.exact is not None or inner.size != inner.padded:
         return False
     after: Extent = times(inner.stride, inner.size)
@@ -269,7 +272,7 @@ def _number(extent: Extent, view: View) -> int:
 
 
 def plus(a: Expr, b: Expr) -> Expr:
-    """A sum without zeros."""
+    """Return a sum, without zero addends."""
     if a is ZERO:
         return b
     return a if b is ZERO else a + b

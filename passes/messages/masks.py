@@ -1,4 +1,4 @@
-"""Masks: what tells whether an element exists, as words of bits and as conditions."""
+"""Masks: the existence of elements, as bit words and as conditions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from convgen.ir.types import bool_, s32, u32
 from convgen.passes.messages.access import Position, TileAccess, divide, scale
 from convgen.passes.messages.linear import ZERO, Halo, LinearDim, plus
 
-#: A varying offset no surface reaches; with any uniform and immediate offset added it stays out of range.
+#: A varying offset beyond any surface; adding any uniform and immediate offset keeps it out of range.
 OUT_OF_RANGE = -(1 << 31)
 
-_K = 1  #: the axis that is summed, if a view has more than one
+_K = 1  #: the reduced axis (K), if a view has more than one axis
 
-#: Most positions of a dimension whose halo is kept as one bit each (a shift must stay below 32).
+#: Most positions of a dimension whose halo is stored as one bit each (shifts must stay below 32).
 MASK_BITS = 31
 
 ONES = const(0xFFFFFFFF, u32)
@@ -31,14 +31,14 @@ _TOP = const(1 << _WORD_BITS - 1, u32)
 TRUE = const(True, bool_)
 
 
-#: Dims that may leave their range, and whether their offsets show it: of these the whole position belongs into the
-#: varying offset, which alone is checked.
+#: Dims that may leave their range, and whether an out-of-range offset shows it. If it does, the whole position must be
+#: in the varying offset, the only part that is bounds-checked.
 Leaving = Sequence[tuple[LinearDim, bool]]
 
 
 @frozen
 class Bits:
-    """A word of which bit 31-n says that there is no element at place `n` of the first `count`, and the place."""
+    """A word whose bit 31-n is set if there is no element at place `n` of the first `count`, and the place."""
 
     word: Expr
     place: Expr
@@ -46,17 +46,17 @@ class Bits:
 
     @property
     def at_sign(self) -> Expr:
-        """A word whose sign bit says it."""
+        """Return the word shifted so that its sign bit is the bit of the place."""
         return self.word << self.place
 
 
-Tests = tuple[list[Bits], list[Expr]]  #: what tells whether an element exists: bits and conditions
+Tests = tuple[list[Bits], list[Expr]]  #: the existence of an element: bit words and conditions
 
 
 class Masks:
-    """The tests of one access. `is_moved`: its surface does not begin with the view.
+    """The existence tests of one access. `is_moved`: its surface does not begin with the view.
 
-    What is `trimmed` behind loads is not tested, only whether all of a message is outside.
+    For `trimmed` halos only messages that are outside as a whole are tested: loads trim the rest.
     """
 
     def __init__(self, access: TileAccess, *, is_moved: bool, trimmed: Collection[Halo] = ()) -> None:
@@ -65,7 +65,7 @@ class Masks:
         self.access, self.view, self.bounds, self.is_moved = access, access.view, access.bounds, is_moved
 
     def tests(self, positions: Mapping[str, Position], leaving: Leaving) -> Tests:
-        """What tells whether an element exists."""
+        """Return the tests for the existence of an element."""
         words: list[Bits] = []
         conditions: list[Expr] = [*self.outside]
         tested: list[str] = []
@@ -88,7 +88,7 @@ class Masks:
         return words, conditions
 
     def _inside(self, dim: LinearDim, at: Position) -> Expr:
-        """Whether a position exists; the same for all lanes where these stay within a run that does or does not."""
+        """Return whether a position exists; uniformly if lanes stay within a run that exists, or not, as a whole."""
         if dim.exact is not None:
             run = math.gcd(divisor(at.uniform, self.access.values), divisor(dim.exact, {}))
             low, high = self.bounds(at.varying + at.const)
@@ -97,13 +97,13 @@ class Masks:
         return at.value < dim.extent
 
     def mask(self, words: list[Bits], conditions: list[Expr]) -> Expr:
-        """Where the element exists. Loop-invariant conditions come first."""
+        """Return the condition that the element exists. Loop-invariant conditions come first."""
         tests = sorted(conditions, key=lambda c: not self.access.is_steady_or_lane(c))
         tests += map(_none_is_set, _packed(words))
         return _all(tests) if tests else TRUE
 
     def masked(self, offset: Expr, words: list[Bits], conditions: list[Expr]) -> Expr:
-        """`offset`, out of range in the lanes whose element does not exist. Loop-invariant conditions come first."""
+        """Return `offset`, out of range in lanes without an element. Loop-invariant conditions come first."""
         steady = [c for c in conditions if self.access.is_steady_or_lane(c)]
         moving = [c for c in conditions if not self.access.is_steady_or_lane(c)]
         signs = [bits.at_sign for bits in words]
@@ -117,20 +117,20 @@ class Masks:
         return select(_all(moving), offset, OUT_OF_RANGE) if moving else offset
 
     def leaving(self, positions: Mapping[str, Position]) -> Leaving:
-        """The dims that may leave their range, and whether their offsets show it."""
+        """Return the dims that may leave their range, and whether their offsets show it."""
         dims = ((n, d) for dims in self.view.axes for n, d in enumerate(dims))
         return [(d, self._shows(d, positions)) for n, d in dims if self._may_leave(d, n, positions[d.name])]
 
     def _may_leave(self, d: LinearDim, number: int, at: Position) -> bool:
-        """Whether a dim, so many behind the first of its axis, may leave its range."""
+        """Return whether dim number `number` of its axis may leave its range."""
         if number and d.size == d.padded:
-            return False  # a remainder
+            return False  # the dim is a remainder, always in range
         low, high = self.bounds(at.value)
         return low < 0 or high >= least(d.extent)
 
     def _shows(self, d: LinearDim, positions: Mapping[str, Position]) -> bool:
-        """Whether an offset past a dim's end is past the buffer's, if all of its position is in the varying one."""
-        # What is displaced may begin further down than its position says.
+        """Return whether an offset past a dim's end is past the buffer's, if the whole position is varying."""
+        # A displaced message may begin below its position.
         is_surface = not (self.access.facts.flat or self.is_moved or self.trimmed)
         at = positions[d.name]
         low, high = self.bounds(at.value)
@@ -143,24 +143,24 @@ class Masks:
         return (alone or fits) and never_less(times(d.stride, d.extent), last)
 
     def _is_alone(self, at: Position) -> bool:
-        """Whether all of a position is in the varying offset anyhow."""
+        """Return whether the whole position is in the varying offset anyway."""
         return at.uniform is ZERO or self.access.is_steady(at.uniform)
 
     def _begin(self, d: LinearDim, positions: Mapping[str, Position]) -> Extent:
-        """The first byte, by the varying offset, of what the view has at a dim's first position."""
+        """Return the first byte, in varying offsets, of the view's elements at a dim's first position."""
         checked = all(self._is_alone(positions[name]) for name in self._counting if name in positions)
         return self._inside_halos if checked and d.name not in self._counting else self.view.base
 
     @cached_property
     def _counting(self) -> frozenset[str]:
-        """The dims that halos' coordinates are of."""
+        """Return the dims that occur in halos' coordinates."""
         return frozenset(name for halo in self.view.halos for name, _ in halo.terms)
 
     @cached_property
     def _inside_halos(self) -> Extent:
-        """The first byte of what the view has by its halos, which are tested whatever the dims say that they are of.
+        """Return the first byte of the view inside its halos, which are tested independently of the dims.
 
-        That of the view where one step of a coordinate is not so many bytes by each of its dims.
+        Returns the view's base if a step of a halo's coordinate is not one number of bytes for each of its dims.
         """
         dims = [each for axis in self.view.axes for each in axis]
         begin, strides = self.view.base, {each.name: each.stride for each in dims}
@@ -186,10 +186,10 @@ class Masks:
         return total
 
     def _tap(self, halo: Halo, positions: Mapping[str, Position]) -> tuple[LinearDim, int] | None:
-        """The one dim of a halo's coordinate along K, and its step; None if a bit a tap does not do.
+        """Return the only dim along K in a halo's coordinate, and its step; None if one bit a tap does not suffice.
 
-        Further axes are a batch, or taps by themselves, at which sums are made again: seldom, so that no words are kept
-        for them, and by conditions that choose among sums, too.
+        Further axes are a batch, or filter taps with sums of their own: these change rarely, so their conditions need
+        no bit words.
         """
         moving = {d.name: d for d in self.view.axes[: _K + 1][-1]}
         taps = [(moving[n], c) for n, c in halo.terms if n in moving and n in positions]
@@ -199,16 +199,16 @@ class Masks:
         return (dim, step) if dim.size <= MASK_BITS and self._fits_word(positions[dim.name].value) else None
 
     def _fits_word(self, position: Expr) -> bool:
-        """Whether a word has a bit for each value of a position."""
+        """Return whether a word has a bit for each value of a position."""
         low, high = self.bounds(position)
         return low >= 0 and high <= MASK_BITS
 
     def _bits(self, word: Expr, position: Expr) -> Bits:
-        """The word, asked for a position that fits it."""
+        """Return the word with a position that fits it."""
         return Bits(word, position.to(u32), self.bounds(position)[1] + 1)
 
     def _halo_word(self, halo: Halo, tap: LinearDim, step: int, positions: Mapping[str, Position]) -> Bits:
-        """Whether the coordinate is outside, or the tap beyond its dim: a loop-invariant word, and the tap."""
+        """Return a loop-invariant word with a bit for each tap that is outside or beyond its dim, and the tap."""
         terms = [(n, c) for n, c in halo.terms if n in positions and n != tap.name]
         origin, place = self._coordinate(terms, halo.const, positions), positions[tap.name].value
         places = self.bounds(place)[1] + 1
@@ -217,18 +217,17 @@ class Masks:
 
 @lru_cache(maxsize=2**8)
 def outside(origin: Expr, low: int, high: int, step: int, taps: int, size: int, places: int) -> Expr:
-    """A word of which bit 31-t says "outside at tap t, or no tap", for t below `places`.
+    """Return a word with bit 31-t set if tap t is outside or does not exist, for t below `places`.
 
-    The coordinate of tap 0 is `origin`, which is in [low, high], that of tap t is step * t more; it is inside from 0 to
-    below `size`.
+    The coordinate of tap t is `origin` + step * t, with `origin` in [low, high]; it is inside from 0 to below `size`.
     """
     return _by_table(origin, low, high, taps, size, places) if step == 1 else _by_ends(origin, step, taps, size)
 
 
 def _by_table(origin: Expr, low: int, high: int, taps: int, size: int, places: int) -> Expr:
-    """Of a constant with a bit for each coordinate that a tap may have, which is moved to that of tap 0.
+    """Build the word by shifting a constant with one bit for each possible coordinate to the coordinate of tap 0.
 
-    Where they are too many for a word, those of tap 0 from which all taps are inside count as one.
+    If the coordinates exceed a word, all origins for which every tap is inside count as one.
     """
     skipped, first = 0, low
     if high - low + taps > _WORD_BITS:
@@ -249,19 +248,19 @@ def _by_table(origin: Expr, low: int, high: int, taps: int, size: int, places: i
 
 
 def _word(places: Iterable[int]) -> int:
-    """One in which bit 31-n is set for each of the places."""
+    """Return a word with bit 31-n set for each place n."""
     return sum(1 << _WORD_BITS - 1 - n for n in places)
 
 
 def _by_ends(origin: Expr, step: int, taps: int, size: int) -> Expr:
-    """Of all ones, those before the first tap that is inside, and those behind the last."""
+    """Build the word from ones before the first inside tap and behind the last one."""
     first = minimum(maximum(divide(const(step - 1) - origin, step), 0), taps)
     end = minimum(maximum(divide(const(size - 1) - origin, step) + 1, 0), taps)
     return ~(ONES >> first.to(u32)) | (ONES >> end.to(u32))
 
 
 def _packed(words: Iterable[Bits]) -> Sequence[Sequence[Bits]]:
-    """The words by those that fit into one together."""
+    """Return the words in groups that fit into one word."""
     packs: list[list[Bits]] = []
     for bits in words:
         for pack in packs:
@@ -274,9 +273,9 @@ def _packed(words: Iterable[Bits]) -> Sequence[Sequence[Bits]]:
 
 
 def _none_is_set(pack: Sequence[Bits]) -> Expr:
-    """Whether no bit is set at its word's place: of the words side by side, one test for all.
+    """Return whether no word has its bit set at its place, as one test of all words packed side by side.
 
-    What the places are is known of all lanes, mostly, and the same for many accesses; no loop changes the words.
+    The places are mostly uniform and equal for many accesses; the packed words are loop-invariant.
     """
     if len(pack) == 1:
         return eq(pack[0].word & _TOP >> pack[0].place, 0)

@@ -1,7 +1,7 @@
-"""Views of 4-bit elements as views of bytes: what stands two a byte has no address of its own, a pair of it has.
+"""Views of 4-bit elements as views of bytes: a 4-bit element has no address of its own, a pair has.
 
-Pairs are neighbours along the view's unit axis. Everything is counted in pairs along that: the innermost dim, the
-coordinate of the tile, the digits of the fragment.
+Pairs are neighbours along the view's unit axis, along which everything counts pairs: the innermost dim, the tile's
+coordinate, the fragment's digits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convgen.ir.types import u8
 
 @lru_cache(maxsize=2**10)
 def pairs_of(view: View) -> tuple[View, int] | None:
-    """The view with pairs for elements, and the axis along which they are counted; None if there is none."""
+    """Return the view with pairs as elements, and the axis along which they count; None if there is none."""
     if isinstance(view, SizedView) or not view.layout.is_plain:
         return None
     innermost = enumerate(dims[-1] for dims in view.axes)
@@ -43,7 +43,7 @@ def pairs_of(view: View) -> tuple[View, int] | None:
 
 
 def check_pairs(view: View) -> None:
-    """Refuse a view of 4-bit elements that does not go in pairs."""
+    """Raise Unsupported for a view of 4-bit elements that do not form pairs."""
     if view.memory.elem.bits == 4 and pairs_of(view) is None:
         given = f"given {view.memory.name} of {view.memory.elem}"
         if view.layout.is_plain:
@@ -55,18 +55,18 @@ def check_pairs(view: View) -> None:
 
 
 def check_halves(view: View, layout: Fragment) -> None:
-    """Raise DoesNotFit where lanes that load a view with that layout would take one element of a pair."""
+    """Raise DoesNotFit if lanes that load a view in that layout would take one element of a pair."""
     if view.memory.elem.bits != 4:
         return
-    found = pairs_of(view)
-    if found is None:
+    pairs = pairs_of(view)
+    if pairs is None:
         raise DoesNotFit(f"{view.memory.name} of {view.memory.elem} has no pairs along any axis")
     whole = layout.over(len(view.axes))
-    halved_fragment(whole, whole.dims[found[1]])
+    halved_fragment(whole, whole.dims[pairs[1]])
 
 
 def halved_fragment(layout: Fragment, dim: str) -> Fragment:
-    """A fragment whose registers hold pairs along a dim. Raises DoesNotFit where they do not stand in pairs."""
+    """Return a fragment whose registers hold pairs along a dim. Raises DoesNotFit if they do not form pairs."""
     first = next((d for d in layout.digits if d.dim == dim and d.size > 1), None)
     if first is None or first.space != Space.REGISTER or first.stride != 1 or first.size % 2:
         raise DoesNotFit(f"no pairs of neighbours along {dim} in the registers of a fragment {layout}")
@@ -75,7 +75,7 @@ def halved_fragment(layout: Fragment, dim: str) -> Fragment:
 
 
 def half(e: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """Half of a coordinate that is even; `values` are the lets in scope."""
+    """Return half of an even coordinate; `values` are the lets in scope."""
     match e:
         case Const(dtype, bits) if bits % 2 == 0:
             return const(bits // 2, dtype)
@@ -94,7 +94,7 @@ def _stride(view: View, d: Dim) -> int:
 
 
 def _halved(t: TensorDim, unit: Dim) -> TensorDim | None:
-    """The coordinate in pairs; None where elements that it counts are no pairs."""
+    """Return the coordinate in pairs; None if it splits pairs."""
     others = [(name, coef) for name, coef in t.terms if name != unit.name]
     if t.size % 2 or t.const % 2 or any(coef % 2 for _, coef in others):
         return None
@@ -103,5 +103,5 @@ def _halved(t: TensorDim, unit: Dim) -> TensorDim | None:
 
 
 def _further(d: Digit) -> Digit:
-    """A digit behind the first, whose registers are half as far apart."""
+    """Return a digit behind the first one; register strides are halved."""
     return evolve(d, stride=d.stride // 2) if d.space == Space.REGISTER else d

@@ -1,4 +1,4 @@
-"""Which shared tiles are shared in name only: each subgroup reads nothing but what it wrote itself."""
+"""Private shared tiles: each subgroup reads only elements that it wrote itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from convgen.ir.stmt import Copy, DirectCopy, LoadPart, LoadShared, StoreShared
 
 
 def private_tiles(kernel: Kernel) -> frozenset[Shared]:
-    """The tiles of a tile-level kernel that need no barrier and no wait before one."""
+    """Return the tiles of a tile-level kernel that need no barrier and no wait before one."""
     layouts: dict[Shared, dict[Fragment, None]] = {}
     accesses = statements(kernel.body)
-    parts = {s.tile for s in accesses if isinstance(s, LoadPart)}  # which overlap
-    direct = {s.tile for s in accesses if isinstance(s, DirectCopy)}  # by places, not by elements
+    parts = {s.tile for s in accesses if isinstance(s, LoadPart)}  # parts overlap
+    direct = {s.tile for s in accesses if isinstance(s, DirectCopy)}  # distributed by places, not by elements
     for s in accesses:
         if isinstance(s, (StoreShared, LoadShared, Copy)):
             layouts.setdefault(s.tile, {}).setdefault(s.layout)
@@ -34,9 +34,9 @@ def private_tiles(kernel: Kernel) -> frozenset[Shared]:
 
 @lru_cache(maxsize=2**8)
 def _is_private(rows: int, cols: int, layouts: tuple[Fragment, ...], subgroups: int, width: int) -> bool:
-    """Whether no element of a tile is touched by two subgroups, whatever the access.
+    """Return whether no element of a tile is accessed by two subgroups, over all accesses.
 
-    Each access leaves its subgroup's number at what it touches: none finds that of another where all are alone.
+    Each access writes its subgroup's number to its elements; the tile is private if no access finds another number.
     """
     numbers, lanes = np.arange(subgroups)[:, None, None], np.arange(width)[:, None]
     touched = [

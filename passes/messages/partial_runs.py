@@ -1,9 +1,9 @@
-"""Runs: messages of which only a part may exist, and what makes of them what exists.
+"""Runs: messages of which only a part may exist, and the trimming to what exists.
 
-A run that begins before an edge is loaded from so many words further on, and one that reaches past an edge from so many
-further back, that all its words exist: no message touches what is outside a buffer. Behind the load the words are moved
-back to where they belong, zeros after them, and what else of a word does not exist is masked. Which runs an edge cuts,
-and by how many words, is found by looking at all positions; mostly it is one number, so that a condition does.
+A run that crosses an edge is displaced by whole words, forwards or backwards, so that all its words exist: no message
+touches memory outside its buffer. Behind the load the words are moved back to their places, with zeros shifted in, and
+elements of partly existing words are masked. Which runs an edge cuts, and by how many words, is found by enumerating
+all positions; usually it is one number of words, so that one condition suffices.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _Ints = npt.NDArray[np.int64]
 
 @frozen
 class _Edge:
-    """What one halo does to a message: by how many elements it is displaced, and where."""
+    """The effect of one halo on a message: by how many elements it is displaced, and where."""
 
-    start: Expr  #: the coordinate of the message's first element, displaced by the edges before this one
-    end: Expr  #: elements by which the message, displaced so, reaches past the last that exists
-    amounts: tuple[int, ...]  #: elements; all displacements that there are, forwards positive
-    word: int  #: elements by which messages are displaced at a time
+    start: Expr  #: coordinate of the message's first element, after the displacements of earlier edges
+    end: Expr  #: elements by which the message, so displaced, extends beyond the last existing one
+    amounts: tuple[int, ...]  #: elements; all displacements that occur, forwards positive
+    word: int  #: elements; granule of displacements
 
     @property
     def is_fixed(self) -> bool:
@@ -43,14 +43,14 @@ class _Edge:
 
     @property
     def sides(self) -> Iterator[tuple[int, Expr, tuple[int, ...]]]:
-        """In which direction, by how many elements the message is outside, and the amounts by which it is moved."""
+        """Yield (direction, elements of the message outside, displacements in that direction)."""
         for sign, beyond in ((1, const(0) - self.start), (-1, self.end)):
             if amounts := tuple(sign * a for a in self.amounts if sign * a > 0):
                 yield sign, beyond, amounts
 
     @property
     def displacement(self) -> Expr:
-        """In elements."""
+        """Return the displacement in elements."""
         if self.is_fixed:
             return const(self.amounts[0])
         total: Expr = ZERO
@@ -62,7 +62,7 @@ class _Edge:
         return total
 
     def back(self, words: list[Expr]) -> list[Expr]:
-        """The words of a message that was displaced where they belong."""
+        """Return the words of a displaced message moved back to their places."""
         if self.is_fixed:
             return _moved(words, self.amounts[0] // self.word)
         for sign, beyond, amounts in self.sides:
@@ -86,37 +86,38 @@ def _words(beyond: Expr, amounts: Sequence[int], word: int) -> Expr:
 
 @frozen
 class Run:
-    """One message: its edges, and the elements that are masked behind them."""
+    """One message: its edges, and the elements to be masked after moving back."""
 
     count: int  #: elements
-    word: int  #: elements of one
+    word: int  #: elements of a word
     edges: tuple[_Edge, ...]
-    missing: Mapping[int, tuple[Expr, ...]]  #: elements that may not exist though their word does: tests, none if never
-    outside: tuple[Expr, ...]  #: conditions without which nothing of it exists
-    is_skewed: bool  #: whether it may begin within a word
-    #: Words by which what is skewed may be further on than where it belongs, beside a part of one.
+    #: elements that may not exist though their word does: existence tests, () if they never exist
+    missing: Mapping[int, tuple[Expr, ...]]
+    outside: tuple[Expr, ...]  #: conditions; if one fails, no element of the message exists
+    is_skewed: bool  #: whether the message may begin inside a word
+    #: Whole words by which a skewed message may be ahead of its place, besides a part of a word.
     steps: tuple[int, ...]
 
     @property
     def fixed(self) -> int:
-        """Elements by which every lane's message is displaced."""
+        """Return the displacement in elements that all lanes share."""
         return sum(e.amounts[0] for e in self.edges if e.is_fixed)
 
     @property
     def moves_back(self) -> bool:
-        """Whether it may be displaced to where it begins sooner."""
+        """Return whether the message may be displaced backwards."""
         return any(min(e.amounts) < 0 for e in self.edges)
 
     @property
     def varying(self) -> Expr:
-        """Elements by which a lane's is displaced besides."""
+        """Return the further displacement in elements, which may differ between lanes."""
         total: Expr = ZERO
         for edge in self.edges:
             total = total if edge.is_fixed else plus(total, edge.displacement)
         return total
 
     def trimmed(self, value: Expr, at: Expr) -> Expr:
-        """The message as it was to be, of the words that were brought from byte `at`, or from the word with that."""
+        """Return the message's elements, trimmed, from words loaded at byte `at` (or at the word containing it)."""
         elem = value.type.elem
         words: list[Expr] = [Pack(u32, (Slice(value, n, self.word),)) for n in range(0, value.type.lanes, self.word)]
         if self.is_skewed:
@@ -128,7 +129,7 @@ class Run:
         return Pack(vector(elem, self.count), tuple(words))
 
     def _straight(self, brought: Sequence[Expr], at: Expr, bits: int) -> list[Expr]:
-        """The words of a run that begins within one of those that were brought, and was displaced."""
+        """Return the words of a displaced run that begins inside a loaded word."""
         zero = const(0, u32)
         moved = plus(self.varying, const(self.fixed)) if self.fixed else self.varying
         begin = at * 8 - moved * bits if moved is not ZERO else at * 8
@@ -145,7 +146,7 @@ class Run:
         return found
 
     def _masked(self, word: Expr, first: int) -> Expr:
-        """A word without those of its elements that do not exist."""
+        """Return a word with elements that do not exist cleared."""
         if isinstance(word, Const):
             return word
         bits, mask = 32 // self.word, const(0xFFFFFFFF, u32)
@@ -159,7 +160,7 @@ class Run:
 
 
 def _moved(words: Sequence[Expr], by: int) -> list[Expr]:
-    """Words so many places further up, or down, zeros behind them."""
+    """Return words moved up by `by` places (down if negative), zeros shifted in."""
     zero = const(0, u32)
     return [words[n - by] if 0 <= n - by < len(words) else zero for n in range(len(words))]
 
@@ -170,19 +171,19 @@ def _chosen(condition: Expr, these: Sequence[Expr], others: Sequence[Expr]) -> l
 
 @frozen
 class _Cut:
-    """What edges leave of the messages at some positions, edge by edge."""
+    """The effect of all edges on the messages at some positions."""
 
-    amounts: tuple[tuple[int, ...], ...]  #: elements by which they are displaced, none by an edge that cuts no word off
-    grain: int  #: elements by which they are displaced at a time
+    amounts: tuple[tuple[int, ...], ...]  #: elements; displacements for each edge, () if an edge never cuts off a word
+    grain: int  #: elements; granule of displacements
     steps: tuple[int, ...]
-    #: The elements that may not exist though some of their word do, with the edges that cut them; none if never.
+    #: Elements that may not exist though part of their word does, with the edges that cut them; () if they never exist.
     missing: Mapping[int, tuple[Halo, ...]]
-    outside: tuple[Halo, ...]  #: those outside which some messages are as a whole
+    outside: tuple[Halo, ...]  #: edges beyond which some messages lie as a whole
 
 
 @lru_cache(maxsize=2**8)
 def _cut(edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: int, word: int, is_skewed: bool) -> _Cut:
-    """What they leave of messages of `count` elements at all combinations of positions along dims."""
+    """Return the effect of edges on messages of `count` elements at all combinations of positions along dims."""
     axes = np.meshgrid(*(np.asarray(places, np.int64) for _, places in dims), indexing="ij")
     grid = {name: axis for (name, _), axis in zip(dims, axes)}
     shape = axes[0].shape
@@ -190,7 +191,7 @@ def _cut(edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: in
     there = np.ones(shape, np.bool_)
     for h, begin in zip(edges, begins):
         there &= (begin > -count) & (begin < h.size)
-    grain = 1 if is_skewed else word  # what is shifted anyway can be displaced by any number
+    grain = 1 if is_skewed else word  # shifted messages can be displaced by any number of elements
     amounts: list[tuple[int, ...]] = []
     moved: _Ints = np.zeros(shape, np.int64)
     for h, begin in zip(edges, begins):
@@ -215,24 +216,24 @@ def _cut(edges: tuple[Halo, ...], dims: tuple[tuple[str, range], ...], count: in
 def _parts(
     size: int, begin: _Ints, there: npt.NDArray[np.bool_], count: int, word: int, is_skewed: bool
 ) -> Iterator[npt.NDArray[np.bool_]]:
-    """Of each element, where it does not exist along an edge though some of its word do."""
+    """Yield, for each element, the positions at which it does not exist along an edge though its word is loaded."""
     for first in range(0, count, word):
         inside = [(begin + n >= 0) & (begin + n < size) for n in range(first, first + word)]
-        # Of aligned words, none is brought that does not exist; what is shifted is brought whole.
+        # An aligned word is loaded only if part of it exists; shifted words are all loaded.
         brought = there if is_skewed else there & np.any(inside, 0)
         for each in inside[: count - first]:
             yield brought & ~each
 
 
 class Runs:
-    """The runs of an access, by the register with which their messages begin."""
+    """The runs of an access, by the first register of their messages."""
 
     def __init__(self, access: TileAccess, positions: Positions) -> None:
         view, axis = access.view, access.view.unit_axis
         assert axis is not None
         together = access.layout.contiguous(access.layout.dims[axis])
         count = self.count = view.run(together)
-        self.held = view.held(count, together)  #: elements that messages bring of a run
+        self.held = view.held(count, together)  #: elements; loaded by the messages of a run
         self.is_skewed = self.held > count
         self.access, self.positions, self.axis = access, positions, axis
         self.inner = view.axes[axis][-1]
@@ -243,14 +244,14 @@ class Runs:
         self.outermost = {dims[0].name for dims in view.axes}
 
     def at(self, register: int) -> dict[str, Position]:
-        """The position along each dim, that along the unit dim without what is known of where tiles begin."""
+        """Return the position along each dim; along the unit dim without terms of the tile's start, where possible."""
         found, inner = self.positions.of(register), self.inner
         if (place := self._place(register)) is not None:
             found[inner.name] = Position(ZERO, ZERO, place)
         return found
 
     def _place(self, register: int) -> int | None:
-        """Where along the unit dim a message begins, if that is the same in all lanes and blocks."""
+        """Return the message's start along the unit dim, if it is one number in all lanes and blocks."""
         name, layout = self.access.layout.dims[self.axis], self.access.layout
         spread = any(d.dim == name and d.space is not Space.REGISTER for d in layout.digits)
         if spread or self.positions.multiples[self.axis] % self.inner.padded:
@@ -259,7 +260,7 @@ class Runs:
         return fixed % self.inner.padded
 
     def of(self, register: int) -> Run:
-        """The message that begins there."""
+        """Return the message that begins at `register`."""
         at, place = self.at(register), self._place(register)
         starts = range(0, self.inner.padded, self.count) if place is None else range(place, place + 1)
         dims = ((self.inner.name, starts), *((d.name, range(d.size)) for d in self.others))
@@ -283,7 +284,7 @@ class Runs:
         return Run(self.count, self.word, tuple(edges), missing, outside, self.is_skewed, cut.steps)
 
     def _is_open(self, h: Halo) -> bool:
-        """Whether positions along an edge go on beyond those that are looked at."""
+        """Return whether positions along an edge continue beyond those enumerated."""
         return any(name in self.outermost and name != self.inner.name for name, _ in h.terms)
 
     def _coordinate(self, h: Halo, at: Mapping[str, Position]) -> Expr:

@@ -1,9 +1,9 @@
-"""Which accesses are rectangles of planes: two-dimensional messages, whose bounds the hardware checks.
+"""Two-dimensional block messages: accesses that are rectangles of planes, with bounds that the hardware checks.
 
-Rows of a plane go along the dim whose neighbours are neighbours in memory, the innermost dim of the other axis goes
-down them, or the tensor's coordinate that moves with it; further dims say where the plane begins. A run of the
-fragment's registers is one message if its elements are a rectangle that some order of registers makes; that is checked
-on every lane, so any fragment will do.
+The rows of a plane run along the dim that is contiguous in memory. The innermost dim of the other axis, or the tensor
+coordinate that moves with it, counts the rows; further dims move the plane's start. A run of the fragment's registers
+is one message if its elements form a rectangle in some register order; this is checked on every lane, so any fragment
+will do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from convgen.passes.messages.linear import ZERO, Halo, LinearDim, LinearView, pl
 from convgen.passes.messages.masks import TRUE, Masks
 from convgen.passes.messages.positions import Positions
 
-_MOST_BYTES = 1 << 31  #: of a buffer in which planes move: where they begin is counted with 32 bits
+_MOST_BYTES = 1 << 31  #: bytes of a buffer with moving planes: their start is a 32-bit offset
 
 
 @frozen
@@ -41,34 +41,35 @@ class PlaneMessage:
     plane: Plane
     shift: Expr
     shape: Rectangle
-    x: Expr  #: in grains of the rectangle
+    x: Expr  #: in units of `Rectangle.grain`
     y: Expr
 
 
 @frozen
 class _Planes:
-    """A view as planes that are alike: one that stays, or one for each position along the dims that move it."""
+    """A view as equally shaped planes: a fixed one, or one for each position along the dims that move it."""
 
     plane: Plane
-    cols: LinearDim  #: that its rows go along
-    rows: LinearDim  #: that goes down them
-    halo: Halo | None  #: whose coordinate counts them, if the dim does not
+    cols: LinearDim  #: dim along the rows
+    rows: LinearDim  #: dim that counts the rows
+    halo: Halo | None  #: halo whose coordinate counts the rows, if the dim alone does not
     every: int  #: positions of that coordinate from row to row
-    line: Extent  #: bytes from one of its positions to the next
-    sliding: tuple[tuple[LinearDim, int], ...]  #: that move what is seen along the rows, each by so many columns
+    line: Extent  #: bytes from one position of that coordinate to the next
+    #: dims that slide the visible part along the rows, with columns a position
+    sliding: tuple[tuple[LinearDim, int], ...]
     moving: tuple[LinearDim, ...]
-    start: Extent  #: bytes; beyond the plane's base it begins where all that move it are 0
-    steps: tuple[Extent, ...]  #: bytes; each of these moves it
+    start: Extent  #: bytes; start beyond the plane's base where all moving dims are 0
+    steps: tuple[Extent, ...]  #: bytes; movement of the start for a position of each moving dim
 
     @property
     def stays(self) -> bool:
-        """Whether there is but one."""
+        """Return whether the view is a single fixed plane."""
         return self.halo is None and not self.moving and not self.sliding
 
     def within(self, view: LinearView) -> tuple[int, int]:
-        """Columns and rows that a rectangle may not straddle multiples of; 0 where it may.
+        """Return columns and rows whose multiples a rectangle must not straddle; 0 if it may.
 
-        Behind the columns of a plane that slides lie those of its next place, not its end.
+        Beyond the columns of a sliding plane lie columns of its next position, not its end.
         """
         assert view.unit_axis is not None
         across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
@@ -77,28 +78,28 @@ class _Planes:
         return self.cols.padded if len(across) > 1 or self.sliding else 0, gcd(counted, split)
 
     def col(self, at: dict[str, Position]) -> Expr:
-        """The column of a position."""
+        """Return the column of a position."""
         total = at[self.cols.name].value
         for d, columns in self.sliding:
             total = plus(total, scale(at[d.name].value, columns))
         return total
 
     def row(self, at: dict[str, Position]) -> tuple[Expr, Expr]:
-        """The row of a position, as the sum of what taps share and what is theirs."""
+        """Return the row of a position as (part shared by all taps, part of the tap)."""
         first = self._first(at)
         return at[self.rows.name].value, first if self.every == 1 else first // self.every
 
     def shift(self, at: dict[str, Position]) -> Expr:
-        """Bytes from the plane's base to where it begins for a position."""
+        """Return the bytes from the plane's base to its start for a position."""
         total = lift(self.start, ZERO)
         for d, step in zip(self.moving, self.steps):
             total = plus(total, scale(at[d.name].value, step))
-        if self.every > 1:  # its rows are every second, say, of the lines, from one of the first on
+        if self.every > 1:  # with a row stride of `every` lines, the rows begin at one of the first `every` lines
             total = plus(total, scale(self._first(at) % self.every, self.line))
         return total
 
     def _first(self, at: dict[str, Position]) -> Expr:
-        """The coordinate that counts the rows, where the dim down them is 0."""
+        """Return the coordinate that counts the rows, at position 0 of the dim that counts them."""
         total: Expr = const(self.halo.const if self.halo else 0)
         for name, coef in self.halo.terms if self.halo else ():
             if name in at and name != self.rows.name:
@@ -106,7 +107,7 @@ class _Planes:
         return total
 
     def unchecked(self, view: LinearView) -> LinearView:
-        """What of the view no plane's bounds tell: dims and coordinates that move it, and columns where it slides."""
+        """Return the view with only those dims and halos that the plane's bounds do not check."""
         slid = [d for d, _ in self.sliding] + [self.cols] if self.sliding else []
         moving = *self.moving, *slid, *([self.rows] if self.halo else [])
         names = {d.name for d in moving}
@@ -115,19 +116,20 @@ class _Planes:
 
 
 def plane_of(view: LinearView, limits: Planes | None) -> Plane | None:
-    """The plane, or one that moves, of a view whose unit axis lies along the rows, if it is such."""
+    """Return the fixed or moving plane of a view whose unit axis lies along its rows; None if there is none."""
     found = _planes(view, limits)
     return found.plane if found else None
 
 
 def is_plane(view: LinearView, limits: Planes | None) -> bool:
-    """Whether a view is all of one plane."""
+    """Return whether a view is a single fixed plane."""
     found = _planes(view, limits)
     return found is not None and found.stays
 
 
 @lru_cache(maxsize=2**10)
 def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
+    """Return a view as planes; None if its strides, bounds or alignment exceed the limits of block messages."""
     if limits is None or view.memory.elem.bits < 8 or len(view.axes) != 2 or view.unit_axis is None:
         return None
     across, down = view.axes[view.unit_axis], view.axes[1 - view.unit_axis]
@@ -169,10 +171,10 @@ def _planes(view: LinearView, limits: Planes | None) -> _Planes | None:
 
 
 def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> int:
-    """By how many columns a dim moves what is seen along the rows; 0 if by none.
+    """Return the columns by which a dim slides the visible part along the rows; 0 if it does not.
 
-    It must do so where no plane may begin as little further on, and can by whole dwords, where rows are all there. Of
-    rows that are no whole line of the cache other messages are as quick.
+    A dim must slide if its stride is not a legal alignment for a plane's start; it can slide by whole dwords if all
+    columns exist. If rows are shorter than the longest row of a message, other messages are as fast.
     """
     elem = view.memory.elem.bytes
     if not isinstance(d.stride, int) or d.exact is not None or d.reversed or cols.size != cols.padded:
@@ -184,16 +186,16 @@ def _slide(d: LinearDim, cols: LinearDim, view: LinearView, limits: Planes) -> i
 
 
 def rectangle_of(view: LinearView, layout: Fragment, facts: TargetFacts, *, stores: bool = False) -> Rectangle | None:
-    """What each message of an access with that layout moves, if the view is planes and all of them are rectangles."""
+    """Return the rectangle that each message of an access moves, if it is planes and all are rectangles."""
     planes = _planes(view, facts.planes)
     if planes is None or view.unit_axis is None or len(layout.dims) < len(view.axes):
-        return None  # along an axis without a dim of the layout a tile is one position
+        return None  # an axis without a dim in the layout has one position of the tile
     elem = view.memory.elem.bytes
     return whole_rectangles(layout, view.unit_axis, elem, facts, stores=stores, within=planes.within(view))
 
 
 def wide_rows(view: LinearView, layout: Fragment, facts: TargetFacts) -> Fragment:
-    """The layout with a lane's elements of a row of a rectangle together where what is stored in one is more then."""
+    """Return the layout with each lane's elements of a row together, if stores then move larger rectangles."""
     narrow = rectangle_of(view, layout, facts, stores=True)
     if narrow is None or facts.planes is None or view.unit_axis is None:
         return layout
@@ -204,7 +206,7 @@ def wide_rows(view: LinearView, layout: Fragment, facts: TargetFacts) -> Fragmen
 
 
 def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMessage]:
-    """The messages of an access, in register order; none where it is not all rectangles."""
+    """Return the messages of an access, in register order; [] unless all are rectangles."""
     view, layout, facts = access.view, access.layout, access.facts
     planes, unit, elem = _planes(view, facts.planes), view.unit_axis, view.memory.elem.bytes
     shape = rectangle_of(view, layout, facts, stores=stores)
@@ -219,20 +221,20 @@ def plane_messages(access: TileAccess, *, stores: bool = False) -> list[PlaneMes
     step = shape.grain(elem) // elem
     masks = Masks(evolve(access, view=planes.unchecked(view)), is_moved=True)
     places = {start: positions.of(start) for start in range(0, layout.registers, run)}
-    found = {start: planes.row(at) for start, at in places.items()}
-    of_taps = len({tap for _, tap in found.values()}) > 1
+    rows_of = {start: planes.row(at) for start, at in places.items()}
+    of_taps = len({tap for _, tap in rows_of.values()}) > 1
     out = []
     for start, at in places.items():
         exists = TRUE if planes.stays else masks.mask(*masks.tests(at, masks.leaving(at)))
         shift = ZERO if planes.stays else planes.shift(at)
-        x, (row, tap) = planes.col(at), found[start]
+        x, (row, tap) = planes.col(at), rows_of[start]
         y = plus(_away(row, exists, limits), tap) if of_taps else _away(plus(row, tap), exists, limits)
         out.append(PlaneMessage(start, run, planes.plane, shift, shape, x if step == 1 else x // step, y))
     return out
 
 
 def _away(row: Expr, exists: Expr, limits: Planes) -> Expr:
-    """A row, or one that lies beyond the last, whatever a tap adds to it, where it does not exist."""
+    """Return the row, or a row beyond the last for any tap if the element does not exist."""
     return row if exists is TRUE else select(exists, row, 2 * limits.most)
 
 
@@ -246,10 +248,10 @@ def whole_rectangles(
     stores: bool = False,
     within: tuple[int, int] = (0, 0),
 ) -> Rectangle | None:
-    """The largest rectangle that every run of so many registers is; `unit` is the axis along the plane's rows.
+    """Return the largest rectangle that each run of as many registers forms; `unit` is the axis along the rows.
 
-    None straddles multiples of so many columns and rows `within` which they stay, where these are not 0. None of
-    elements wider than a dword, whose order in registers is none of a rectangle's.
+    It does not straddle multiples of the columns and rows in `within`, unless these are 0. None for elements wider than
+    a dword, whose register order is not that of any rectangle.
     """
     limits, lanes = facts.planes, facts.subgroup_size
     if limits is None or elem_bytes > DWORD:
@@ -274,19 +276,19 @@ def whole_rectangles(
 
 
 def _straddles(most: int, side: int, outer: Any, own: Any) -> bool:
-    """Whether sides of rectangles go beyond a multiple of `most`: those of subgroups begin at `outer`, then `own`."""
+    """Return whether rectangle sides cross a multiple of `most`; they begin at `outer` (subgroup) plus `own`."""
     return bool(most % side or (outer % side).any() or (own % side).any())
 
 
 def _runs(at: Any, run: int, wanted: Any) -> bool:
-    """Whether in each run of registers the positions are the wanted ones, counted from the first of lane 0."""
+    """Return whether each run of registers has the `wanted` positions, relative to lane 0's first."""
     groups = at.reshape(at.shape[0], -1, run)
     steps = np.broadcast_to(wanted, (at.shape[0], run))[:, None, :]
     return bool((groups - groups[:1, :, :1] == steps).all())
 
 
 def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bool) -> Iterator[Rectangle]:
-    """The rectangles that one message brings into `run` registers, or stores from there, whatever their order."""
+    """Yield the rectangles of one message of `run` registers, in every register order."""
     count = 1
     if run * elem_bytes // DWORD > limits.registers:
         return
@@ -301,7 +303,7 @@ def _shapes(run: int, lanes: int, elem_bytes: int, limits: Planes, *, stores: bo
 
 
 def _single(run: int, lanes: int, elem_bytes: int, *, stores: bool) -> Iterator[tuple[int, int, RectangleOrder]]:
-    """(rows, columns, order) of a single rectangle that fills `run` registers; a load has no two columns of a lane."""
+    """Yield (rows, columns, order) of a single rectangle of `run` registers; a load has one column a lane at most."""
     dwords = 1
     while dwords <= lanes:
         yield run * elem_bytes * lanes // (DWORD * dwords), dwords * DWORD // elem_bytes, RectangleOrder.ROWS

@@ -1,8 +1,8 @@
-"""The message planner: how a distributed tile moves between registers and global memory, message by message.
+"""The message planner: the messages that move a distributed tile between registers and global memory.
 
-An address is split into a varying and a uniform offset and an immediate. With surfaces, what must be bounds-checked
-stands in the varying part, and a lane that must not access gets an offset beyond every surface (docs/ir.md,
-"Surfaces"). With flat addresses its condition is the message's mask.
+An address is split into a varying offset, a uniform offset and an immediate. With surfaces, bounds-checked terms must
+be in the varying offset, and a lane that must not access gets an offset beyond every surface (docs/ir.md, "Surfaces").
+With flat addresses the lane's condition is the message's mask.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class GlobalMessage:
     varying: Expr
     uniform: Expr
     imm: int
-    mask: Expr  #: where the element exists; always true where the offset of the others is out of range
+    mask: Expr  #: whether the element exists; always true where an out-of-range offset disables the lane
 
     @property
     def address(self) -> Expr:
-        """The flat address; parts that stay the same all through a loop come first, for they can leave it together.
+        """Return the flat address; loop-invariant parts come first, so that they can be hoisted together.
 
-        So does where the surface begins, in front of the buffer perhaps.
+        The first is the surface's start, which may precede the buffer.
         """
         base = Uniform(AddressOf(self.surface.buffer) + self.surface.shift.to(u64))
         return base + self.varying.to(u64) + self.uniform.to(u32).to(u64)
 
 
 def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[GlobalMessage]:
-    """One message per run of registers of at most `widest` bytes, in register order.
+    """Yield one message per run of registers of at most `widest` bytes, in register order.
 
-    Raises Unsupported where offsets cannot fit.
+    Raises Unsupported if offsets cannot fit.
     """
     window, positions = Window(access), Positions(access)
     assemble = _flat if access.facts.flat else _by_offset if access.places else _on_surface
@@ -66,7 +66,7 @@ def global_messages(access: TileAccess, widest: int | None = None) -> Iterator[G
 
 
 def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterator[GlobalMessage]:
-    """Messages that bring runs: of whole words, one more than a run has where they may begin within one."""
+    """Yield messages of whole words that load runs, with one more word where a run may begin inside a word."""
     runs = Runs(access, positions)
     masks = Masks(access, is_moved=window.origin is not None, trimmed=runs.edges)
     assemble = _flat if access.facts.flat else _on_surface
@@ -74,7 +74,7 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
     for start in range(0, access.layout.registers, runs.count):
         at, run = runs.at(start), runs.of(start)
         leaving = masks.leaving(at)
-        # What is moved back along a run may begin before the block that the uniform part would tell.
+        # A message displaced backwards may begin before the block that the uniform offset would contain.
         together = (runs.inner.name,) if run.moves_back else ()
         varying, uniform, imm = _displaced(*_offset(access, window, at, leaving, together), run, access)
         masks.outside = run.outside
@@ -82,19 +82,19 @@ def _of_runs(access: TileAccess, window: Window, positions: Positions) -> Iterat
             varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), varying, imm)
             yield GlobalMessage(start, runs.count, window.surface, varying, uniform, imm, mask)
             continue
-        # Some of the words may be past the end of the buffer, which only the varying part may tell.
-        place, left, first = (varying + uniform + imm) & -WORD, runs.held, 0
-        while left:
-            count = next(w for w in access.facts.global_widths if w <= left * access.view.memory.elem.bytes)
+        # Some words may be past the end of the buffer; only the varying offset is checked for that.
+        place, remaining, first = (varying + uniform + imm) & -WORD, runs.held, 0
+        while remaining:
+            count = next(w for w in access.facts.global_widths if w <= remaining * access.view.memory.elem.bytes)
             count //= access.view.memory.elem.bytes
             offset = first * access.view.memory.elem.bytes
             varying, imm, mask = assemble(access, masks, masks.tests(at, leaving), place, offset)
             yield GlobalMessage(begin, count, window.surface, varying, ZERO, imm, mask)
-            begin, first, left = begin + count, first + count, left - count
+            begin, first, remaining = begin + count, first + count, remaining - count
 
 
 def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
-    """What messages of runs have brought as the tile: run by run."""
+    """Yield the tile's elements, run by run, from `value`, the result of the messages that loaded its runs."""
     if not brings_runs(access.view, access.layout):
         yield value
         return
@@ -107,38 +107,38 @@ def trims(access: TileAccess, value: Expr) -> Iterator[Expr]:
 
 
 def _displaced(varying: Expr, uniform: Expr, imm: int, run: Run, access: TileAccess) -> tuple[Expr, Expr, int]:
-    """Offsets of a message that is moved to where all of its words exist."""
+    """Return the offsets of a message displaced to where all its words exist."""
     elem = access.view.memory.elem.bytes
     imm += run.fixed * elem
     if imm >= 0 and run.varying is ZERO:
         return varying, uniform, imm
-    # The varying part may not be negative by itself: masks set its sign.
+    # The varying offset must not be negative by itself: masks set its sign bit.
     return plus(varying, scale(run.varying, elem)) + imm, uniform, 0
 
 
-_Checked = tuple[Expr, int, Expr]  #: a varying offset and an immediate, and where what is there exists
+_Checked = tuple[Expr, int, Expr]  #: varying offset, immediate, and the condition that the element exists
 
 
 def _flat(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
-    """One offset, with a mask; without a sign where it is never negative: it is added in fewer instructions then."""
+    """Return a single offset and a mask; an offset that is never negative is unsigned, which adds in fewer steps."""
     offset, is_signed = varying + imm if imm else varying, access.bounds(varying)[0] + imm < 0
     return offset if is_signed else offset.to(u32), 0, masks.mask(*tests)
 
 
 def _on_surface(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
-    """The mask in the varying offset, and an immediate that fits."""
+    """Return the mask as part of the varying offset, and an immediate that fits."""
     varying = masks.masked(varying, *tests)
     extra = imm - imm % (access.facts.global_imm_max + 1)
     return varying + extra if extra else varying, imm - extra, TRUE
 
 
 def _by_offset(access: TileAccess, masks: Masks, tests: Tests, varying: Expr, imm: int) -> _Checked:
-    """The same without an immediate, which would count in shared memory as well."""
+    """Return the mask as part of the varying offset; no immediate, as it would apply to shared memory, too."""
     return masks.masked(varying + imm if imm else varying, *tests), 0, TRUE
 
 
 def _run(access: TileAccess, positions: Positions, widest: int) -> int:
-    """Elements a message: contiguous in registers and memory, aligned, and all there or none."""
+    """Return the elements a message: contiguous in registers and memory, aligned, and existing as a whole."""
     view, layout, alignment = access.view, access.layout, access.facts.message_alignment
     axis, elem = view.unit_axis, view.memory.elem.bytes
     if axis is None:
@@ -158,8 +158,9 @@ def _offset(
     leaving: Leaving = (),
     together: Collection[str] = (),
 ) -> tuple[Expr, Expr, int]:
-    """(varying, uniform, immediate) in bytes from the window's start; where offsets show what is `leaving`, nothing of
-    these dims is uniform, nor of those whose parts stay `together`.
+    """Return (varying, uniform, immediate) in bytes from the window's start.
+
+    Dims whose `leaving` shows in offsets, and dims in `together`, contribute no uniform part.
     """
     shown = {*together, *(d.name for d, shows in leaving if shows)}
     varying: Expr = ZERO

@@ -1,4 +1,4 @@
-"""Positions: where along each dimension of a view an element lies, in a uniform, a varying and a constant part."""
+"""Positions: an element's position along each dimension of a view, as uniform, varying and constant parts."""
 
 from __future__ import annotations
 
@@ -16,54 +16,55 @@ from convgen.passes.messages.linear import ZERO, plus
 
 
 class Positions:
-    """Decodes the coordinates of the elements that registers hold, of each lane or of one."""
+    """Decodes the coordinates of register elements, for each lane or for a given one."""
 
     def __init__(self, access: TileAccess, lane: Expr | None = None) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
         self.places = access.places
-        #: A number that divides the start along each axis.
+        #: A divisor of the start along each axis.
         self.multiples = tuple(divisor(c, access.values) for c in access.coords)
         self._lane_part = _of_lanes(access.layout, access.subgroup, Lane() if lane is None else lane)
         self._register_part = _of_registers(access.layout)
 
     def of(self, register: int) -> dict[str, Position]:
-        """The position along each dim for the element in `register`."""
+        """Return the position along each dim of the element in `register`."""
         return {k: v for axis in range(len(self.view.axes)) for k, v in self._decode(axis, register).items()}
 
     def _within(self, name: str, register: int) -> tuple[Expr, int]:
-        """The position within the tile, in a varying and a constant part.
+        """Return the position within the tile as a varying and a constant part.
 
-        At a place of a swizzled tile is the element of that row, or column, whose chunk the swizzle brings there:
-        exclusive or is its own inverse.
+        In a swizzled tile, a place holds the element whose chunk the swizzle moves there: XOR is its own inverse.
         """
-        held = self._register_part[register]
-        lanes, fixed, places = self._lane_part[name], held[name], self.places
+        of_register = self._register_part[register]
+        lanes, fixed, places = self._lane_part[name], of_register[name], self.places
         if places is None or not places.swizzle.mask or name != self.layout.dims[0 if places.is_turned else 1]:
             return lanes, fixed
         line, per_chunk = self.layout.dims[1 if places.is_turned else 0], places.chunk // places.elem.bytes
-        down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()  # beyond, digits change nothing
-        near, column = held[line] % down, fixed % (across * per_chunk)
+        # higher bits do not change the swizzle
+        down, across = places.swizzle.period, 1 << places.swizzle.mask.bit_length()
+        near, column = of_register[line] % down, fixed % (across * per_chunk)
         at, number = self._lane_part[line] + near, lanes + column
         return number ^ places.swizzle(ZERO, at) * per_chunk, fixed - column
 
     def _decode(self, axis: int, register: int) -> dict[str, Position]:
-        """The position along each dim of an axis.
+        """Return the position along each dim of an axis.
 
-        Where runs of a dim and the tile divide one another, where the tile starts and what is within it are decoded
-        apart; from the first dim on where they do not, they are decoded as one.
+        While runs of a dim and the tile divide one another, the tile's start and the position within it are decoded
+        separately; from the first dim on where they do not, their sum is decoded.
         """
         name = self.layout.dims[axis]
         dims, start, multiple = self.view.axes[axis], self.coords[axis], self.multiples[axis]
         within, fixed = self._within(name, register)
-        tile = self.layout.extent(name)  # along what is left; 0 where it is one with its start
+        tile = self.layout.extent(name)  # length along the remaining dims; 0 once start and position are added
         out: dict[str, Position] = {}
         for d in dims[:0:-1]:
             run = d.padded
-            if tile and run % tile == 0 and multiple % tile == 0:  # it lies within one run
+            if tile and run % tile == 0 and multiple % tile == 0:  # the tile lies within one run
                 out[d.name] = Position(start % run, within, fixed)
                 within, fixed, tile = ZERO, 0, 1
             else:
-                apart = tile % run == 0 and multiple % run == 0  # also where both are 0: the start is in `within`
+                # also where both are 0: `within` then contains the start
+                apart = tile % run == 0 and multiple % run == 0
                 # Positions that share all digits above a common divisor are decoded once.
                 unit = math.gcd(run, 0 if apart else multiple, divisor(within, {}))
                 if not apart:
@@ -79,13 +80,13 @@ class Positions:
 
 @lru_cache(maxsize=2**8)
 def _of_lanes(layout: Fragment, subgroup: Expr, lane: Expr) -> Mapping[str, Expr]:
-    """The part of the coordinates that depends on who holds an element: the same wherever the tile is."""
+    """Return the part of the coordinates that depends on lane and subgroup; independent of the tile's start."""
     a, b = layout.partial(Space.SUBGROUP, subgroup), layout.partial(Space.LANE, lane)
     return {dim: lift(sum_of(a[dim], b[dim]), ZERO) for dim in layout.dims}
 
 
 class _OfRegisters(dict[int, Mapping[str, int]]):
-    """The part that depends on which of a lane's elements it is."""
+    """The part of the coordinates that depends on the register."""
 
     def __init__(self, layout: Fragment) -> None:
         self.layout = layout

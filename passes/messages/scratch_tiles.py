@@ -1,4 +1,4 @@
-"""Scratch tiles in shared memory, through which fragments of any dims go from one distribution to another."""
+"""Scratch tiles in shared memory, for redistributing fragments of any number of dims."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from convgen.passes.messages.swizzle import find_rows, widest
 
 
 def whole(f: Fragment) -> Fragment:
-    """The part of a tile that a fragment is, as a tile of its own."""
+    """Return the part of a tile that a fragment covers as a tile of its own."""
     return evolve(f, digits=tuple(d for d in f.digits if d.space != Space.FIXED)).merged(*Space)
 
 
 def in_two_dims(of: Fragment, to: Fragment) -> tuple[Fragment, Fragment]:
-    """Both as layouts of one tile of rows and columns, the columns along the dim that lanes hold most of in a run."""
+    """Return both as layouts of one two-dimensional tile; columns run along the dim with the longest register runs."""
     run = {dim: min(of.contiguous(dim), to.contiguous(dim)) for dim in of.dims}
     across = max(of.dims, key=lambda dim: (run[dim], of.dims.index(dim)), default=COL)
     return _fused(of, across), _fused(to, across)
@@ -32,14 +32,14 @@ def _fused(f: Fragment, across: str) -> Fragment:
 
 
 def with_copies(f: Fragment, copies: tuple[Digit, ...]) -> Fragment:
-    """A layout of as many tiles, one below the other, as the digits count."""
+    """Return a layout of several tiles, one below the other, counted by the digits `copies`."""
     return evolve(f, digits=(*f.digits, *copies))
 
 
 def replicas(f: Fragment, subgroups: int) -> tuple[Digit, ...]:
-    """The digits of a subgroup's number that tell apart those that hold the same.
+    """Return the digits of a subgroup's number that distinguish subgroups with equal elements.
 
-    The whole number does where what a layout's digits leave out of it is no digits.
+    Returns the whole number if the gaps between the layout's digits are not digits.
     """
     gaps = list(_gaps(f, subgroups))
     if any(end % begin for begin, end in gaps):
@@ -48,7 +48,7 @@ def replicas(f: Fragment, subgroups: int) -> tuple[Digit, ...]:
 
 
 def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
-    """The strides where a layout's digits end in a subgroup's number, and where the next one begins."""
+    """Yield the gaps between a layout's digits in the subgroup's number, as (end of one, stride of the next)."""
     end = 1
     for d in sorted((d for d in f.digits if d.space == Space.SUBGROUP and d.size > 1), key=lambda d: d.stride):
         yield end, d.stride
@@ -57,9 +57,9 @@ def _gaps(f: Fragment, subgroups: int) -> Iterator[tuple[int, int]]:
 
 
 def scratch_tile(name: str, elem: Type, stored: Fragment, loaded: Fragment, facts: TargetFacts) -> Shared:
-    """The tile for both layouts: lanes meet in banks as little as may be, runs of registers are aligned up to a chunk.
+    """Return a tile for both layouts with few bank conflicts; runs of registers are aligned up to a chunk.
 
-    In blocks, which move what all lanes have side by side, rows begin in different banks.
+    With block messages, which move the registers of all lanes side by side, rows begin in different banks.
     """
     rows, cols = stored.shape
     run = min(stored.contiguous(COL), loaded.contiguous(COL)) * elem.bytes

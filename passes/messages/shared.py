@@ -1,6 +1,6 @@
-"""How a distributed tile moves between registers and shared memory, message by message.
+"""Messages that move a distributed tile between registers and shared memory.
 
-What holds of addresses is checked on every subgroup, lane and register, so any layout and swizzle will do.
+Properties of addresses are checked on every subgroup, lane and register, so any layout and swizzle will do.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from convgen.ir.record import frozen
 from convgen.ir.stmt import TURNED
 from convgen.passes.messages.linear import ZERO
 
-RUN = 4  #: elements that a lane reads to be turned, and gets
-TURNED_BITS = 16  #: of such an element
+RUN = 4  #: elements a lane reads, and receives, in a transposing read
+TURNED_BITS = 16  #: bits of an element of a transposing read
 
 
 class Way(Enum):
-    """How a message moves elements."""
+    """The arrangement of elements in a message."""
 
-    LANE = "lane"  #: those of each lane side by side
-    BLOCK = "block"  #: those of all lanes side by side, at a uniform address
-    TURNED = "turned"  #: to be read: those of neighbouring lanes side by side
+    LANE = "lane"  #: each lane's elements are contiguous
+    BLOCK = "block"  #: all lanes' dwords are contiguous, at a uniform address
+    TURNED = "turned"  #: transposing read: elements of neighbouring lanes are contiguous
 
 
 @frozen
@@ -45,7 +45,7 @@ class SharedMessage:
 
 @frozen
 class _Piece:
-    """A message's registers, and where it goes: `gap` bytes behind the message that starts at register `leader`."""
+    """A message's registers and its place: `gap` bytes beyond the message that starts at register `leader`."""
 
     start: int
     count: int
@@ -66,10 +66,10 @@ def shared_messages(
     *,
     reads: bool = True,
 ) -> Iterator[SharedMessage]:
-    """The messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
+    """Yield the messages of a distributed access to a shared tile; addresses that differ by a constant are shared.
 
-    The tile begins at `base`, which counts with an immediate: together they stay within its field. So does the place of
-    a part that begins at row and column `start`, within which chunks are swizzled.
+    The tile begins at byte `base`; `base` plus the immediate stays within the immediate's field. `start` is the row and
+    column of a part within which chunks are swizzled; its offset goes to the immediate, too.
     """
     page = facts.shared_imm_max + 1
     fixed = slot.bits * tile.slot_bytes if isinstance(slot, Const) else 0
@@ -89,13 +89,13 @@ def shared_messages(
 
 @lru_cache(maxsize=2**8)
 def _address(tile: Shared, layout: Fragment, subgroup: Expr, way: Way, leader: int) -> Expr:
-    """Where in a slot the message goes that starts at a register: the same in all slots, and whenever it is made."""
+    """Return the byte address, within any slot, of the message that starts at register `leader`."""
     row, col = layout.coords(subgroup, *first_of(way, Lane(), leader)).values()
     return lift(tile.address(0, row, col), ZERO)
 
 
 def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:
-    """The lane and register whose element is the first of what a lane moves with a message from a register on."""
+    """Return the lane and register that hold the first element of a lane's part of a message."""
     if way is not Way.TURNED:
         return (lane if way is Way.LANE else ZERO), register
     within = lane % TURNED
@@ -104,7 +104,7 @@ def first_of(way: Way, lane: Any, register: Any) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=2**10)
 def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, reads: bool) -> tuple[_Piece, ...]:
-    """The messages of an access, in register order."""
+    """Return the messages of an access, in register order."""
     subgroup, lane, register = np.meshgrid(
         np.arange(subgroups), np.arange(facts.subgroup_size), np.arange(layout.registers), indexing="ij"
     )
@@ -125,7 +125,7 @@ def _plan(tile: Shared, layout: Fragment, subgroups: int, facts: TargetFacts, re
 
 
 def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, int]:
-    """How messages move the elements at some addresses [subgroups, lanes, registers], and how many registers each."""
+    """Return the arrangement of messages for the addresses [subgroups, lanes, registers], and registers a message."""
     if run := _block_run(tile, at, facts):
         return Way.BLOCK, run
     run = _lane_run(tile, at, facts)
@@ -136,7 +136,7 @@ def _way(tile: Shared, at: Any, facts: TargetFacts, reads: bool) -> tuple[Way, i
 
 @lru_cache(maxsize=2**10)
 def can_turn(fragment: Fragment, lanes: int) -> bool:
-    """Whether reads of a tile whose columns stand side by side are turned."""
+    """Return whether a column-major tile of 16-bit elements is read with transposing reads."""
     lane, register = np.meshgrid(np.arange(lanes), np.arange(fragment.registers), indexing="ij")
     row, col = fragment.coords(0, lane[None], register[None]).values()
     height = fragment.shape[0]
@@ -145,7 +145,7 @@ def can_turn(fragment: Fragment, lanes: int) -> bool:
 
 
 def are_turned(at: Any) -> bool:
-    """Whether of every four registers four neighbouring lanes have neighbours, at addresses of two bytes each."""
+    """Return whether in each four registers, four neighbouring lanes hold neighbours, as transposing reads need."""
     if at.shape[2] % RUN or at.shape[1] % TURNED:
         return False
     fours = at.reshape(at.shape[0], -1, RUN, at.shape[2])
@@ -154,20 +154,20 @@ def are_turned(at: Any) -> bool:
 
 
 def _runs(at: Any, run: int, steps: Any) -> bool:
-    """Whether in each aligned run of registers the addresses are `steps` further on than the first one."""
+    """Return whether in each aligned run of registers the addresses are `steps` beyond the first one."""
     groups = at.reshape(*at.shape[:2], -1, run)
     return bool((groups - groups[..., :1] == steps).all())
 
 
 def _lane_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
-    """The most registers whose elements stand side by side in memory, within a chunk."""
+    """Return the most registers whose elements are contiguous in memory, within a chunk."""
     elem, registers = tile.elem.bytes, at.shape[2]
     runs = (w // elem for w in facts.shared_widths if w <= tile.chunk and w % elem == 0)
     return next((r for r in runs if registers % r == 0 and _runs(at, r, np.arange(r) * elem)), 1)
 
 
 def _block_run(tile: Shared, at: Any, facts: TargetFacts) -> int:
-    """The most registers that one block moves as they stand, the dwords of all lanes side by side; 0 if it cannot."""
+    """Return the most registers that one block message moves, all lanes' dwords contiguous; 0 if it cannot."""
     elem, lanes, registers = tile.elem.bytes, at.shape[1], at.shape[2]
     across = np.arange(lanes)[None, :, None] * DWORD
     if not (at - at[:, :1] == across).all():

@@ -1,6 +1,6 @@
-"""Windows: where the surface of a message begins, and how far it reaches.
+"""Windows: the start and the extent of a message's surface.
 
-A surface's offsets have 31 bits or so. Where a view is larger, the surface begins with the tile, along the dimension of
+Offsets into a surface have about 31 bits. For a larger view the surface begins at the tile, along the dimension of
 largest stride.
 """
 
@@ -17,7 +17,7 @@ from convgen.passes.messages.linear import ZERO, LinearDim
 
 
 class Window:
-    """The surface of all messages of an access, and positions as it counts them."""
+    """The surface of all messages of an access, and positions relative to it."""
 
     def __init__(self, access: TileAccess) -> None:
         self.view, self.layout, self.coords = access.view, access.layout, access.coords
@@ -27,7 +27,7 @@ class Window:
         self.surface = self._surface()
 
     def position(self, d: LinearDim, at: Position) -> Position:
-        """A position along a dim as the surface counts it: from its start, and in the direction of memory."""
+        """Return a position along a dim relative to the surface: from its start, in the direction of memory."""
         if d.reversed:
             at = self._whole(const(d.size - 1) - at.value, at)
         elif min(self.bounds(at.uniform)[0], self.bounds(at.varying)[0]) < 0:
@@ -37,7 +37,7 @@ class Window:
         return at
 
     def _rebase(self) -> Expr | None:
-        """Where along the dimension of largest stride the tile begins, if offsets from its start may not fit 31 bits.
+        """Return the tile's start along the dimension of largest stride, if offsets from the view's start may not fit.
 
         Positions beyond the view, which the last tiles have, count: their offsets must not wrap into the surface.
         """
@@ -53,12 +53,12 @@ class Window:
         return position
 
     def _moves(self, axis: int) -> bool:
-        """Whether a surface can begin further on with the first dimension of an axis."""
+        """Return whether a surface can begin further on along the first dimension of an axis."""
         outer = self.view.axes[axis][0]
         return not outer.reversed and most(outer.stride) > 0
 
     def _reach(self, axis: int) -> int:
-        """The bytes that a tile spans at most, from where it begins along the first dimension of an axis."""
+        """Return the largest span of a tile in bytes, from its start along the first dimension of an axis."""
         outer, tile = self.view.axes[axis][0], self.layout.extent(self.layout.dims[axis])
         inner = self.view.extent(axis) // outer.padded
         span = min(outer.size, (tile + inner - 2) // inner + 1)
@@ -66,6 +66,7 @@ class Window:
         return (span - 1) * most(outer.stride) + others + self.view.memory.elem.bytes
 
     def _surface(self) -> Surface:
+        """Return the surface: the whole view, or a window that begins at the tile."""
         memory, base = self.view.memory, self.view.base
         if self.origin is None:
             return Surface(memory, const(base, s64), lift(memory.length - base, ZERO))
@@ -79,14 +80,14 @@ class Window:
                 f"wanted at most {fitting * most(step) + rest}",
                 rule="size",
             )
-        # To the end of the buffer or as far as a surface goes: what the tile may not touch is masked.
+        # Up to the end of the buffer, or the largest extent; masks protect what the tile must not touch.
         apart = outer.stride.to(s64) if isinstance(outer.stride, Expr) else const(outer.stride, s64)
         shift = self.origin.to(s64) * apart + const(base, s64)
         left = minimum(maximum(lift(rows, ZERO) - self.origin, 0), fitting)
         return Surface(memory, shift, left * outer.stride + const(rest))
 
     def _rows(self, outer: LinearDim, step: Extent) -> tuple[Extent, int]:
-        """How often a step goes into the buffer, and the bytes that are left."""
+        """Return how many steps fit into the buffer, and the remaining bytes."""
         whole = self.view.memory.length - self.view.base
         if isinstance(whole, int) and isinstance(step, int):
             return divmod(whole, step)
@@ -96,15 +97,15 @@ class Window:
         return outer.extent, least(rest)
 
     def _from_origin(self, at: Position, origin: Expr) -> Position:
-        """The position counted from where the surface begins. No part may be negative: the varying one is checked."""
+        """Return the position relative to the surface's start. No part may be negative: the varying one is checked."""
         if at.uniform is ZERO:
             return Position(ZERO, at.varying - origin, at.const)
         return Position(at.uniform - origin, at.varying, at.const)
 
     def _whole(self, place: Expr, at: Position) -> Position:
-        """A position of which parts may be negative, as one part; never below 0, for an offset must not wrap.
+        """Return a position with parts that may be negative as a single part, at least 0: offsets must not wrap.
 
-        That is so where a dimension is counted from its other end, or a tile begins outside the view.
+        Used where a dimension is counted from its other end, or a tile begins outside the view.
         """
         if self.bounds(place)[0] < 0:
             place = maximum(place, 0)

@@ -1,4 +1,4 @@
-"""Choose the swizzle of a shared tile, or gaps: what has the fewest bank conflicts under the target's access phases."""
+"""Choose a shared tile's swizzle, or gaps: the ones with fewest bank conflicts in the target's access phases."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from convgen.passes.messages.shared import RUN, Way, first_of
 
 _Ints = npt.NDArray[np.int64]
 
-#: Conflicts repeat with the row pattern, so the first few accesses of a layout tell all.
+#: Accesses of a layout to simulate: conflicts repeat with the row pattern.
 _ACCESSES = 4
 
-#: By how much shifts go to the left.
+#: Left shifts of rows to try.
 _LIFTS = (1, 2, 3)
 
-_MOST_GAP = 4  #: chunks; behind each row, where gaps keep banks apart
+_MOST_GAP = 4  #: chunks; largest gap behind each row
 
-_GAPS = (8, 16, 32, 64)  #: bytes; behind runs of whole blocks, which keep their alignment
+_GAPS = (8, 16, 32, 64)  #: bytes; gaps to try behind runs of whole blocks, which keep their alignment
 
-#: By how much further the second shift of a fold goes.
+#: Folds to try: distance of the second shift from the first.
 _FOLDS = (1, 2, 3)
 
 
 @frozen
 class _Rows:
-    """Rows of a tile, or columns where these stand side by side."""
+    """Rows of a tile, or columns of a transposed one."""
 
     chunk: int  #: bytes
-    chunks: int  #: of a row
+    chunks: int  #: chunks of a row
     pitch: int  #: chunks; from a row to the next one
-    count: int = 0  #: rows that may change places
+    count: int = 0  #: rows between which chunks may move
 
 
 @frozen(eq=False)
 class _Accesses:
-    """Messages of all lanes alike: rows, and which parts of them, counted in the messages' own width."""
+    """Messages of all lanes: row and part of each access, parts counted in units of the message width."""
 
-    rows: _Ints  #: [messages, lanes]
-    parts: _Ints  #: the same
+    rows: _Ints  #: row of each access, [messages, lanes]
+    parts: _Ints  #: part of its row, [messages, lanes]
     phases: SharedPhases
-    width: int  #: bytes
-    times: int = 1  #: that each of them is made
+    width: int  #: bytes; width of a message
+    times: int = 1  #: how often each message is repeated
 
     def cost(self, swizzle: Swizzle, rows: _Rows) -> int:
-        """Extra cycles."""
+        """Return the extra cycles."""
         parts = rows.chunk // self.width
         chunk, row = swizzle.place(self.parts // parts, self.rows, rows.chunks)
         places = (row * rows.pitch + chunk) * parts + self.parts % parts
@@ -63,9 +63,9 @@ class _Accesses:
 
 
 def conflict_cycles(parts: npt.ArrayLike, phases: SharedPhases, width: int) -> int:
-    """Extra cycles of accesses in which each lane touches `width` bytes, given by their number in memory [..., lanes].
+    """Return the extra cycles of accesses of `width` bytes a lane, given by part numbers in memory [..., lanes].
 
-    In each phase a group of banks serves one of these a cycle; lanes that touch the same share it.
+    In each phase a group of banks serves one part a cycle; lanes that access one part share it.
     """
     groups = phases.banks * DWORD // width
     lanes = np.array(phases.phases)
@@ -79,16 +79,16 @@ def conflict_cycles(parts: npt.ArrayLike, phases: SharedPhases, width: int) -> i
 def _accesses(
     layout: Fragment, phases: SharedPhases, elem_bytes: int, width: int, lanes: int, way: Way = Way.LANE
 ) -> _Accesses:
-    """The first messages of a distributed access, of subgroup 0; the dims of `layout` are across and along chunks."""
-    each = width // elem_bytes
-    registers = np.arange(0, min(layout.registers, _ACCESSES * each), each)[:, None]
+    """Return the first messages of subgroup 0's access; the dims of `layout` are across and along chunks."""
+    elements = width // elem_bytes
+    registers = np.arange(0, min(layout.registers, _ACCESSES * elements), elements)[:, None]
     at = layout.coords(0, *first_of(way, np.arange(lanes), registers))
     row, col = (np.broadcast_to(at[dim], (len(registers), lanes)) for dim in layout.dims)
-    return _Accesses(row, col // each, phases, width)
+    return _Accesses(row, col // elements, phases, width)
 
 
 def _across(layout: Fragment) -> Fragment:
-    """The same with its dims in the other order."""
+    """Return the layout with its dims exchanged."""
     return evolve(layout, dims=layout.dims[::-1])
 
 
@@ -105,12 +105,12 @@ def find_swizzle(
     turned: bool = False,
     period: int = 0,
 ) -> tuple[Swizzle, int]:
-    """The first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
+    """Return the first swizzle, simplest first, with the least conflicts over fragment reads and copy writes, if any.
 
-    Beside it the extra cycles of the first accesses. `cols` elements make a row, and rows stand as many apart, or
-    `pitch`; `chunk` is the unit of the swizzle, in bytes, of which messages may move less. Of a `turned` tile, whose
-    columns stand side by side, `cols` is the length of one, and reads are turned. Where reads may begin at multiples of
-    `period` rows (or columns, of a turned tile), swizzles are the same there.
+    Also returns the extra cycles of the first accesses. `cols` elements make a row, `pitch` elements (default: `cols`)
+    lie from row to row; `chunk` is the unit of the swizzle in bytes, and messages may move less. In a `turned`
+    (transposed) tile `cols` is the length of a column, and reads transpose. If reads may begin at multiples of `period`
+    rows (or columns, in a transposed tile), the swizzle repeats there.
     """
     within, lanes = cols * elem.bytes // chunk, facts.subgroup_size
     count = read.shape[turned] if write and not period else 0
@@ -129,10 +129,10 @@ def find_swizzle(
 def find_rows(
     cols: int, elem: Type, chunk: int, read: Fragment, write: Fragment, facts: TargetFacts, within: int, often: int
 ) -> tuple[int, Swizzle, int]:
-    """How far apart rows of `cols` elements stand, in chunks, with what swizzle of each `within` chunks of a row.
+    """Return (pitch in chunks, swizzle of each `within` chunks, extra cycles) for rows of `cols` elements.
 
-    Least conflicts decide, then the least gap. Beside them the extra cycles of the first accesses. Reads come so
-    `often` as writes.
+    The least conflicts decide, then the smallest gap. The cycles are those of the first accesses, with `often` reads a
+    write.
     """
     accesses = evolve(_reads(read, elem, chunk, facts), times=often), _writes(write, elem, chunk, facts)
     least = -(-cols * elem.bytes // chunk)
@@ -143,10 +143,10 @@ def find_rows(
 
 @lru_cache(maxsize=2**10)
 def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> Digits:
-    """Where the elements of a tile in blocks stand, with gaps if lanes that write by themselves meet less often then.
+    """Return the digits of a fragment-ordered tile, with gaps if lanes' own writes then have fewer bank conflicts.
 
-    Gaps are behind each of some runs of whole blocks, so that block messages move what they did, and behind longer runs
-    of these where that does not do. The least conflicts decide, then the shortest runs and the least gaps.
+    Gaps are behind each run of whole blocks, so that block messages stay contiguous, and behind longer runs as well if
+    one gap does not suffice. The least conflicts decide, then the shortest runs and the smallest gaps.
     """
     at = _first_written(write, facts)
     place, runs = _placed(digits, at), dict[tuple[int, ...], int]()
@@ -167,30 +167,30 @@ def find_gaps(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -
 
 
 def write_conflicts(digits: Digits, elem: Type, write: Fragment, facts: TargetFacts) -> int:
-    """The extra cycles of the first dwords that lanes write by themselves to a tile in blocks."""
+    """Return the extra cycles of the first dwords that lanes write by themselves to a fragment-ordered tile."""
     return _conflicts(_placed(digits, _first_written(write, facts)), elem, facts)
 
 
 def _conflicts(place: _Ints, elem: Type, facts: TargetFacts) -> int:
-    """The same of elements at these places."""
+    """Return the extra cycles of dword writes to elements at these places."""
     return conflict_cycles(place * elem.bytes // DWORD, facts.shared_write, DWORD)
 
 
 def _first_written(write: Fragment, facts: TargetFacts) -> dict[str, _Ints]:
-    """Where the elements are that lanes write first."""
+    """Return row and column of each lane's first written element."""
     lanes = np.arange(facts.subgroup_size)
     row, col = (np.broadcast_to(write.coords(0, lanes, 0)[dim], lanes.shape) for dim in write.dims)
     return {ROW: row, COL: col}
 
 
 def _placed(digits: Digits, at: dict[str, _Ints]) -> _Ints:
-    """Where in memory elements stand."""
+    """Return the places of elements in memory."""
     place: _Ints = digits.place(at)[Space.MEMORY]
     return place
 
 
 def _spread(digits: Digits, gaps: Sequence[tuple[int, int]]) -> Digits:
-    """The same places with so many more behind each run of so many; digits are cut where a run ends within them."""
+    """Return the digits with a gap behind each run, for all (run, gap); digits are split where a run ends inside."""
     apart: list[Digit] = []
     for whole in digits.digits:
         fine = evolve(digits, digits=(whole,)).factored(Space.MEMORY).digits
@@ -200,7 +200,7 @@ def _spread(digits: Digits, gaps: Sequence[tuple[int, int]]) -> Digits:
 
 
 def widest(run: int, most: int) -> int:
-    """Bytes; of the widest messages, a power of two and at `most` that many, by which a run of so many goes."""
+    """Return the bytes of the widest messages that divide a run of `run` bytes: a power of two, at most `most`."""
     return min(most, run & -run)
 
 
@@ -218,10 +218,10 @@ def _writes(write: Fragment, elem: Type, chunk: int, facts: TargetFacts) -> _Acc
 
 
 def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, period: int = 0) -> tuple[Swizzle, int]:
-    """The first swizzle with the least extra cycles: first such within rows, then such by which these change places."""
+    """Return the first swizzle with the least extra cycles; swizzles within rows are tried before those across rows."""
 
     def cost(swizzle: Swizzle, enough: float = inf) -> int:
-        """The extra cycles of all accesses, or of as many as it takes to have `enough`."""
+        """Return the extra cycles of all accesses, or of as many accesses as exceed `enough`."""
         total = 0
         for access in accesses:
             total += access.cost(swizzle, rows)
@@ -232,7 +232,7 @@ def _best(accesses: Sequence[_Accesses], rows: _Rows, *, turned: bool = False, p
     masks = [mask for mask in (1, 3, 7, 15) if mask < rows.chunks and rows.chunks % (mask + 1) == 0]
     wider = [mask for mask in (1, 3, 7, 15) if mask >= rows.chunks]
     simple = [Swizzle(), *(Swizzle(shift, mask) for mask in masks for shift in range(4))]
-    if turned:  # rows of a little matrix that is turned are neighbours of each other
+    if turned:  # rows of a transposed block are neighbours of each other
         simple += [Swizzle(-lift, mask & ~((1 << lift) - 1)) for lift in _LIFTS for mask in masks if mask >> lift]
         simple += [Swizzle(-lift, mask, lift + down) for lift in _LIFTS for down in _LIFTS for mask in masks]
     folded = [Swizzle(shift, mask, fold) for fold in _FOLDS for mask in masks for shift in range(3)]

@@ -81,7 +81,7 @@ def test_a_part_of_a_tile_is_no_layout() -> None:
     part = MmaTile(atom, 1, 1, 1, parts=2, part=1)
     with pytest.raises(UserError, match="wanted a whole tile, not the part m2=1 of one"):
         NestedLayout.of(part.d, 64)
-    with pytest.raises(UserError, match="wanted a whole tile to tell the owners of"):
+    with pytest.raises(UserError, match="wanted a whole tile, as a part has no owners"):
         Distribution.of(part.d, 64, 64)
 
 

@@ -78,7 +78,7 @@ def test_subgroups_that_meet_all_take_part() -> None:
     k = KernelBuilder("k", subgroups=2, width=16)
     with k.when(k.subgroup < 1):
         meeting(k)
-    with pytest.raises(InterpError, match="subgroups meet where subgroup 1 does not take part"):
+    with pytest.raises(InterpError, match="an exchange between subgroups in which subgroup 1 does not take part"):
         interpret(verify(k.done()), {"a": np.zeros(4 * 8 * 48, np.uint8)})
 
 

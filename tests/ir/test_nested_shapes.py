@@ -63,7 +63,7 @@ def test_subgroups_within_registers_are_threads() -> None:
 
 def test_threads_that_fill_subgroups_leave_none_for_others() -> None:
     layout = NestedLayout([4], [2], [1], [256], [1], [1], [1])
-    with pytest.raises(UserError, match="wanted subgroups that threads do not fill"):
+    with pytest.raises(UserError, match="wanted thread strides that do not overlap subgroups"):
         layout.fragment(64)
     assert not layout.on(64, 256).covers
 

@@ -40,7 +40,7 @@ def test_constants_are_keyed_by_type_and_bits() -> None:
 def test_nodes_refuse_assignment_and_truth() -> None:
     with pytest.raises(AttributeError, match="Add is immutable"):
         (X + 1).a = Y
-    with pytest.raises(UserError, match="a condition that only the GPU knows as a Python one"):
+    with pytest.raises(UserError, match="a GPU value where Python needs a bool"):
         bool(X < 1)
 
 

@@ -320,5 +320,5 @@ def test_poison_of_a_partner_spreads() -> None:
     d = k.mma("d", tile, k.zeros(tile.acc_type), a, b)
     with k.when(k.subgroup < 1):
         k.store_view(k.c, (0, 0), d, tile.d)
-    with pytest.raises(InterpError, match="depends on memory that nobody wrote"):
+    with pytest.raises(InterpError, match="depends on uninitialized memory"):
         k.run()

@@ -291,7 +291,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     # products
     (wrong_operand, "mma operand b is distributed as n16l1"),
     (wrong_result, "is stored as n16l1"),
-    (unknown_operand, "mma operand a is distributed as nobody knows"),
+    (unknown_operand, "mma operand a is distributed as an unknown layout"),
     # kernels
     (lambda k: k.shared("tile", f32, 64, 8), "two arguments or shared tiles are called tile"),
 ]

@@ -151,12 +151,14 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
     with pytest.raises(Unsupported, match="16 bytes a lane, wanted one that gfx942 has"):
         lower_tiles(buffer_shared(good), GFX942)
     odd = kernel(f16, 16, (32, 64), (32, 66))
-    with pytest.raises(Unsupported, match="of which 4 are together"):
+    with pytest.raises(Unsupported, match="of which 4 are contiguous in memory"):
         lower_tiles(buffer_shared(odd), GFX950)
-    with pytest.raises(VerifyError, match="into tile, whose rows change places, wanted a swizzle within them"):
+    with pytest.raises(
+        VerifyError, match="into tile, whose swizzle exchanges chunks of different rows, wanted one within rows"
+    ):
         kernel(f16, 16, (32, 32), (32, 64), swizzle=Swizzle(0, 7))
     for cols, swizzle in ((16, Swizzle(0, 2)), (8, Swizzle(1, 1))):  # as many chunks a row as the mask
-        with pytest.raises(VerifyError, match="into tile, whose rows change places"):
+        with pytest.raises(VerifyError, match="into tile, whose swizzle exchanges chunks of different rows"):
             kernel(f16, 16, (64, cols), (64, 64), swizzle=swizzle)
     mixed = KernelBuilder("mixed", subgroups=2)
     tile, source = mixed.shared("tile", s8, 32, 64), view(mixed, "source", u8, 32, 64)

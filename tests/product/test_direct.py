@@ -211,7 +211,7 @@ def test_nothing_conflicts_in_shared_memory(depth: int, atom: str) -> None:
             "stages=2: with copy=direct nothing is on its way",
         ),
         (FORWARD, "gfx950", "tile=32x32x32 waves=2x2 mma=16x16x32 slots=2", "wanted a multiple of the 2048 of all"),
-        (FORWARD, "gfx950", "tile=64x64x96 waves=2x2 mma=16x16x32 slots=2", "do not come out even over lanes"),
+        (FORWARD, "gfx950", "tile=64x64x96 waves=2x2 mma=16x16x32 slots=2", "do not divide evenly over lanes"),
         (
             f"--dir=FWD_D --dt=u8:s8:s32 {HALO}",
             "gfx950",

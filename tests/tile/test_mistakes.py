@@ -57,7 +57,7 @@ IN_KERNELS = (
     ("v and v", "given v as a Python condition, wanted tile.where(v, a, b): elements are known on the GPU only"),
     (
         "m > 32 and v",
-        "given a condition that only the GPU knows as a Python one, wanted tile.where() in a tile kernel, select() in IR, & and | between conditions, or Python numbers",  # noqa: E501
+        "given a GPU value where Python needs a bool, wanted tile.where() in a tile kernel, select() in IR, & and | between conditions, or Python numbers",  # noqa: E501
     ),
     ("float(v)", "given v as a Python number, wanted blocks throughout: elements are known on the GPU only"),
     ("range(v)", "given v as a Python number, wanted blocks throughout: elements are known on the GPU only"),
