@@ -1,4 +1,6 @@
-"""Turn a problem and a config into a plan: views, inputs and their copies, the matrix instruction tile."""
+"""The plan of a kernel: from a problem and a config to views, inputs with their copies, and the matrix instruction
+tile.
+"""
 
 if __name__ != "convgen.plan":  # a second copy of a module would mean a second intern table
     raise ImportError(f"import this package as convgen.plan, not as {__name__}")
