@@ -17,7 +17,7 @@ from convgen.problem.matmul import Problem
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
-    """Return the matrix instructions for a problem's input and accumulator types, in the target's order of preference."""
+    """Return the matrix instructions for a problem's types, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     given = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
@@ -67,7 +67,7 @@ def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
 
 
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
-    """Return the matrix instruction that a config names; DoesNotFit where the target has none of this shape and type."""
+    """Return the matrix instruction that a config names; DoesNotFit where the target has no such one."""
     given = views.operand_types(problem)
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:

@@ -203,7 +203,7 @@ class Config:
 
 
 def levels(sharers: int, at_a_time: int) -> list[int]:
-    """Return the number of groups on each level of a reduction of at most `at_a_time` at once; the last level has one."""
+    """Return the number of groups on each level of a reduction of at most `at_a_time`; the last level has one."""
     counts = [-(-sharers // at_a_time)]
     while counts[-1] > 1:
         counts.append(-(-counts[-1] // at_a_time))

@@ -67,7 +67,7 @@ def _is_made(problem: Matmul, role: str) -> bool:
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups that straddle others along one axis, and dequantised factors whose sizes are known only at launch."""
+    """Refuse groups that straddle others along an axis, and dequantised factors of sizes known only at launch."""
     if not isinstance(problem, Matmul):
         return
     if problem.runtime and (problem.dequantises or any(problem.groups.values())):
@@ -80,7 +80,7 @@ def check(problem: Problem) -> None:
 
 
 def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
-    """Return the dequantisation of an input whose tile in a workgroup is (rows, elements along K); None if it has none."""
+    """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
     role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
     if multiplied_type(problem, role) is None:
         return None

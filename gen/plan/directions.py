@@ -4,9 +4,8 @@
 |---|---|---|---|---|
 | forward | mb, o… | oc | k…, ic | dst = src * wei |
 | backward data | mb, i… of one stride phase | ic | taps of that phase, oc | diff_src = diff_dst * wei |
-| backward data, phases as columns | mb, i… of one phase | phases, ic | most taps of a phase, oc | diff_src = diff_dst * wei |
+| backward data, columns | mb, i… of one phase | phases, ic | most taps of a phase, oc | diff_src = diff_dst * wei |
 | backward weights | oc | k…, ic | mb, o… | diff_wei = diff_dst * src |
-
 
 Channels are those of one group. Groups, and the matrices of a batch, are a third axis, each position of which is a
 separate product.

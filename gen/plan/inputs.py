@@ -228,7 +228,7 @@ def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
 def _direct(
     view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
 ) -> Operand:
-    """Return an operand that messages copy to shared memory without registers; DoesNotFit where no such message suits."""
+    """Return an operand that is copied to shared memory without registers; DoesNotFit where no message suits."""
     name, chunk = view.memory.name, facts.chunk_bytes
     if not config.slots:
         raise DoesNotFit("copy=direct: there is no shared memory with slots=0")

@@ -1,4 +1,4 @@
-"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows of its own; operands are not shared."""
+"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows; nothing goes through shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convgen.plan.variants.variant import Inputs, Packings, Variant, seen
 from convgen.plan.window_views import windows
 from convgen.problem.matmul import Problem
 
-#: Values that words of a config have where lanes multiply by themselves, and nothing is staged.
+#: Values of config words where lanes multiply by themselves and nothing is staged.
 _IDLE = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": FUSED}
 
 
@@ -55,7 +55,7 @@ class Lanes(Variant):
         config: Config,
         facts: TargetFacts,
     ) -> Inputs:
-        """Both inputs where they are."""
+        """Return both inputs, read directly from global memory."""
         of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in seen(product, packings))
         return of_n, of_m
 
