@@ -38,7 +38,7 @@ class TeamsMeet:
 
     @classmethod
     def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
-        """Return the reduction with the largest pieces that fit the largest of `tiles`, or free shared memory without tiles."""
+        """Return the reduction with the largest pieces that fit over the largest of `tiles`; None if none fit."""
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
         for most in mma.met.lengths:
             ways = _ways(mma, mma.met.parts(most)[0])
