@@ -70,7 +70,7 @@ def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment
 
 
 def _layout(source: View, facts: TargetFacts) -> Fragment:
-    """Return a tile over n, m and r: registers, then lanes run along memory, r before n; lanes left over run along m."""
+    """Return a tile over n, m and r: registers, then lanes run along memory, r before n; remaining lanes go to m."""
     elem, (n, m, r) = source.memory.elem.bytes, (source.extent(axis) for axis in range(3))
     along = linearize(source).unit_axis
     neighbours = min(_NEIGHBOURS, power_of_two(n)) if along == _ROWS else 1

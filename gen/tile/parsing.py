@@ -1,4 +1,4 @@
-"""Tile programs from their text: `parse(str(program))` prints the same, and is the same kernel."""
+"""Parser of tile programs: `parse(str(program))` prints the same text, and compiles to the same kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
 
 def _of_two(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Index, Index], Expr]:
-    """An operation of which one operand at least is an expression; ValueError if none is."""
+    """Return a function of two operands, at least one of which must be an expression; ValueError otherwise."""
 
     def apply(a: Index, b: Index) -> Expr:
         like = next((e for e in (a, b) if isinstance(e, Expr)), None)
@@ -46,7 +46,7 @@ _FUNCTIONS = {"min": _of_two(Min), "max": _of_two(Max)}
 
 
 def parse(text: str) -> TileProgram:
-    """The program that prints as this text. Raises UserError, which names the line, for what is none."""
+    """Return the program that prints as this text. Raises UserError, which names the line, for other text."""
     return _Reader(text).program()
 
 
@@ -58,7 +58,7 @@ class _Line:
 
 
 class _Reader:
-    """Goes through the lines; `names` are the values and tiles that can be seen, `scalars` the scalars."""
+    """Reader of the lines; `names` are the values and tiles in scope, `scalars` the scalars."""
 
     def __init__(self, text: str) -> None:
         found = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
@@ -73,7 +73,7 @@ class _Reader:
 
     @contextmanager
     def line(self) -> Iterator[str]:
-        """The next line; what is wrong with it is said with its number."""
+        """Take the next line; an error in it is reported with its number."""
         number, text = (self.lines[self.at].number, self.lines[self.at].text) if self.at < len(self.lines) else (1, "")
         self.at += 1
         try:
@@ -116,7 +116,7 @@ class _Reader:
             raise UserError(f"given the tensors {text!r}, wanted such as a: memref<64x32xf16>, each with its own name")
 
     def extents(self, text: str) -> tuple[Index, ...]:
-        """Numbers, and in brackets what is made of sizes."""
+        """Return the sizes of a shape: numbers and, in brackets, expressions of sizes."""
         return tuple(self.scalar(part.strip("[]")) for part in re.findall(_EXTENT, text))
 
     def read_grid(self) -> None:
@@ -132,7 +132,7 @@ class _Reader:
     # ------------------------------------------------------------ suites
 
     def suite(self, depth: int) -> None:
-        """The lines of that depth, up to the `yield` of a loop."""
+        """Read the lines of that depth, up to the `yield` of a loop."""
         while self.at < len(self.lines) and self.lines[self.at].depth == depth:
             text = self.lines[self.at].text
             if text.startswith("yield "):
@@ -169,9 +169,9 @@ class _Reader:
         self.names |= {n: last for n, _, last in changed}
 
     def yields(self, depth: int, count: int) -> list[Value]:
-        """What a loop's carried values become."""
+        """Return the values that a loop carries to its next iteration."""
         if self.at >= len(self.lines) or self.lines[self.at].depth != depth:
-            self.at -= 1  # the last line of the loop is the one to look at
+            self.at -= 1  # report the last line of the loop
         with self.line() as text:
             given = listed(text.removeprefix("yield ")) if text.startswith("yield ") else []
             if len(given) != count:
@@ -243,7 +243,7 @@ class _Reader:
         return [self.scalar(part) for part in listed(text)]
 
     def scalar(self, text: str) -> Index:
-        """An expression of scalars as Python writes it."""
+        """Return the value of an expression of scalars in Python's syntax."""
         try:
             found: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
         except ValueError as error:
@@ -257,7 +257,7 @@ def _shape(sizes: str) -> Shape:
 
 
 def _knobs(text: str) -> dict[str, Any]:
-    """The arguments of `tile.kernel`."""
+    """Return the arguments of `tile.kernel`."""
     found = dict(part.split("=") for part in text.split())
     wanted = ("subgroups", "slots", "mma", "acc")
     if not set(found) <= set(wanted):
