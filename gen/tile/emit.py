@@ -289,7 +289,7 @@ class _Emitter:
         return sums
 
     def _step(self, factor: Value, whole: Spread, layout: Fragment, n: int, op: MmaTile) -> Expr:
-        """Return a factor's fragment for one step along K: read now, or a part of the registers that hold the factor."""
+        """Return a factor's fragment for one step along K: read now, or a part of the registers with the factor."""
         if factor in self.waiting and isinstance(factor, Load) and self.layouts.of[factor] == whole:
             tile, name = self.shared[factor].tile, factor.tile.tensor.name
             assert tile is not None
