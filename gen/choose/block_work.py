@@ -25,9 +25,7 @@ _GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves 
 
 @frozen(cache_hash=True)
 class Kind:
-    """The properties of an offer, besides types, that decide the cost of a block of K: shared by problems of many
-    sizes.
-    """
+    """The properties of an offer, besides types, that decide the cost of a block of K."""
 
     taps: int  #: taps of resident windows; 0 without any
     reach: int  #: rows beyond a tile that resident windows reach
@@ -44,9 +42,7 @@ class Kind:
 
 
 def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
-    """Return the issue slots of a load relative to one whose place along K is known: for addresses, trims or
-    rectangles.
-    """
+    """Return the issue slots of a load, relative to a load whose place along K is known."""
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)

@@ -56,9 +56,7 @@ class Ranking(Sequence[Candidate]):
 
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
-        """Rank tables, each with clocks to add to its scores; among equal scores the shallowest pipeline wins, then the
-        first.
-        """
+        """Rank tables, each with clocks to add to its scores; on ties the shallowest pipeline wins, then the first."""
         scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
         rest = np.zeros(len(others))
         depths = np.concatenate([*(table.depths for table, _ in tables), rest])

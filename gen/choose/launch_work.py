@@ -331,8 +331,9 @@ class _ByLast:
         self.known, self._places = np.unique(self.slices, return_inverse=True)
 
     def met(self, counts: list[int]) -> tuple[Numbers, Numbers]:
-        """Return the clocks with `counts` slices added at a time, by known number of slices, and these counts by
-        config.
+        """Return the clocks with `counts` slices added at a time, and these counts by config.
+
+        `counts` has an entry for each known number of slices.
         """
         numbers = [(_members(n, count), len(levels(n, count)), count) for n, count in zip(self.known.tolist(), counts)]
         shape = self.slices.shape

@@ -139,9 +139,7 @@ def simulate(
     takers: Ints | None = None,
     lag: bool = False,
 ) -> Moved:
-    """Return the bytes moved by a launch on `units` compute units (of all XCDs), `per_unit` workgroups on each at a
-    time.
-    """
+    """Return the bytes moved by a launch on `units` compute units of all XCDs, `per_unit` workgroups on each."""
     in_flight = max(1, units // caches.xcds) * per_unit
     at = Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers)
     all_caches = _Hierarchy(caches, units, steps)

@@ -112,9 +112,7 @@ def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[
 
 
 def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
-    """Return the config with a tile and slices, mapped so that neighbours, which share halos and cache lines, go to one
-    die.
-    """
+    """Return the config with a tile and slices; its order sends neighbours, which share halos, to one die."""
     dies = facts.caches.xcds
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
     straight = config.tile[2]

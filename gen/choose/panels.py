@@ -109,9 +109,7 @@ class _Run:
         return (at % self.size, at == at) if self.wraps else (at, (at >= 0) & (at < self.size))
 
     def classes(self, rows: int) -> int:
-        """Return the number of remainders that the rows take, over which places are spread evenly; 1 if it does not
-        wrap.
-        """
+        """Return the number of remainders that the rows take, evenly spread over places; 1 if it does not wrap."""
         return len({(self.const + self.coef * n) % self.size for n in range(rows)}) if self.wraps else 1
 
 
@@ -248,9 +246,7 @@ def _split(position: Ints, dims: Sequence[Dim]) -> dict[str, Ints]:
 
 
 def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield (start, end, tile) of the granules that the segments read, for each choice of taps in the surrounding
-    coordinates.
-    """
+    """Yield (start, end, tile) of the granules that the segments read, for each choice of surrounding taps."""
     ends = along.const + along.coef * np.stack([segments.low, segments.high - 1])
     low, high = ends.min(0) + along.offsets[0], ends.max(0) + along.offsets[-1]
     # Positions count from the first one that is read, in steps.

@@ -46,9 +46,7 @@ class Schedule:
     def of(
         cls, tiles: Tiles, xcds: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
     ) -> Schedule:
-        """Return the schedule of workgroups that go round the XCDs, `in_flight` at a time on each; empty ones end at
-        once.
-        """
+        """Return the schedule: workgroups go round the XCDs, `in_flight` at a time on each; empty ones end at once."""
         there = np.flatnonzero(tiles[:, 0] >= 0)
         if takers is None:
             xcd = there % xcds
@@ -161,9 +159,7 @@ class Count:
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
     ) -> Count:
-        """Return the counts of a launch on `units` compute units (of all XCDs), `per_unit` workgroups on each at a
-        time.
-        """
+        """Return the counts of a launch on `units` compute units of all XCDs, `per_unit` workgroups on each."""
         in_flight = max(1, units // caches.xcds) * per_unit
         return cls(Schedule.of(tiles, caches.xcds, in_flight, k_reversed, takers), operands, caches, units)
 
@@ -303,9 +299,7 @@ def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, 
 
 
 def _bound(operands: Operands, group: Ints, slices: int) -> float:
-    """Return the bytes if each group's tiles formed the best rectangle: one panel for each row and column that it
-    touches.
-    """
+    """Return the bytes if each group's tiles formed the best rectangle: a panel for each of its rows and columns."""
     rows, columns = operands.rows, operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     total = 0.0

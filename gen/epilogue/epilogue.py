@@ -169,8 +169,7 @@ def axes_of(view: View, t: TensorDim) -> list[int]:
 
 
 def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:
-    """Return a layout of the registers that differ along `dims` only, and for each register of `layout` its
-    counterpart.
+    """Return a layout of the registers that differ along `dims`, and each register's counterpart in it.
 
     The returned layout has the first two dims of `layout`.
     """

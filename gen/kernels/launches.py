@@ -126,9 +126,7 @@ class Tiles:
         return tuple(regions)
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
-        """Return the output region of some rows and columns, which is a product of coordinates once some dims are
-        fixed.
-        """
+        """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
         coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
         sizes = self.problem.tensor(section.output).dims
         (rows, kept), (columns, exist) = (

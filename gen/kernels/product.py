@@ -63,8 +63,7 @@ def product_kernel(
 
 
 def merged_kernel(plan: Plan, role: str) -> Kernel:
-    """Return one kernel for the products of all parts of a plan; each has its own workgroups, and the mappings share
-    the grid.
+    """Return one kernel for the products of all parts of a plan, each in its own workgroups of one grid.
 
     The code of one product excludes the next: no access there waits for an earlier product's.
     """
@@ -144,9 +143,7 @@ class _Product:
                 self._store(result, self.m0, made, (0, 0))
 
     def _settle(self, sums: Whole, make: _Make, leave: Callable[[_Made, Start], None]) -> None:
-        """Pass the finished sums to `leave`; where padding has made a sum NaN, recompute and pass each piece of the
-        tile.
-        """
+        """Pass the finished sums to `leave`; where padding has made one NaN, recompute each piece of the tile."""
         padding = self.part.padding
         if padding is None:
             leave(make(sums, (0, 0)), (0, 0))
@@ -162,9 +159,7 @@ class _Product:
                 leave(make([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m)), (n, m))
 
     def _meanwhile(self, made: _Made) -> _Made:
-        """Return the finished values, computed now where that overlaps with the last products and reuses the sums'
-        registers.
-        """
+        """Return the values, computed now if that overlaps with the last products and reuses the sums' registers."""
         if not self.plan.facts.core.reorders or self.plan.config.separate_accumulators:
             return made
         return [(self.k.let("made", value), layout) for value, layout in made]
@@ -179,9 +174,7 @@ class _Product:
         return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
 
     def _pieces(self, sums: Whole, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
-        """Yield the sums as a whole, or where steps need registers in small pieces, with the next pieces' inputs in
-        flight.
-        """
+        """Yield the sums whole, or in pieces if steps need registers; the next pieces' inputs load meanwhile."""
         if epilogue.is_light:
             for total, layout in sums:
                 yield total, layout, epilogue.load(reader, layout)

@@ -147,8 +147,9 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
 
 
 def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
-    """Return a stream that stores the epilogue of zero all over `result` (N, M); its tiles lie within those of `tile`
-    (M, N).
+    """Return a stream that stores the epilogue of zero all over `result` (N, M).
+
+    Its tiles lie within those of `tile` (M, N).
     """
     return Stream(role, None, _with_parts(result), epilogue, acc, _nested(tile, facts, 1), 0, 1)
 

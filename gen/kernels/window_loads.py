@@ -140,17 +140,14 @@ class WindowsKernel:
         return self.tile.own.channels // self.product.outs * self.product.ins
 
     def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
-        """Return, for each of a lane's image channels, the row's element at a place in the source channel c of its
-        group.
-        """
+        """Return the row's element at a place, in source channel c of its group, for each image channel of a lane."""
         product, count = self.product, self._sources
         channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
         order = (s * places + place if product.run > 1 else place * count + s for s in channels)
         return self.k.let("seen", Shuffle(row, tuple(order)).to(self._held))
 
     def _met(self, row: Row, held: Expr, inner: Taps) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
-        """Yield a place's elements in a row and, for each (position, tap) that reads them, both along all axes, and the
-        channel.
+        """Yield (element, position, tap) for each place of a row and each position and tap that read it.
 
         The last number of a tap is the source's channel.
         """

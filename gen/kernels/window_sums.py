@@ -120,9 +120,7 @@ class _OfImage(WindowsKernel):
             self._store(self.k.let("total", packed), layout, self.reader)
 
     def _store_again(self) -> None:
-        """Recompute and store one position after the other, tap by tap: a tap that is outside leaves the sums
-        unchanged.
-        """
+        """Recompute and store one position after another, tap by tap; a tap that is outside changes no sum."""
         k, own, axes = self.k, self.tile.own, self.product.axes
         begin = {f"sum{n}": zeros(self._held) for n in range(self._each)}
         layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
@@ -317,8 +315,7 @@ class _OfWeights(WindowsKernel):
         return tuple(added)
 
     def _exists(self, block: Expr) -> dict[tuple[int, int], Expr]:
-        """Return, by spatial axis and place in a lane's block, whether such a position exists, where that is not
-        certain.
+        """Return, by (spatial axis, place in a lane's block), whether the position exists; only uncertain ones.
 
         Where it does not exist the image reads zero, but the source may be infinite, and the product must not count.
         """
@@ -346,9 +343,7 @@ class _OfWeights(WindowsKernel):
         return self.k.let("row0", row * self.plan.config.tile[0])
 
     def _meet(self, sums: Sums, row: Expr) -> None:
-        """Store the sums, reduced over all lanes along positions, once, tap after tap: each subgroup has all parts in
-        registers.
-        """
+        """Store the sums, reduced over all lanes along positions, tap after tap, by one subgroup for each."""
         k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
         for n, held in enumerate(sums):
             total, left = k.reduce("total", held, layout, "m", Add, "meet")

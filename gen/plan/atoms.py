@@ -1,6 +1,4 @@
-"""Choice of the matrix instruction for a problem's inputs, their types in it, and the instructions of a workgroup's
-tile.
-"""
+"""Matrix instructions for a problem's inputs: choice, types, and the number of them in a workgroup's tile."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Typ
 
 
 def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
-    """Return the types to which N's and M's input are converted: one name if both are equal, () if neither is
-    converted.
-    """
+    """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
     wanted = atom.a_elem, atom.b_elem
     flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
     if all(to is of or (of, to) in flipped for to, of in zip(wanted, given)):

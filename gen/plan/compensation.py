@@ -144,9 +144,7 @@ class _Left:
     def view(
         self, *axes: tuple[Dim, ...], at: Mapping[str, TensorDim] | None = None, halo: tuple[TensorDim, ...] = ()
     ) -> View:
-        """Return the sums over the given axes; `at` replaces the coordinate of some dims, and sums outside `halo` are
-        zero.
-        """
+        """Return the sums by the given axes, zero outside `halo`; `at` replaces the coordinates of some dims."""
         memory = Global(self.name, s32, self.layout.size_elems * s32.bytes)
         index = tuple((at or {}).get(d.name, t) for d, t in zip(self.dims, self.index))
         sizes = (*self.layout.dims, *(t.size for t in halo))
@@ -177,9 +175,7 @@ class _Maker:
             self._inside(w, x)
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
-        """Count the positions along some dims of K without padding; split dims and joined dims count once, as whole
-        dims.
-        """
+        """Count the positions along dims of K without padding; pieces of a split dim count once, as the whole dim."""
         extents, joined = views.summed(self.problem), self.product.joined
         apart = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
         names = dict.fromkeys(d.name.partition("_")[0] for d in apart)
@@ -213,9 +209,7 @@ class _Maker:
         return self._left(f"sums_{_name(own.view)}", source, own.batch, (Affine(scale, shift), *steps), add=add)
 
     def _by_position(self, own: _Factor, taps: tuple[Dim, ...], rest: tuple[Dim, ...]) -> View:
-        """Add a launch that sums each position of the tensor along `rest`; return the view by which windows read the
-        sums.
-        """
+        """Add a launch that sums each position of the tensor along `rest`; return the view that windows read."""
         moving = names_in(own.windows.values())
         places = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
         index = tuple(

@@ -31,9 +31,7 @@ COPIES = (REGISTERS, DIRECT)
 
 @frozen
 class Own:
-    """The part of the result that one lane computes, by multiply-adds of its own or by matrix instructions on blocks of
-    lanes.
-    """
+    """One lane's part of the result, computed by multiply-adds or by matrix instructions on blocks of lanes."""
 
     channels: int  #: neighbours along N
     rows: int  #: positions along the second to last spatial axis
@@ -211,9 +209,7 @@ def levels(sharers: int, at_a_time: int) -> list[int]:
 
 
 def evenly(sharers: int, at_a_time: int) -> int:
-    """Return the smallest group size, at most `at_a_time`, that needs as many groups and levels: no group is nearly
-    empty.
-    """
+    """Return the least group size up to `at_a_time` that needs as few groups and levels: groups are nearly equal."""
     counts = levels(sharers, at_a_time)
     even = -(-sharers // counts[0])
     return even if counts[0] > 1 and levels(sharers, even) == counts else at_a_time

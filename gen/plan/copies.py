@@ -55,8 +55,9 @@ def copy_layout(
     elem: Type,
     across: int = 1,
 ) -> CopyLayout:
-    """Return the lane layout of the copy of a rows x cols tile of `elem` with the digits `memory`; DoesNotFit if
-    uneven.
+    """Return the lane layout of the copy of a rows x cols tile; DoesNotFit if it does not divide evenly.
+
+    The shared tile has elements of type `elem` and the digits `memory`.
 
     Elements of the view have the type `elem` or are converted to it on the way. `across` lanes stand side by side along
     a row of a blocked tile, if memory is contiguous along rows of the tile.
@@ -76,8 +77,7 @@ def copy_layout(
 
 
 def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayout]:
-    """Yield the copy, then variants whose shares go to other lanes, so that other lanes write to shared memory
-    together.
+    """Yield the copy, then variants with shares swapped between lanes, so that other lanes write together.
 
     Each variant swaps two bits of the lane number, low bits last: lanes that load one run of memory stay neighbours.
     """
@@ -144,8 +144,7 @@ def divide(what: str, total: int, part: int) -> int:
 
 
 def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> CopyLayout | None:
-    """Return a copy by 2-D messages that bring runs of the shared tile unchanged; None if memory has no such
-    rectangles.
+    """Return a copy by 2-D messages that bring runs of the shared tile unchanged; None where that is impossible.
 
     Runs are the longest blocks that divide evenly; they are distributed so that one message brings the most elements.
     """
@@ -167,8 +166,7 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
 def _blocks(
     memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: tuple[int, int]
 ) -> Fragment | None:
-    """Return a layout with blocks of `block` elements: near subgroups take blocks in turn, far ones their own part
-    each.
+    """Return a layout of blocks: near subgroups take blocks of `block` elements in turn, far ones a part each.
 
     `subgroups` counts near and far ones. None where digits straddle.
     """
@@ -250,9 +248,7 @@ def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Typ
 
 
 def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
-    """Return the side of a blocked tile along which neighbouring lanes stand, usually rows, and their distance in
-    elements.
-    """
+    """Return (side of a blocked tile along which neighbouring lanes stand, their distance in elements)."""
     word = _WORD_BYTES // elem.bytes
     return next(((d.dim, step) for step, d in memory.stepped() if (d.stride, d.size) == (word, lanes)), (ROW, 1))
 
@@ -359,8 +355,7 @@ def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgrou
 
 
 def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
-    """Return (elements of a chunk, lanes side by side) where the chunks of a row and the lane count do not divide each
-    other.
+    """Return (elements of a chunk, lanes side by side) for rows whose chunks do not divide the lanes evenly.
 
     The longest chunks that make the tile divide evenly, then the most lanes side by side.
     """
@@ -481,8 +476,7 @@ def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -
 def _split_along_rows(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
-    """Return a layout in which a lane copies blocks of `run` rows by `chunk` of K and neighbouring lanes go down the
-    rows.
+    """Return a layout with a block of `run` rows by `chunk` of K in each lane, neighbouring lanes down the rows.
 
     Where each lane writes by itself, lanes go down the rows for one cache line of memory: longer runs are no faster.
     Lanes that write together then differ along K, and a swizzle moves these to different banks, which it does not for

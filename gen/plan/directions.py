@@ -56,9 +56,7 @@ def coordinates(problem: Problem) -> dict[str, Index]:
 
 
 def _matmul(problem: Matmul) -> Contraction:
-    """Return dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is
-    broadcast.
-    """
+    """Return dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; size 1 along b is broadcast."""
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
@@ -73,9 +71,7 @@ def _matmul(problem: Matmul) -> Contraction:
 
 
 def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
-    """Return M, N or K as one dim, or split at group boundaries: numbers of groups first, then the position in the
-    smallest.
-    """
+    """Return M, N or K as one dim, or split at group boundaries: numbers of groups, then the position in the least."""
     *inner, (outermost, step) = _digits(problem, name)
     ends = (step for _, step in _digits(problem, name)[1:])
     within = [dim_of(digit, end // start) for (digit, start), end in zip(inner, ends, strict=True)]

@@ -55,9 +55,7 @@ def _check_scales(problem: Problem) -> None:
 
 
 def _check_zero_points(problem: Problem) -> None:
-    """Refuse zero points where they have no meaning, and those that vary along dims where no compensation sum is
-    shared.
-    """
+    """Refuse zero points where they have no meaning, and along dims where no compensation sum is shared."""
     text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
     if not text:
         return

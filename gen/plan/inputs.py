@@ -43,8 +43,7 @@ class Operand:
 
     @property
     def less(self) -> int:
-        """Return how much less than their value numbers are multiplied: half the range of u8 that is multiplied as s8,
-        else 0.
+        """Return the offset subtracted from elements: half the range of u8 that is multiplied as s8, else 0.
 
         One bit is flipped on the way.
         """
@@ -183,9 +182,7 @@ def _rows_apart(
     run: int,
     often: int,
 ) -> Operand:
-    """Return an operand with a tile of exactly these rows and gaps after them; DoesNotFit where they do not divide
-    evenly.
-    """
+    """Return an operand with a tile of exactly these rows, gaps after them; DoesNotFit if they divide unevenly."""
     (rows, cols), chunk = shape, facts.chunk_bytes
     halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
 

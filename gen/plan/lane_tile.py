@@ -56,8 +56,9 @@ class LaneTile:
         return found
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
-        """Return a fragment over dims along N, along positions and others; `registers` are (dim, neighbours of a lane),
-        inner first.
+        """Return a fragment over dims along N, along positions and others.
+
+        `registers` are (dim, neighbours of a lane), innermost first.
 
         Neighbouring lanes are neighbours along positions if memory is contiguous along these or lanes form blocks, else
         along N.

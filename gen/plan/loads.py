@@ -44,9 +44,7 @@ def view_load(view: View, facts: TargetFacts) -> OperandLoad:
 
 @lru_cache(maxsize=2**10)
 def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
-    """Return the load of an instruction's input: whole chunks if 2-D messages bring them or shared reads transpose
-    them.
-    """
+    """Return the load of an instruction's input: whole chunks if 2-D messages or transposing reads bring them."""
     linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)

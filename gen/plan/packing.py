@@ -33,8 +33,9 @@ class Packing:
 
 
 def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0) -> Packing:
-    """Return the packing of an input of the product `role`: an image if it has windows and `image_of` is set, else a
-    matrix.
+    """Return the packing of an input of the product `role`: an image if it has windows, else a matrix.
+
+    Without `image_of` it is a matrix in any case.
 
     `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little by it.
     Rows of an image begin at multiples of `image_of` elements.
@@ -61,8 +62,7 @@ def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
 
 
 def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packing:
-    """Return the packing as an image: the tensor with all padding that windows, runs and axes of `counts` positions
-    reach.
+    """Return the packing as an image: the tensor with all padding that its windows, runs and axes reach.
 
     Padding of runs holds elements that the second factor multiplies by zero; padding of axes holds zeros.
     """

@@ -72,8 +72,9 @@ class Padding:
 
 
 def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
-    """Return the part of a tile whose sums are recomputed at a time: one instruction, as deep as a message, by one
-    subgroup.
+    """Return the part of a tile whose sums are recomputed at a time: a subgroup's single instruction.
+
+    The part is as deep along K as a message.
 
     Where rows are distributed over all instructions of a workgroup, the part belongs to the first of these.
     """
@@ -207,9 +208,7 @@ def _behind(dims: Dims, some: Dims) -> int:
 
 
 def _seen(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
-    """Return a view with other axes and further coordinates outside whose range it is zero; they have no stride in
-    memory.
-    """
+    """Return a view with other axes, zero outside the range of further coordinates, which have stride 0."""
     held, rank = view.layout, len(view.index)
     nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
     layout = Layout((*held.dims, *(t.size for t in masks)), (*nowhere, *held.blocks))

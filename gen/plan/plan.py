@@ -192,8 +192,7 @@ def _laid_out(
 def _other_orders(
     unit: MmaTile, parts: Sequence[Part], config: Config, facts: TargetFacts
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (side of the product, fields to change): N in order; M distributed over instructions where tiles are
-    blocked.
+    """Yield (side, changed fields): N in order; M distributed over instructions where tiles are blocked.
 
     M stays in order where windows are resident and may begin at any row, and where an instruction's rows are numbered
     by tap.

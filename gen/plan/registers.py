@@ -20,9 +20,7 @@ Counts: TypeAlias = Numbers | int
 
 
 def masks_of(view: View, trimmed: bool) -> int:
-    """Return the masks of a load: none without a halo, one with, two where messages are trimmed (the second for the
-    cuts).
-    """
+    """Return the masks of a load with a halo: one, or two where messages are trimmed; 0 without a halo."""
     return (2 if trimmed else 1) if linearize(view).halos else 0
 
 

@@ -278,9 +278,7 @@ class _Maker:
         return gcd(terms[position] if count > 1 else 0, terms[tap.name] if tap.size > 1 else 0) or 1
 
     def _run(self, t: TensorDim, block: int, unit: int) -> int:
-        """Return the places of the widest message that is wholly inside or outside the tensor; 1 unless memory is
-        contiguous.
-        """
+        """Return the places of the widest message that is wholly inside or outside the tensor; 1 for single places."""
         source = self.c.of_m
         if unit > 1 or source.spec.layout.step(source.index.index(t), 1) > 1:
             return 1
@@ -310,9 +308,7 @@ class _Maker:
         return tuple(t for n, t in enumerate(source.index) if n in own)
 
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
-        """Return the weights and, if a channel's weights are contiguous, the elements between taps of each axis and
-        channels.
-        """
+        """Return the weights, and the elements between taps of each axis and channels if a channel's are contiguous."""
         last = {tap.name: tap.size - 1 for tap, w in zip(self.taps, axes) if w.flipped}
         tensor = evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))

@@ -301,9 +301,7 @@ class _Emitter:
         return Pack(vector(held.type.elem, layout.registers), parts)
 
     def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
-        """Return a factor in the layout of the product: converted while each element is in one lane, then
-        redistributed.
-        """
+        """Return a factor in the product's layout: converted while each element is in one lane, then redistributed."""
         held, own = self._value(factor), self.layouts.of[factor]
         if factor.elem is not elem:
             held = self.k.let("factor", held.to(vector(elem, held.type.lanes)))

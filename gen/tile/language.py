@@ -170,9 +170,7 @@ def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
 
 
 def positions(shape: Sequence[int], axis: int) -> Value:
-    """Return a block of s32 with each element's position along an axis. Raises UserError for an axis that does not
-    exist.
-    """
+    """Return a block of s32 with each element's position along an axis. Raises UserError for another axis."""
     _check_block("positions", shape)
     if not 0 <= axis < len(shape):
         raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")

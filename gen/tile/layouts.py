@@ -199,9 +199,7 @@ class Layouts:
                 self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
 
     def _product_of_lanes(self, value: Product, alike: _Alike, said: list[Said]) -> None:
-        """Give the factors of a product of lanes their layouts, unless replicated: those are loaded once and
-        redistributed.
-        """
+        """Give the factors of a product of lanes their layouts; replicated ones are loaded once and redistributed."""
         if value not in self.of:
             self._default(value, alike, said)
         size = self.facts.subgroup_size, prod(self.options.subgroups)
@@ -250,8 +248,7 @@ class Layouts:
         self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), alike)
 
     def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
-        """Return a layout with registers, lanes and then subgroups along one dim, then along the others, as far as they
-        go.
+        """Return a layout with registers, lanes and subgroups along one dim, then along the others.
 
         A message has `wide` registers, or fewer so that each lane of the workgroup has elements.
         """

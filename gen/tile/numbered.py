@@ -31,9 +31,7 @@ def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -
 
 
 def once(k: KernelBuilder, value: Expr, layout: Fragment, op: str) -> Expr:
-    """Return a value for an atomic operation in which replicas hold its neutral element, so that each element counts
-    once.
-    """
+    """Return a value in which replicas hold the neutral element of an atomic operation: each element counts once."""
     if not layout.has_replicas(k.width, k.subgroups):
         return value
     subgroup, lane, _ = layout.owner(layout.coords(k.subgroup, Lane(), 0))

@@ -104,8 +104,7 @@ class Places:
         return margins, _rooms(tile, reach, margins)
 
     def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
-        """Return a view of a tensor with its dims in the order of a layout's, the last one padded to whole tiles of
-        `depth`.
+        """Return a view of a tensor with dims in a layout's order, the last one padded to whole tiles of `depth`.
 
         Dims in which a tile has one position are folded into its first dim, outside of it. `row`, if given, is the
         length of memory's rows.

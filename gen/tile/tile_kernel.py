@@ -40,9 +40,7 @@ class TileProgram:
         return next(self.kernels(facts))
 
     def by_lanes(self, facts: TargetFacts) -> list[tuple[str, Line | None]]:
-        """Return the products, with their lines, for which a target has no matrix instruction, unless mma="fma" asks
-        for none.
-        """
+        """Return the products, with their lines, for which a target has no matrix instruction; none with mma="fma"."""
         if self.options.mma == "fma":
             return []
         layouts = Layouts(self.trace, facts, self.options)

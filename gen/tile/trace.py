@@ -364,8 +364,9 @@ class Prefetch:
 
 @define(eq=False)
 class Loop:
-    """A loop `for var in [0, trips)`; `carried` are (name, value before, value after the body), `moved` is that for
-    tiles.
+    """A loop `for var in [0, trips)`.
+
+    `carried` are (name, value before the body, value after it), `moved` are (name, tile before, tile after).
     """
 
     var: Var

@@ -72,8 +72,9 @@ def _saying(operation: str) -> Iterator[None]:
 
 
 def _in_rows(block: Pair, width: int, wide: int) -> SgMap:
-    """Return lanes side by side along rows, then below, as wide as gives each lane elements; a small block uses fewer
-    lanes.
+    """Return lanes side by side along rows, then below, each with as many elements as leave some for all lanes.
+
+    A small block uses fewer lanes.
     """
     most = gcd(block[1], wide)
     made = [_lanes(block, width, data) for data in range(most, 0, -1) if most % data == 0]

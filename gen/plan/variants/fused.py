@@ -16,9 +16,7 @@ class Fused(Plain):
         return offer.inner % deepest != 0
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the slots of a load that computes the tap of each chunk, or of each element where chunks hold several
-        taps.
-        """
+        """Return the slots of a load that computes a tap for each chunk, or for each element if chunks hold several."""
         return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
 
 

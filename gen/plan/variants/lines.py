@@ -45,8 +45,9 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
 
 
 def _line(view: View) -> tuple[Dim, Dim] | None:
-    """Return the dims of a line, taps and channels of a pixel; None without one. The shorter axis along windows is the
-    taps.
+    """Return the dims of a line, taps and channels of a pixel; None without one.
+
+    Taps are on the axis with the fewer positions along windows.
     """
     names = names_in(windows(view).values())
     axis = min(view.axes[:2], key=lambda axis: prod(d.size for d in axis if d.name in names))
@@ -88,9 +89,7 @@ class Lines(Variant):
             yield Offer.of(evolve(form, product=in_lines(product, facts)), self)
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the slots of a load: the address of a line is known for a block, but each element of a scalar load
-        needs its tap.
-        """
+        """Return the slots of a load: a block has one address of a line, but scalar loads compute each element's tap."""
         if load.widest > 1:
             return 1.0
         return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE

@@ -21,9 +21,7 @@ class Plain(Variant):
     is_alone = False  #: where it suits, no other plain variant is tried
 
     def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
-        """Whether the variant is worth trying with blocks of K of up to `deepest` elements and chunks of `chunk`
-        elements.
-        """
+        """Whether the variant is worth trying with blocks of K up to `deepest` elements and chunks of `chunk`."""
         raise NotImplementedError
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:

@@ -93,9 +93,7 @@ class Offer:
         return fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
 
     def has(self, config: Config) -> bool:
-        """Whether a config belongs to this offer, so that it differs from the offer's configs in sizes and pipeline
-        only.
-        """
+        """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
         plain = {field.name: field.default for field in attrs.fields(Config) if field.name in ("grids", "phases")}
         wanted = {**plain, **dict(words)}
