@@ -116,7 +116,7 @@ class _Block:
             pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
             gaps = (self.m + self.n) * (pitch - self.k) * self.elem
             return self.copied + gaps
-        # A gap is two chunks where a read takes more than two chunks of a row, and several lanes go along it.
+        # A gap is two chunks where more than two lanes read along a row of more than two chunks, else one.
         chunk = self.facts.chunk_bytes
         several = (self.facts.subgroup_size // self.atom.m > 2) & (self.depth * self.elem > 2 * chunk)
         gaps = (self.sides[0][0] + self.sides[1][0]) * chunk * (1 + several)

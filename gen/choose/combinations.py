@@ -63,7 +63,7 @@ def along(axis: int, values: Iterable[float]) -> Numbers:
 
 
 def by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
-    """Return a function of each tile's integers; it is called once for each distinct tuple."""
+    """Return the values of a function at each tile's integers, computed once for each distinct tuple."""
     given = list(zip(*(column.ravel().tolist() for column in columns)))
     by_numbers = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
     return along(TILE, map(by_numbers.__getitem__, given))

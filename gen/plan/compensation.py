@@ -67,7 +67,7 @@ class Compensation:
 
 
 def compensation(problem: Problem, product: Product, less: tuple[int, int], depth: Extent) -> Compensation:
-    """Return the compensation of a product of length `depth` along K; `less` is o of `of_n` and of `of_m`."""
+    """Return the compensation of a product of length `depth` along K; `less` has the offsets o of `of_n` and `of_m`."""
     if problem.acc_type != "s32":
         return Compensation()  # zero points of floats are subtracted before the product
     factors = [

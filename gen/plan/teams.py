@@ -38,7 +38,10 @@ class TeamsMeet:
 
     @classmethod
     def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
-        """Return the reduction with the largest pieces that fit over the largest of `tiles`; None if none fit."""
+        """Return the reduction with the largest pieces that fit over the largest of `tiles`; None if none fit.
+
+        Without tiles, pieces take free shared memory.
+        """
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
         for most in mma.met.lengths:
             ways = _ways(mma, mma.met.parts(most)[0])

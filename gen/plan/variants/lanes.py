@@ -1,4 +1,4 @@
-"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows; nothing goes through shared memory."""
+"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows; inputs bypass shared memory."""
 
 from __future__ import annotations
 

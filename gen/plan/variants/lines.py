@@ -89,7 +89,7 @@ class Lines(Variant):
             yield Offer.of(evolve(form, product=in_lines(product, facts)), self)
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Return the slots of a load: a block has one address of a line, but scalar loads compute each element's tap."""
+        """Return the slots of a load: a line has one address for a block; scalar loads compute each element's tap."""
         if load.widest > 1:
             return 1.0
         return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
