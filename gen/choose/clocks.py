@@ -84,7 +84,7 @@ class Table:
     configs: Configs
     launch: Launch | None  #: None where there are no combinations
     in_vectors: Numbers  #: whether accumulators live in vector registers
-    rows: Numbers  #: numbers of the combinations
+    rows: Numbers  #: number of each row's combination
     scores: Numbers  #: clocks; all products, by row
     depths: Numbers  #: by row: pipeline depth, the least of which wins among equal scores
     registers: Numbers  #: by row: vector registers of a lane, without accumulators in a file of their own

@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 class Panels:
     """The panels of all tiles: disjoint intervals [start, end) of granules, those of tile t from `first[t]`."""
 
-    first: Ints  #: (tiles + 1)
+    first: Ints  #: (tiles + 1); index of each tile's first interval
     start: Ints
     end: Ints
     span: int  #: number of granules

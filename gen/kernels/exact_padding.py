@@ -44,7 +44,7 @@ _TOGETHER = 4  #: elements; sums that are tested together, for vector units that
 
 
 def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
-    """Whether the sums are finite in all lanes, tested on one sum for each row of the factor without windows.
+    """Whether the sums are finite in all lanes, tested on one sum for each row opposite a factor with windows.
 
     Subgroups that branch together get one answer.
     """

@@ -166,7 +166,7 @@ class Meet:
         return loop.result("total")
 
     def _sum_at_once(self, level: _Level, layout: Fragment) -> Var:
-        """Return the sum of a group without a loop; members that do not exist count as stored zeros."""
+        """Return the sum of a group without a loop; members that do not exist read as zeros."""
         most = level.turns if isinstance(level.turns, int) else self.plan.config.at_a_time
         first, *others = [self._left(level.first + n * level.step, layout) for n in range(most)]
         total = first

@@ -35,7 +35,7 @@ K_LOOP = "k_loop"
 _Key = tuple[Fragment, dequantise.Shared]
 
 _MOST_MADE = 16  #: elements of a lane; sums that take the steps of an epilogue at a time
-_MOST_AHEAD = 3  #: pieces ahead for which the epilogue's inputs are loaded
+_MOST_AHEAD = 3  #: pieces whose epilogue inputs are in registers at a time
 #: share of the registers beside the sums for the epilogue's inputs; as many again for inputs that pieces share
 _ROOM = 0.25
 
@@ -65,7 +65,7 @@ def product_kernel(
 def merged_kernel(plan: Plan, role: str) -> Kernel:
     """Return one kernel for the products of all parts of a plan, each in its own workgroups of one grid.
 
-    The code of one product excludes the next: no access there waits for an earlier product's.
+    The branches of products exclude one another, so that no access waits for one of an earlier product.
     """
     k = _builder(plan, role, (sum(part.mapping.numbers for part in plan.parts), 1, 1))
     with ExitStack() as around:

@@ -87,7 +87,7 @@ def _name(view: View) -> str:
 @frozen
 class _Factor:
     view: View  #: axes rows, K, and the batch if there is one
-    less: int
+    less: int  #: offset o, subtracted on the way to the product
     point: ZeroPoint | None
 
     @property

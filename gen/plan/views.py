@@ -67,7 +67,7 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
     return tuple(Size(d.name, 0, s32, 1, d.size, divisor) for d, divisor in chosen)
 
 
-_PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
+_PROMISED = 16  #: elements; whole chunks of 16 bytes for any type
 
 
 def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:

@@ -1,4 +1,4 @@
-"""Elements of tensors by number, and atomic operations: bounds, and one taker for each element."""
+"""Elements of tensors by number, and atomic operations: bounds checks, and replicas that count once."""
 
 from __future__ import annotations
 
