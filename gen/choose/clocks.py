@@ -91,22 +91,22 @@ class Table:
 
     def config(self, row: int) -> Config:
         assert self.launch
-        at, given, offer = self._place(row), self.configs, self.offer
-        (m, n, k, waves_m, waves_n, waves_k), staging = given.tiles[at[TILE]], given.stagings[at[STAGING]]
+        at, configs, offer = self._place(row), self.configs, self.offer
+        (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[at[TILE]], configs.stagings[at[STAGING]]
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
             slots=staging.slots,
-            taps=given.variants[at[VARIANT]].word,
+            taps=configs.variants[at[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.launch.slices, at),
             reorder=self.moved,
             packed=offer.packed,
             sum="last" if (at_a_time := self._at(self.launch.at_a_time, at)) else "",
             at_a_time=at_a_time,
-            subtiles=given.subtiles[at[SUBTILES]],
+            subtiles=configs.subtiles[at[SUBTILES]],
             prefetch=staging.prefetch,
             types=offer.types(self.atom),
             stages=staging.stages,
@@ -203,7 +203,7 @@ def _even_configs(
     With `resident` taps, copies are rounded up to divide evenly. All problems of one type choose from one set of tiles.
     """
     elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
-    found = []
+    tiles = []
     for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
@@ -212,8 +212,8 @@ def _even_configs(
         ):
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
-            found.append((m, n, k, wm, wn, wk))
-    return Configs(found, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
+            tiles.append((m, n, k, wm, wn, wk))
+    return Configs(tiles, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:

@@ -54,15 +54,15 @@ class _Lru:
 
     def has(self, block: int, size: int) -> bool:
         """Use a block of `size` bytes and return whether it was cached."""
-        held = self._held
-        if block in held:
-            held.move_to_end(block)
+        blocks = self._held
+        if block in blocks:
+            blocks.move_to_end(block)
             return True
         self.missed += size
         self._free -= size
-        held[block] = size
+        blocks[block] = size
         while self._free < 0:
-            self._free += held.popitem(last=False)[1]
+            self._free += blocks.popitem(last=False)[1]
         return False
 
 
@@ -87,11 +87,11 @@ class _Wave:
 
     def paces(self) -> list[tuple[_Pace, list[int], list[int]]]:
         """Return, for each pace, the distinct first blocks along M and N."""
-        found: dict[_Pace, tuple[dict[int, None], dict[int, None]]] = {}
+        firsts: dict[_Pace, tuple[dict[int, None], dict[int, None]]] = {}
         for row, column, pace in self.blocks:
-            rows, columns = found.setdefault(pace, ({}, {}))
+            rows, columns = firsts.setdefault(pace, ({}, {}))
             rows[row] = columns[column] = None
-        return [(pace, list(rows), list(columns)) for pace, (rows, columns) in found.items()]
+        return [(pace, list(rows), list(columns)) for pace, (rows, columns) in firsts.items()]
 
 
 class _Hierarchy:

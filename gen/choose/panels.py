@@ -148,15 +148,15 @@ def _coordinates(view: View, rows: dict[str, int]) -> dict[TensorDim, int]:
 
     Where rows move several dims of one coordinate (blocks, and positions in a block), each of them is a coordinate.
     """
-    found: dict[TensorDim, int] = {}
+    coordinates: dict[TensorDim, int] = {}
     for n, t in enumerate(view.index):
         moving = [term for term in t.terms if rows.get(term[0], 1) > 1]
         parts = {t: 1}
         if len(moving) > 1:
             parts = {TensorDim(rows[name], ((name, 1),)): coef for name, coef in moving}
             parts[TensorDim(t.size, tuple(term for term in t.terms if term not in moving))] = 1
-        found |= {part: view.layout.step(n, coef) * view.memory.elem.bytes for part, coef in parts.items()}
-    return found
+        coordinates |= {part: view.layout.step(n, coef) * view.memory.elem.bytes for part, coef in parts.items()}
+    return coordinates
 
 
 def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None:

@@ -151,11 +151,11 @@ class Reader:
         if key in self._kept:
             return Broadcast(self._kept[key].held, order)
         held = self.k.load_view(name, view, self.at[: len(view.axes)], few, "load", view.memory.name)
-        found = Broadcast(held, order)
-        if len(sides) < len(layout.dims[:2]) and found.words <= self.room:
-            self.room -= found.words
-            self._kept[key] = found
-        return found
+        broadcast = Broadcast(held, order)
+        if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
+            self.room -= broadcast.words
+            self._kept[key] = broadcast
+        return broadcast
 
     def fresh(self, held: Iterable[Broadcast]) -> int:
         """Return the registers that these broadcasts take, kept ones excluded."""

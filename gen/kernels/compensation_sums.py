@@ -51,12 +51,12 @@ def sums_kernel(name: str, sums: Sums, sizes: Sequence[Size], facts: TargetFacts
 
 def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment) -> Expr:
     """Return each register's sum over all rounds of the loop along R."""
-    held = vector(s32, layout.registers)
+    sums_type = vector(s32, layout.registers)
 
     def loaded(name: str, view: View, r0: Expr) -> Expr:
-        return k.load_view(name, view, (*at, r0), layout, "load", view.memory.name).to(held)
+        return k.load_view(name, view, (*at, r0), layout, "load", view.memory.name).to(sums_type)
 
-    with k.loop("r_loop", 0, -(-sums.source.extent(_TERMS) // layout.extent("r")), sum=zeros(held)) as loop:
+    with k.loop("r_loop", 0, -(-sums.source.extent(_TERMS) // layout.extent("r")), sum=zeros(sums_type)) as loop:
         r0 = loop.var * layout.extent("r")
         term = loaded("term", sums.source, r0)
         if isinstance(sums.shift, View):

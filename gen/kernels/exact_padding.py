@@ -72,12 +72,12 @@ def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
     elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
     none = zeros(vector(elem, count))
     parts: list[Expr] = [Slice(each, n, count) for each in seen for n in range(0, each.type.lanes, count)]
-    found, *others = _chained(parts, none)
+    chain, *others = _chained(parts, none)
     while others:
-        found, *others = _chained([found, *others], none)
+        chain, *others = _chained([chain, *others], none)
     any_of_them: Expr = const(0, elem)
     for n in range(count):
-        any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
+        any_of_them = fma(Pack(elem, (Slice(chain, n, 1),)), const(0, elem), any_of_them)
     return any_of_them
 
 

@@ -207,11 +207,11 @@ def _flat(
 
 def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Whether each coordinate lies on the grid that another view of the tensor writes."""
-    found = np.ones(1, np.bool_)
+    on_grid = np.ones(1, np.bool_)
     for d in dims:
         (_, step), *_ = other.index[d].terms
-        found = found & ((coordinates[d] - other.index[d].const) % step == 0)
-    return found
+        on_grid = on_grid & ((coordinates[d] - other.index[d].const) % step == 0)
+    return on_grid
 
 
 # ---------------------------------------------------------------- the launches
@@ -219,15 +219,15 @@ def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) 
 
 def build(plan: Plan) -> tuple[Program, Tiles]:
     """Return the program of a plan, and its output tiles."""
-    made = _Builder(plan)
-    made.uncovered()
-    made.reorders()
-    made.widened()
-    made.products()
-    made.bias_gradient()
-    kernels = tuple(launch.kernel for launch in made.launches)
+    builder = _Builder(plan)
+    builder.uncovered()
+    builder.reorders()
+    builder.widened()
+    builder.products()
+    builder.bias_gradient()
+    kernels = tuple(launch.kernel for launch in builder.launches)
     buffers = dict.fromkeys(p for k in kernels for p in k.params if isinstance(p, Global))
-    return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(made.launches), tuple(made.sections))
+    return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(builder.launches), tuple(builder.sections))
 
 
 _Launches = dict[int, TiledKernel]  #: by number

@@ -215,13 +215,13 @@ class _Product:
 
     def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
         """Return the start value of sums from a place on: zero, or the term of the epilogue's first step."""
-        held = vector(self.plan.acc_type, layout.registers)
+        sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
-            return zeros(held)
+            return zeros(sums_type)
         read, each = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
-        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, held.lanes, each)]
-        terms = {piece: self.k.let("begun", addend.term(held.elem, piece)) for piece in dict.fromkeys(pieces)}
-        return Pack(held, tuple(terms[piece] for piece in pieces))
+        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, sums_type.lanes, each)]
+        terms = {piece: self.k.let("begun", addend.term(sums_type.elem, piece)) for piece in dict.fromkeys(pieces)}
+        return Pack(sums_type, tuple(terms[piece] for piece in pieces))
 
     def _sums(self) -> list[Var]:
         """Return the sums over the K blocks of this slice, for each part of the tile."""
@@ -347,18 +347,18 @@ class _Product:
 
     def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, held: Mapping[_Key, Expr]) -> Var:
         """Return a fragment of an input in the type in which it is multiplied."""
-        found, made = self._loaded(operand, self._at(start, kb), layout), operand.made
+        fragment, made = self._loaded(operand, self._at(start, kb), layout), operand.made
         if made is None:
-            return found
+            return fragment
         own = {what: held[layout, what] for what in made.shared}
-        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, found, layout))
+        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, fragment, layout))
 
     def _loaded(self, operand: Operand, at: Sequence[Index], layout: Fragment) -> Var:
         name = operand.view.memory.name
         if operand.tile is None:
-            found = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
+            fragment = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
             if operand.less:
-                return self.k.let(f"{name}_signed", flipped(found, operand.less, operand.elem))
+                return self.k.let(f"{name}_signed", flipped(fragment, operand.less, operand.elem))
             wanted = vector(operand.elem, layout.registers)
-            return found if found.type is wanted else self.k.let(f"{name}_as_{operand.elem}", found.to(wanted))
+            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{operand.elem}", fragment.to(wanted))
         return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

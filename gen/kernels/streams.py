@@ -90,12 +90,12 @@ class Stream:
     def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
         if self.source is None:
             return zeros(total)
-        held = vector(self.acc, self.layout.registers)
-        with k.loop("r_loop", 0, self.rounds, sum=zeros(held)) as loop:
+        sums_type = vector(self.acc, self.layout.registers)
+        with k.loop("r_loop", 0, self.rounds, sum=zeros(sums_type)) as loop:
             r0 = (loop.var + part * self.rounds) * self.layout.extent("r")
             term = k.load_view("term", self.source, (*at, r0), self.layout, "load")
-            loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
-        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
+            loop.yields(k.let("sum_next", loop["sum"] + term.to(sums_type)))
+        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, sums_type.lanes, total.lanes)]
         while len(parts) > 1:
             parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
         return k.let("total", parts[0])

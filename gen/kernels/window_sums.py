@@ -193,7 +193,7 @@ class _OfImageByBlocks(_OfImage):
         return self.k.let("seen", Slice(row, place * count + c * k, k))
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
-        found: dict[tuple[int, ...], tuple[Expr, ...]] = {}
+        factors: dict[tuple[int, ...], tuple[Expr, ...]] = {}
         atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
         for numbers in product(*(t.numbers for t in taps)):
             at = [t.of_weights(number) for t, number in zip(taps, numbers)]
@@ -202,8 +202,8 @@ class _OfImageByBlocks(_OfImage):
             )
             for c in range(self._depth):
                 starts = (tile * ins + c * atom.k for tile in range(outs // atom.side))
-                found[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
-        return found
+                factors[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
+        return factors
 
     @cached_property
     def _rows_of_weights(self) -> Fragment:
@@ -254,15 +254,15 @@ class _OfWeights(WindowsKernel):
         # `alone`, since in the reduction only one subgroup stores
         are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
-        made, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
+        finished, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
         for first in range(0, len(sums), together):
             few = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
             with self.k.loop("again", first, first + spoiled * len(few), **few) as loop:
                 found = self._of_one(taps, loop.var, slice)
                 numbers = enumerate(few, first)
                 loop.yields(*(select(eq(loop.var, n), found, loop[name]) for n, name in numbers))
-            made[first : first + len(few)] = map(loop.result, few)
-        return tuple(made)
+            finished[first : first + len(few)] = map(loop.result, few)
+        return tuple(finished)
 
     def _of_one(self, taps: tuple[Taps, ...], number: Expr, slice: Index) -> Expr:
         """Return the sums of one number (taps, channel), over positions one after the other, without padding."""
@@ -319,14 +319,14 @@ class _OfWeights(WindowsKernel):
 
         Where it does not exist the image reads zero, but the source may be infinite, and the product must not count.
         """
-        view, axes, found = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
+        view, axes, exists = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
         start = block * self.plan.config.tile[2] + self.image.coords(self.k.subgroup, Lane(), 0)["m"]
         dims, cut = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
         for n, dim in zip(reversed(cut), reversed(view.axes[1])):
             for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
                 for i in range(t.size % dim.size, dim.size):
-                    found[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
-        return found
+                    exists[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
+        return exists
 
     def _at(self, image: Expr, position: int) -> Expr:
         """Return a lane's elements at one of its positions, along N."""

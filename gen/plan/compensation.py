@@ -73,11 +73,11 @@ def compensation(problem: Problem, product: Product, less: tuple[int, int], dept
     factors = [
         _Factor(view, by, problem.zero_point(_name(view))) for view, by in zip((product.of_n, product.of_m), less)
     ]
-    made = _Maker(problem, product)
+    maker = _Maker(problem, product)
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
-    made.weights(w, x, times(depth, -w.less * x.less))
-    made.source(x, w)
-    return Compensation(tuple(made.sums), tuple(made.steps))
+    maker.weights(w, x, times(depth, -w.less * x.less))
+    maker.source(x, w)
+    return Compensation(tuple(maker.sums), tuple(maker.steps))
 
 
 def _name(view: View) -> str:

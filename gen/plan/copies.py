@@ -170,13 +170,13 @@ def _blocks(
 
     `subgroups` counts near and far ones. None where digits straddle.
     """
-    lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
+    lanes, word = facts.subgroup_size, _WORD_BYTES // elem_bytes
     near, far = subgroups
     rounds = prod(memory.shape) // (block * near * far)
     dealt = (
-        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, word, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
-        Digit(Space.MEMORY, block // (each * lanes), Space.REGISTER, each),
+        Digit(Space.MEMORY, block // (word * lanes), Space.REGISTER, word),
         Digit(Space.MEMORY, near, Space.SUBGROUP, 1),
         Digit(Space.MEMORY, rounds, Space.REGISTER, block // lanes),
         Digit(Space.MEMORY, far, Space.SUBGROUP, near),
@@ -226,15 +226,15 @@ def _split_in_chunks(
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
     )
-    found = []
+    layouts = []
     for dealt in _deals(line, rows, memory, elem, facts):
         with suppress(Straddles):
             loaded = _share(*along_k, *Digits((line,), dealt).then(places).digits)
             if suits(loaded):
-                found.append(CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk)))
-    if not found:
+                layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk)))
+    if not layouts:
         raise DoesNotFit("no such layout suits")
-    return _with_least_conflicts(found, memory, elem, facts)
+    return _with_least_conflicts(layouts, memory, elem, facts)
 
 
 def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
@@ -439,7 +439,7 @@ def _blocks_of_words(
     DoesNotFit where none does.
     """
     word = max(1, _WORD_BYTES // elem_bytes)
-    share, run, found = rows * cols // (facts.subgroup_size * subgroups), most, []
+    share, run, blocks = rows * cols // (facts.subgroup_size * subgroups), most, []
     while run >= min(word, most):
         with suppress(DoesNotFit):
             lines = max(1, facts.caches.line_bytes // (run * elem_bytes))
@@ -449,11 +449,11 @@ def _blocks_of_words(
             down = gcd(facts.subgroup_size, lines, messages)
             chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
             across = facts.subgroup_size // down
-            found.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
+            blocks.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
         run //= 2
-    if not found:
+    if not blocks:
         raise DoesNotFit(f"{rows} rows of {cols} over the lanes of {subgroups} subgroups")
-    return next((each for each in found if each[2] >= word), found[0])
+    return next((each for each in blocks if each[2] >= word), blocks[0])
 
 
 def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:

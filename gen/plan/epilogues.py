@@ -119,11 +119,11 @@ def of(problem: Problem, product: Product, *, vanish: bool = True) -> tuple[Step
     An element-wise step that keeps rounded numbers rounded follows the rounding to f16, because two f16 share a
     register. `vanish`: sums of padding are zero.
     """
-    made, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
-    match made:
+    steps, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
+    match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
-    return (*made, Convert(elem))
+    return (*steps, Convert(elem))
 
 
 def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[Step]:

@@ -107,16 +107,16 @@ def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Opera
     if not facts.tiles_as_fragments:
         return operands
     apart, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
-    for each in operands:
-        if each.tile and each.copy and not each.taps:
-            stored = each.copy.stored
-            tile = replace(each.tile, digits=find_gaps(each.tile.digits, each.elem, stored, facts))
-            if (longer := tile.bytes - each.tile.bytes) <= room:
+    for side in operands:
+        if side.tile and side.copy and not side.taps:
+            stored = side.copy.stored
+            tile = replace(side.tile, digits=find_gaps(side.tile.digits, side.elem, stored, facts))
+            if (longer := tile.bytes - side.tile.bytes) <= room:
                 room -= longer
             else:
-                tile = each.tile
-            each = evolve(each, tile=tile, conflicts=write_conflicts(tile.digits, each.elem, stored, facts))
-        apart.append(each)
+                tile = side.tile
+            side = evolve(side, tile=tile, conflicts=write_conflicts(tile.digits, side.elem, stored, facts))
+        apart.append(side)
     return tuple(apart)
 
 

@@ -47,13 +47,13 @@ class LaneTile:
         _, waves_n = config.waves
         lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
         lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
-        found = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
+        tile = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
         if own.atom:
             divide("lanes along positions over those of a block", lanes_m, own.atom[0])
         name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
-        if positions != found.positions:
-            raise DoesNotFit(f"tile {name} of {positions}, wanted {found.positions}: what all lanes have")
-        return found
+        if positions != tile.positions:
+            raise DoesNotFit(f"tile {name} of {positions}, wanted {tile.positions}: what all lanes have")
+        return tile
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
         """Return a fragment over dims along N, along positions and others.
@@ -104,8 +104,8 @@ def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
 def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """Return the digits with strides in each space stacked in order, without digits of size 1."""
     reached: dict[str, int] = {}
-    found = []
+    stacked = []
     for d in digits:
-        found.append(evolve(d, stride=reached.get(d.space, 1)))
+        stacked.append(evolve(d, stride=reached.get(d.space, 1)))
         reached[d.space] = reached.get(d.space, 1) * d.size
-    return tuple(d for d in found if d.size > 1)
+    return tuple(d for d in stacked if d.size > 1)

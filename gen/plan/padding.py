@@ -127,17 +127,17 @@ def _has_more(elem: Type) -> bool:
 def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
     """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros."""
     factors = product.of_n, product.of_m
-    found = [n for n, view in enumerate(factors) if halo(view)]
+    sides = [n for n, view in enumerate(factors) if halo(view)]
     if not kept_out(product):
         return None
-    names = {name for side in found for name in names_in(halo(factors[side]))}
+    names = {name for side in sides for name in names_in(halo(factors[side]))}
     of_k = _span(factors[0].axes[_K], names)
-    if len(found) > 1:
-        return _summed(factors, found, of_k, unit, shared=shared)
-    (side,) = found
+    if len(sides) > 1:
+        return _summed(factors, sides, of_k, unit, shared=shared)
+    (side,) = sides
     of_rows = _span(factors[side].axes[_ROWS], names)
     if _count(of_k) <= _count(of_rows):
-        return _summed(factors, found, of_k, unit, shared=shared)
+        return _summed(factors, sides, of_k, unit, shared=shared)
     return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 

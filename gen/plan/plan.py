@@ -223,11 +223,11 @@ def _in_one_grid(
     parts = _in_one_order(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
-    first, found = 0, []
+    first, placed = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        found.append(evolve(part, mapping=evolve(part.mapping, first=first)))
+        placed.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
-    return tuple(found)
+    return tuple(placed)
 
 
 def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
@@ -380,14 +380,14 @@ def _estimate_registers(plan: Plan, part: Part) -> int:
         return sums + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem, variant = plan.mma, plan.mma.atom.elem_bytes, variant_of(plan.config)
     copied = masks = 0
-    for each in (part.of_n, part.of_m):
+    for side in (part.of_n, part.of_m):
         messages = 0
-        if each.tile and each.direct:
-            messages = each.tile.slot_bytes // (each.direct * plan.facts.subgroup_size * plan.subgroups)
-        elif each.tile and each.copy:
-            messages = each.copy.loaded.registers // each.copy.message
-            copied += each.copy.loaded.registers * elem // 4
-        masks += messages * masks_of(each.view, variant.trims)
+        if side.tile and side.direct:
+            messages = side.tile.slot_bytes // (side.direct * plan.facts.subgroup_size * plan.subgroups)
+        elif side.tile and side.copy:
+            messages = side.copy.loaded.registers // side.copy.message
+            copied += side.copy.loaded.registers * elem // 4
+        masks += messages * masks_of(side.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
     held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))

@@ -175,13 +175,13 @@ def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tup
     """Return the sums over windows of a convolution; DoesNotFit where the config suits no such problem."""
     if wanted := refusal(problem):
         raise DoesNotFit(f"mma={own}: wanted {wanted}")
-    found = views.contractions(problem, config.reorder)
+    contractions = views.contractions(problem, config.reorder)
     if sums_weights(problem):
-        made = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in found]
+        products = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in contractions]
     else:
-        made = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found]
+        products = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in contractions]
     exact = config.padding == EXACT
-    return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in made)
+    return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in products)
 
 
 def _of_image(c: Contraction) -> Contraction:
@@ -247,12 +247,12 @@ class _Maker:
 
     def _cuts(self) -> Cuts:
         """Return the split of positions into blocks."""
-        found = []
+        cuts = []
         for tap, count in zip(self.taps, self.counts):
             position = self.positions[self.met[tap.name][1]]
             if count > 1:
-                found.append((position.name, (count, -(-position.size // count))))
-        return Cuts(tuple(found))
+                cuts.append((position.name, (count, -(-position.size // count))))
+        return Cuts(tuple(cuts))
 
     def _order(self, cuts: Cuts) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
         """Return the dims that count blocks, in memory order, and those within a block."""

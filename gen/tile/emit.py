@@ -172,12 +172,12 @@ class _Emitter:
             return
         self.k.barrier("release")
         for load, way in shared.items():
-            made = self.shared[load] = self._tile_of_its_own(way)
-            assert made.tile is not None
-            assert made.copy is not None
-            self.k.tiles.append(made.tile)
+            operand = self.shared[load] = self._tile_of_its_own(way)
+            assert operand.tile is not None
+            assert operand.copy is not None
+            self.k.tiles.append(operand.tile)
             at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
-            self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
+            self.k.copy(operand.tile, operand.view, at, operand.copy.stored, 0, "copy", operand.copy.loaded, name)
         self.k.barrier("publish")
 
     def _operand(self, load: Load) -> Operand | None:

@@ -32,21 +32,21 @@ class FmaTile:
 
 def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTile:
     """Return the layouts for a result with dims d0 and d1, and K of `depth`."""
-    left, shares = depth, []
+    depth_left, shares = depth, []
     for space, have, most in ((Space.LANE, width, width), (Space.SUBGROUP, subgroups, _MOST_MET // result.registers)):
         count, stride = _spare(result, space, have)
-        even = gcd(left, count)
+        even = gcd(depth_left, count)
         size = max((n for n in range(1, min(even, most) + 1) if even % n == 0), default=1)
         shares += [Digit(_DEPTH, size, space, stride)] if size > 1 else []
-        left //= size
-    steps = Digit(_DEPTH, left, Space.REGISTER, 1)
+        depth_left //= size
+    steps = Digit(_DEPTH, depth_left, Space.REGISTER, 1)
     sums = Fragment((_ROWS, _COLS, _DEPTH), (*result.digits, *shares))
     across, down = ({_DEPTH: dim} for dim in (_COLS, _ROWS))
     return FmaTile(
         _factor(result.of(_ROWS), (steps, *shares), across),
         _factor(result.of(_COLS), (steps, *shares), down),
         sums,
-        left,
+        depth_left,
     )
 
 
@@ -68,10 +68,10 @@ def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, s
 def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | None) -> Expr:
     """Return the lanes' part of `acc + a @ b`, all of one type: each lane's K in order, then the sum over lanes."""
     elem = a.type.elem
-    held = vector(elem, tile.sums.registers)
+    sums_type = vector(elem, tile.sums.registers)
     shared = any(d.dim == _DEPTH for d in tile.sums.digits)
-    total = zeros(held) if shared or acc is None else acc
-    at = [tile.sums.coords(0, 0, r) for r in range(held.lanes)]
+    total = zeros(sums_type) if shared or acc is None else acc
+    at = [tile.sums.coords(0, 0, r) for r in range(sums_type.lanes)]
     for step in range(tile.steps):
         left = Shuffle(a, tuple(tile.a.owner({_ROWS: c[_ROWS], _COLS: step})[2] for c in at))
         right = Shuffle(b, tuple(tile.b.owner({_ROWS: step, _COLS: c[_COLS]})[2] for c in at))
@@ -79,4 +79,4 @@ def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | No
     if not shared:
         return total
     met, _ = k.reduce("sums", total, tile.sums, _DEPTH, Add)
-    return met if acc is None else k.let("sums", acc + Shuffle(met, tuple(range(held.lanes))))
+    return met if acc is None else k.let("sums", acc + Shuffle(met, tuple(range(sums_type.lanes))))

@@ -123,15 +123,15 @@ def _flag(word: str) -> Kind:
 
 def _maps(text: str, scope: Scope) -> dict[str, Any]:
     """Return the arguments `wg_map` and `sg_map` of an operation."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for kind, name in re.findall(r"(#xetile\.(\w+)<[^>]*>)", text):
         if name == "wg_map":
             wg = WgMap.parse(kind)
-            found[name] = wg.sg_layout, wg.sg_data
+            arguments[name] = wg.sg_layout, wg.sg_data
         else:
             sg = SgMap.parse(kind)
-            found[name] = sg.wi_layout, sg.wi_data
-    return found
+            arguments[name] = sg.wi_layout, sg.wi_data
+    return arguments
 
 
 KINDS: dict[str, Kind] = {

@@ -341,30 +341,30 @@ def _check_block(operation: str, shape: Iterable[object]) -> None:
 
 def _named(frame: FrameType) -> dict[str, Value | Tile]:
     """Return the values and tiles that the names of a function refer to; those in lists and tuples by index."""
-    found: dict[str, Value | Tile] = {}
+    names: dict[str, Value | Tile] = {}
 
     def look(name: str, what: object) -> None:
         if isinstance(what, Value | Tile):
-            found[name] = what
+            names[name] = what
         elif isinstance(what, list | tuple):
             for n, item in enumerate(what):
                 look(f"{name}[{n}]", item)
 
     for name, what in frame.f_locals.items():
         look(name, what)
-    return found
+    return names
 
 
 def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value | Tile]) -> None:
     """Record the values and tiles that change from one iteration to the next."""
-    held: dict[Value | Tile, str] = {}
+    names: dict[Value | Tile, str] = {}
     for name, first in before.items():
-        other = held.setdefault(first, name)
+        other = names.setdefault(first, name)
         if other != name and after.get(name) is not after.get(other):
             raise UserError(
                 f"given {other} and {name}, the same when the loop begins, wanted one of their own for each"
             )
-    for first, name in held.items():
+    for first, name in names.items():
         last = after.get(name)
         if last is first or last is None:
             continue

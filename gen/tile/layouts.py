@@ -255,20 +255,20 @@ class Layouts:
         while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * prod(self.options.subgroups):
             wide //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
-        left, digits = dict(enumerate(shape)), []
+        sizes, digits = dict(enumerate(shape)), []
 
         def take(space: Space, count: int, stride: int, dims: list[int]) -> None:
             for n in dims:
-                size = gcd(left[n], count)
+                size = gcd(sizes[n], count)
                 if size > 1:
                     digits.append(Digit(f"d{n}", size, space, stride))
-                    left[n], count, stride = left[n] // size, count // size, stride * size
+                    sizes[n], count, stride = sizes[n] // size, count // size, stride * size
 
         take(Space.REGISTER, wide, 1, [along])
         held = prod(d.size for d in digits)
         take(Space.LANE, self.facts.subgroup_size, 1, order)
         take(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
-        take(Space.REGISTER, prod(left.values()), held, order)
+        take(Space.REGISTER, prod(sizes.values()), held, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
 
 

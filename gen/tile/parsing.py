@@ -103,15 +103,15 @@ class _Reader:
 
     def read_parameters(self, text: str) -> None:
         end = 0
-        for found in _PARAMETER.finditer(text):
-            name, least, most, by, sizes, dtype, tag = found.groups(default="")
-            if found.start() != end or name in self.tensors or name in self.scalars:
+        for parameter in _PARAMETER.finditer(text):
+            name, least, most, by, sizes, dtype, tag = parameter.groups(default="")
+            if parameter.start() != end or name in self.tensors or name in self.scalars:
                 break
             if most:
                 self.scalars[name] = size(name, int(most), least=int(least), multiple=int(by))
             else:
                 self.tensors[name] = Tensor(self.extents(sizes), dtype, tag, name)
-            end = found.end()
+            end = parameter.end()
         if end != len(text) or not self.tensors:
             raise UserError(f"given the tensors {text!r}, wanted such as a: memref<64x32xf16>, each with its own name")
 
@@ -181,13 +181,13 @@ class _Reader:
     # ------------------------------------------------------------ operations
 
     def operation(self, text: str) -> None:
-        if found := _INIT.fullmatch(text):
-            self.init(*found.groups(default=""))
-        elif found := _MOVE.fullmatch(text):
-            name, of, by = found.groups()
+        if match := _INIT.fullmatch(text):
+            self.init(*match.groups(default=""))
+        elif match := _MOVE.fullmatch(text):
+            name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
-        elif found := _VALUE.fullmatch(text):
-            name, what, sizes, dtype = found.groups()
+        elif match := _VALUE.fullmatch(text):
+            name, what, sizes, dtype = match.groups()
             value = self.made(what, _shape(sizes), dtype)
             if (value.shape, value.elem.name) != (_shape(sizes), dtype):
                 found_type = type_of("vector", value.shape, value.elem.name)
@@ -245,11 +245,11 @@ class _Reader:
     def scalar(self, text: str) -> Index:
         """Return the value of an expression of scalars in Python's syntax."""
         try:
-            found: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
+            index: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
         except ValueError as error:
             wanted = "numbers and scalars, + - * // % min and max of them"
             raise UserError(f"given {str(error)!r}, wanted {wanted}") from None
-        return found
+        return index
 
 
 def _shape(sizes: str) -> Shape:
@@ -258,14 +258,14 @@ def _shape(sizes: str) -> Shape:
 
 def _knobs(text: str) -> dict[str, Any]:
     """Return the arguments of `tile.kernel`."""
-    found = dict(part.split("=") for part in text.split())
+    words = dict(part.split("=") for part in text.split())
     wanted = ("subgroups", "slots", "mma", "acc")
-    if not set(found) <= set(wanted):
+    if not set(words) <= set(wanted):
         raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
     numbers: dict[str, Any] = {}
     try:
-        numbers = {"subgroups": _shape(found.pop("subgroups", "1x1"))}
-        numbers |= {"slots": int(found.pop("slots"))} if "slots" in found else {}
+        numbers = {"subgroups": _shape(words.pop("subgroups", "1x1"))}
+        numbers |= {"slots": int(words.pop("slots"))} if "slots" in words else {}
     except ValueError:
         raise UserError(f"given {text.strip()!r}, wanted whole numbers of subgroups and slots") from None
-    return numbers | found
+    return numbers | words

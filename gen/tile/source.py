@@ -44,12 +44,12 @@ def line() -> Line | None:
 
 def line_of(error: BaseException, file: str) -> Line | None:
     """Return the innermost line of a file that an error has passed."""
-    found, trace = None, error.__traceback__
+    innermost, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
-            found = Line(file, trace.tb_lineno)
+            innermost = Line(file, trace.tb_lineno)
         trace = trace.tb_next
-    return found
+    return innermost
 
 
 def called(value: object, otherwise: str = "a block") -> str:

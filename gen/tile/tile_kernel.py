@@ -65,18 +65,18 @@ class TileProgram:
         The variants have fewer slots, unless `slots` is given, then fragments that are read step by step along K.
         Raises UserError if none fits in shared memory.
         """
-        needed, found = 0, False
+        needed, fits = 0, False
         every = _SLOTS if self.options.slots is None else (self.options.slots,)
         # targets that keep instructions in order also keep these reads in order
         cuts = (False,) if facts.core.reorders else (False, True)
         for by_steps, slots in itertools.product(cuts, every):
             options = evolve(self.options, slots=slots, by_steps=by_steps)
-            made = emit(self.name, self.trace, self.tensors, options, facts)
-            needed = exchange(made, facts).shared_bytes
+            kernel = emit(self.name, self.trace, self.tensors, options, facts)
+            needed = exchange(kernel, facts).shared_bytes
             if needed <= facts.shared_bytes:
-                found = True
-                yield made
-        if not found:
+                fits = True
+                yield kernel
+        if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 

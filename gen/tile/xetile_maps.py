@@ -55,11 +55,11 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
             f"{given}, wanted wg_map, and sg_map where lanes matter, of a block of two dims, at {operation}"
         )
     with _saying(operation):
-        made = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
-        made.wg.check_load((shape[0], shape[1]))
-        if made.sg:
-            made.sg.units(made.wg.sg_data)
-    return made
+        checked = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
+        checked.wg.check_load((shape[0], shape[1]))
+        if checked.sg:
+            checked.sg.units(checked.wg.sg_data)
+    return checked
 
 
 @contextmanager

@@ -139,17 +139,17 @@ def _lines(product: Product) -> list[_Line]:
     """Return the spatial axes, outermost first."""
     names = {d.name: d for axis in product.of_m.axes[:2] for d in axis}
     rows = [d.name for d in product.of_m.axes[0]]
-    found = []
+    lines = []
     for at, t in windows(product.of_m).items():
         terms = {name: coef for name, coef in t.terms if name in names}
         position, *more = [name for name in terms if name in rows]
         tap, *others = [name for name in terms if name not in rows]
         if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
             raise DoesNotFit(f"{_GIVEN}: wanted windows in steps of 1")
-        found.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
-    if not found:
+        lines.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
+    if not lines:
         raise DoesNotFit(f"{_GIVEN}: wanted M's input to have windows")
-    return sorted(found, key=lambda line: rows.index(line.dim.name))
+    return sorted(lines, key=lambda line: rows.index(line.dim.name))
 
 
 def _cut(view: View, channels: str, blocks: str, each: int) -> View:

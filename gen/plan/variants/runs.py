@@ -114,16 +114,16 @@ def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
 
     Along the window's other axis are pixels, which outnumber taps: the shorter run is the taps.
     """
-    found = [
+    runs = [
         (side, axis, dims)
         for side, view in enumerate((product.of_n, product.of_m))
         for axis in (_K, _ROWS)
         for dims in along_memory(view, view.axes[axis])
         if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
     ]
-    if not found:
+    if not runs:
         raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
-    return min(found, key=lambda each: prod(d.size for d in each[2]))
+    return min(runs, key=lambda each: prod(d.size for d in each[2]))
 
 
 def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed: bool) -> View:
