@@ -153,8 +153,8 @@ class _Work:
         rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
         places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
-        factors_held = own.channels * prod(taps) * part.ins
-        factors = own.size if part.of_weights else turns * factors_held
+        per_turn = own.channels * prod(taps) * part.ins
+        factors = own.size if part.of_weights else turns * per_turn
         along_m = part.runs_along_m
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
@@ -162,7 +162,7 @@ class _Work:
         side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
         sharers = atom.side if atom else 1
         products, moved = (
-            turns * factors_held * own.positions,
+            turns * per_turn * own.positions,
             rows * places * sources,
         )  # each element is converted, or moved into place
         each = 2 if part.of_weights and part.is_ragged else 1  # positions that do not exist are masked out
@@ -173,7 +173,7 @@ class _Work:
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
             messages=rows * places * sources // run + own.size // along,
-            weights=0 if part.of_weights else turns * -(-factors_held // (side_by_side * sharers)),
+            weights=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
             wide=side_by_side * elem, sharers=sharers,
             operations=moved * along_m if atom else each * products + moved + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
