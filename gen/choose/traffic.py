@@ -339,7 +339,7 @@ def camping(view: View, caches: Caches) -> str | None:
     if caches.channels == 1 or not pitch or pitch % caches.camp_bytes:
         return None
     return (
-        f"rows of {view.memory.name} lie {pitch} B apart, a multiple of {caches.camp_bytes} B: they meet in the same"
+        f"rows of {view.memory.name} lie {pitch} B apart, a multiple of {caches.camp_bytes} B: all begin in one"
         " cache channel; pad the leading dimension"
     )
 

@@ -252,7 +252,9 @@ class _Maker:
         factor = views.operand_over(self.problem, self.product, x.point.name, "src", *source.axes)
         joined = self.product.joined
         if joined and names_in(factor.index) & {d.name for d in joined.dims}:
-            raise DoesNotFit(f"taps={joined.name}s: wanted {x.point.name} alike along channels, which these hold")
+            raise DoesNotFit(
+                f"taps={joined.name}s: wanted {x.point.name} constant along channels, part of a {joined.name}"
+            )
         shift: View | int = w.known
         if w.point and not w.point.is_known:
             shift = views.operand_over(self.problem, self.product, w.point.name, "wei", *source.axes)

@@ -51,7 +51,7 @@ def _check_scales(problem: Problem) -> None:
         if isinstance(problem, Conv) and _is_grouped(problem, scale):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
         if scale.value is None and views.is_along_k(problem, scale.name, scale.role):
-            raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
+            raise Unsupported(f"{given} that differs along dims that are summed, wanted another mask", rule="scales-k")
 
 
 def _check_zero_points(problem: Problem) -> None:

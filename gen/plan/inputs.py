@@ -213,7 +213,7 @@ def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
     depth = image.merged(Space.MEMORY).of(COL)[0]
     down = next(d.stride for d in image.of(ROW))
     if (depth.stride, depth.size) != (1, down):
-        raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have rows one behind the other")
+        raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have consecutive rows")
     whole = (
         Digit(COL, down, Space.MEMORY, 1),
         Digit(ROW, rows, Space.MEMORY, down),

@@ -52,7 +52,7 @@ class LaneTile:
             divide("lanes along positions over those of a block", lanes_m, own.atom[0])
         name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
         if positions != tile.positions:
-            raise DoesNotFit(f"tile {name} of {positions}, wanted {tile.positions}: what all lanes have")
+            raise DoesNotFit(f"tile {name} of {positions}, wanted {tile.positions}: the positions of all lanes")
         return tile
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:

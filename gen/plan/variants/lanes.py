@@ -33,13 +33,13 @@ class Lanes(Variant):
         if config.waves_k > 1:
             yield f"{config.waves_k} subgroups along K: {mma} has one"
         if config.sum not in ("", "launch"):
-            yield f"sum={config.sum}: slices of {mma} meet in a launch"
+            yield f"sum={config.sum}: a second launch sums the slices of {mma}, wanted sum=launch"
         if config.map.shares:
-            yield f"map={config.map}: {mma} does not share K out"
+            yield f"map={config.map}: {mma} does not divide K over workgroups"
         if config.types:
             yield f"in={':'.join(config.types)}: {mma} multiplies in {problem.acc_type}"
         if config.packed:
-            yield f"packed={config.packed[0]}: {mma} reads tensors where they are"
+            yield f"packed={config.packed[0]}: {mma} takes no packed inputs"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[LaneTile, Sequence[Product]]:
         assert isinstance(config.mma, Own)
