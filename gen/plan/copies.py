@@ -256,9 +256,9 @@ def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
 def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts) -> Iterator[tuple[Digit, ...]]:
     """Yield distributions of lines to places; the first places belong to the lanes of one message.
 
-    The first keeps lines in order. In a blocked tile whose neighbouring lanes stand `apart` along lines, only the
-    matching interleave follows. Else distributions follow in which some lanes take neighbouring lines and others take
-    lines of further blocks: neighbours within a block start in few banks, whatever gap follows the block.
+    Tiles in rows keep lines in order. A blocked tile whose neighbouring lanes stand `apart` > 1 along lines takes the
+    matching interleave. Other blocked tiles try lines in order, then distributions in which some lanes take neighbouring
+    lines and others lines of further blocks: neighbours within a block start in few banks, whatever gap follows it.
     """
     in_order = (Digit(line, rows, _PLACE, 1),)
     if not facts.tiles_as_fragments:
