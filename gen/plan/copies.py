@@ -257,7 +257,7 @@ def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts)
     """Yield distributions of lines to places; the first places belong to the lanes of one message.
 
     Tiles in rows keep lines in order. A blocked tile whose neighbouring lanes stand `apart` > 1 along lines takes the
-    matching interleave. Other blocked tiles try lines in order, then distributions in which some lanes take neighbouring
+    matching interleave. Other blocked tiles try lines in order, then distributions where some lanes take neighbouring
     lines and others lines of further blocks: neighbours within a block start in few banks, whatever gap follows it.
     """
     in_order = (Digit(line, rows, _PLACE, 1),)

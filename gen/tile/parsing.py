@@ -92,7 +92,7 @@ class _Reader:
             self.suite(1)
         if self.at < len(self.lines):
             with self.line() as text:
-                raise UserError(f"given {text!r}, wanted a line indented by two spaces more than its loop or kernel")
+                raise UserError(f"given {text!r}, wanted a line two spaces further in than its loop or kernel")
         return TileProgram(name, tuple(self.tensors.values()), self.trace, chosen)
 
     def matched(self, pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:
