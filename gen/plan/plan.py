@@ -167,7 +167,7 @@ def _with_teams(plan: Plan) -> Plan:
     """Return the plan with scratch for the reduction over subgroups along K; DoesNotFit where it has no room."""
     found = TeamsMeet.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
     if not found:
-        raise DoesNotFit("subgroups along K: no shared memory has room to reduce their sums")
+        raise DoesNotFit("no input's shared memory has room to reduce the sums of subgroups along K")
     return evolve(plan, teams_meet=found)
 
 

@@ -40,9 +40,9 @@ def _of_target(config: Config, facts: TargetFacts) -> Iterator[str]:
 def _on_the_way(config: Config) -> Iterator[str]:
     """Yield conflicts between words for the copy into shared memory."""
     if config.stages > 1 and not config.slots:
-        yield f"stages={config.stages}: with slots=0 no block goes to shared memory"
+        yield f"stages={config.stages}: with slots=0 nothing is on its way to shared memory"
     if config.stages > 1 and all(config.direct):
-        yield f"stages={config.stages}: with copy=direct no block goes through registers"
+        yield f"stages={config.stages}: with copy=direct nothing is on its way in registers"
 
 
 def _of_slices(problem: Problem, config: Config) -> Iterator[str]:

@@ -191,7 +191,7 @@ def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
     used = {name for t in index for name, _ in t.terms}
     if part.joined and (apart := used.intersection(d.name for d in part.joined.dims)):
         names = " and ".join(sorted(apart))
-        raise DoesNotFit(f"taps=runs: wanted tensors beside the result to be constant along {names}, part of a run")
+        raise DoesNotFit(f"taps=runs: a tensor beside the result differs along {names}, which is part of a run")
     sides = (
         side if used.intersection(d.name for d in side) else (dim_of(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
