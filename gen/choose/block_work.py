@@ -1,4 +1,4 @@
-"""What one block of K of a workgroup takes of each unit of a core, in clocks, for many configs at a time."""
+"""Clocks that one block of K of a workgroup takes on each unit of a core, for many configs at a time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from convgen.plan.loads import OperandLoad
 from convgen.plan.registers import Held, Numbers, masks_of
 from convgen.plan.variants.variant import Offer, Variant
 
-_OF_RECTANGLES = 0.3  #: times the issue, of loads without masks, whose place is said once for all lanes
-_WHOLE_ROW = 128  #: bytes; of rows with gaps, of which one is written at a time; less takes twice, by the simulator
-_GAPS = 1 / 64  #: of a shared tile, as `find_gaps` leaves them
+_OF_RECTANGLES = 0.3  #: factor on the issue slots of a load without masks, whose place is computed once for all lanes
+#: bytes; row of a tile with gaps that is written at full rate, by the simulator: a shorter row takes twice as long
+_WHOLE_ROW = 128
+_GAPS = 1 / 64  #: share of a shared tile that gaps take, as `find_gaps` leaves them
 
 
 @frozen(cache_hash=True)
 class Kind:
-    """What decides, beside the types, what a block of K takes: the same for problems of many sizes."""
+    """The properties of an offer, besides types, that decide the cost of a block of K."""
 
-    taps: int  #: of windows that are resident; 0 where none are
-    reach: int  #: rows around a tile that they reach
-    loads: tuple[OperandLoad, OperandLoad]  #: of M's and N's operand
-    masks: tuple[int, int]  #: of each such load, as `Held` counts them
-    decodes: tuple[tuple[float, ...], ...]  #: of each operand, by variant: how often its loads take the issue
+    taps: int  #: taps of resident windows; 0 without any
+    reach: int  #: rows beyond a tile that resident windows reach
+    loads: tuple[OperandLoad, OperandLoad]  #: loads of M's and N's input
+    masks: tuple[int, int]  #: masks of each of these loads, as `Held` counts them
+    decodes: tuple[tuple[float, ...], ...]  #: by input and variant: the factor on the issue slots of its loads
 
     @classmethod
     def of(cls, offer: Offer, variants: Sequence[Variant], atom: MmaAtom, facts: TargetFacts) -> Kind:
@@ -41,7 +42,7 @@ class Kind:
 
 
 def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: TargetFacts) -> float:
-    """Issue slots of a load, in those of one whose place along K is known: what a variant's loads find out, or cut."""
+    """Return the issue slots of a load, relative to a load whose place along K is known."""
     if load.trimmed:
         return tuning(facts).trim if load.along_k else tuning(facts).trim_rows
     return _OF_RECTANGLES if load.as_rectangles else variant.issue(load, inner, chunk)
@@ -49,26 +50,26 @@ def _decode(variant: Variant, inner: int, chunk: int, load: OperandLoad, facts: 
 
 @frozen(eq=False)
 class BlockWork:
-    """The clocks that one K block of one workgroup takes of each unit that it has to itself, and other needs."""
+    """Clocks that one block of K of one workgroup takes on each unit that it has to itself, and its other resources."""
 
     matrix: Numbers  #: clocks; matrix pipe
     shared: Numbers  #: clocks; shared memory
     moved: Numbers  #: clocks; from global memory
-    issue: Numbers  #: clocks; loads and the search for their places, and what a block of K takes besides
-    slot_bytes: Numbers  #: bytes; shared memory of one slot
-    met: Numbers  #: clocks; of a tile, in which subgroups along K meet
+    issue: Numbers  #: clocks; loads and their addresses, and the fixed cost of a block of K
+    slot_bytes: Numbers  #: bytes; one slot in shared memory
+    met: Numbers  #: clocks; reduction of a tile over subgroups along K
     held: Held
     subgroups: Numbers
 
     @classmethod
     def of(cls, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> BlockWork:
-        """Of those configs."""
+        """Return the work of a block for the given configs."""
         b = _Block(configs, kind, atom, facts)
         return cls(b.matrix, b.shared, b.moved, b.issue, b.slot_bytes, b.met, b.held, b.subgroups)
 
 
 class _Block:
-    """One block of K, from the sizes of its tile on."""
+    """Arithmetic for one block of K, from the sizes of its tile."""
 
     def __init__(self, configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> None:
         self.kind, self.atom, self.facts, self.elem = kind, atom, facts, atom.elem_bytes
@@ -83,14 +84,14 @@ class _Block:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether gaps stand behind rows of shared memory, as where windows are resident in rows."""
+        """Whether gaps follow the rows of shared memory, as for resident windows in rows."""
         return self.kind.taps > 0 and not self.facts.tiles_as_fragments
 
     # ------------------------------------------------------------ what is copied
 
     @cached_property
     def sides(self) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
-        """Rows and columns of M's and N's operand; of windows that are resident as many as come out even."""
+        """Return rows and columns of M's and N's input; rows of resident windows are rounded up to divide evenly."""
         sides = (self.m + self.kind.reach, self.depth), (self.n, self.k)
         if not self.kind.taps:
             return sides
@@ -102,20 +103,20 @@ class _Block:
 
     @cached_property
     def copied(self) -> Numbers:
-        """Bytes of both operands."""
+        """Return the bytes of both inputs."""
         (rows_m, cols_m), (rows_n, cols_n) = self.sides
         total: Numbers = (rows_m * cols_m + rows_n * cols_n) * self.elem
         return total
 
     @property
     def slot_bytes(self) -> Numbers:
-        """With what stands between rows."""
+        """Return the bytes of a slot, gaps between rows included."""
         gaps: Numbers
         if not self.has_gaps:
             pitch = by_tile(lambda cols: pitch_of(cols, self.elem, self.facts)[0], self.k)
             gaps = (self.m + self.n) * (pitch - self.k) * self.elem
             return self.copied + gaps
-        # Two chunks where a read has as many of a row as lanes go along it, more than two.
+        # A gap is two chunks where more than two lanes read along a row of more than two chunks, else one.
         chunk = self.facts.chunk_bytes
         several = (self.facts.subgroup_size // self.atom.m > 2) & (self.depth * self.elem > 2 * chunk)
         gaps = (self.sides[0][0] + self.sides[1][0]) * chunk * (1 + several)
@@ -123,7 +124,7 @@ class _Block:
 
     @cached_property
     def messages(self) -> list[Numbers]:
-        """Loads of each lane for M's and N's operand."""
+        """Return the loads of each lane for M's and N's input."""
         return [by_tile(partial(self._messages, load), *side, self.subgroups) for load, side in self._loads]
 
     def _messages(self, load: OperandLoad, rows: int, cols: int, subgroups: int) -> float:
@@ -145,7 +146,7 @@ class _Block:
 
     @cached_property
     def read(self) -> Numbers:
-        """Bytes of fragments for all subgroups, from shared memory or the nearest cache."""
+        """Return the bytes of fragments that all subgroups read, from shared memory or the nearest cache."""
         rows: Numbers = self.n * self.subgroups_m + self.m * self.subgroups_n // self.atom.spans
         return rows * self.k * self.elem
 
@@ -156,7 +157,7 @@ class _Block:
         written = sum(
             rows * cols * self.elem * (1.0 if load.along_k else conflicts) for load, (rows, cols) in self._loads
         )
-        if self.has_gaps:  # so that those that are written at a time share banks
+        if self.has_gaps:  # rows that are written at a time share banks
             rows, cols = self.sides[0]
             written = written + rows * cols * self.elem * (cols * self.elem < _WHOLE_ROW)
         is_full = (1 + _GAPS) * self.copied * self.slots > self.facts.shared_bytes
@@ -173,7 +174,7 @@ class _Block:
 
     @property
     def brought(self) -> Numbers:
-        """Bytes of both operands, in whole granules of memory."""
+        """Return the bytes of both inputs, in whole granules of memory."""
         return sum((self._granules(load, *side) for load, side in self._loads), np.zeros(()))
 
     def _granules(self, load: OperandLoad, rows: Numbers, cols: Numbers) -> Numbers:
@@ -185,7 +186,7 @@ class _Block:
 
     @property
     def issue(self) -> Numbers:
-        """Without shared memory loads of whole tiles only bring nearer what is read."""
+        """Return the clocks to issue a block's loads; without shared memory the tile's loads are only prefetches."""
         tuned = tuning(self.facts)
         messages = sum(number * decode for number, decode in zip(self.messages, self.decodes))
         nearer = self.read / (self.facts.chunk_bytes * self.lanes) * np.maximum(*self.decodes)
@@ -197,7 +198,7 @@ class _Block:
 
     @property
     def reads(self) -> Numbers:
-        """Reads of a subgroup's fragments, by parts of its tile."""
+        """Return the reads of a subgroup's fragments, by parts of its tile."""
         at_once = self.facts.block_bytes or self.facts.chunk_bytes * self.facts.subgroup_size
         part = self.m // (self.subgroups_m * self.atom.spans * self.subtiles)
         of_m, of_n = (np.ceil(rows * self.k * self.elem / at_once) for rows in (part, self.n // self.subgroups_n))

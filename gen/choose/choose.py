@@ -1,4 +1,4 @@
-"""Candidate configs, best first by what they cost (`clocks`); the last one always fits."""
+"""Candidate configs, best first by their modelled clocks; the last one always fits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from convgen.plan.variants.variant import TILE_K
 from convgen.plan.views import must_move, operand_types
 from convgen.problem.matmul import Problem
 
-_SIDES = (8, 16, 32, 64)  #: of the last resort
+_SIDES = (8, 16, 32, 64)  #: sides of the last resort's tile
 
 
 @frozen
 class Candidate:
-    """A config with its score (clocks of all launches, less is better), and what those of one product consist of."""
+    """A config with its score (clocks of all launches, less is better), and the parts of one product's clocks."""
 
     score: float
     config: Config
@@ -40,23 +40,23 @@ class Candidate:
 
     @property
     def together(self) -> int:
-        """Workgroups that run together on a unit."""
+        """Return the workgroups that run together on a unit."""
         return self.clocks.together if self.clocks else 1
 
 
 @frozen(eq=False)
 class Ranking(Sequence[Candidate]):
-    """Candidates, best first; each is made when it is asked for."""
+    """Candidates, best first; each is created when it is asked for."""
 
     tables: Sequence[Table]
-    others: Sequence[Candidate]  #: those that no table has
-    order: Numbers  #: numbers, in which rows of all tables come before the others
-    scores: Numbers  #: clocks; by number
-    registers: Numbers  #: vector registers of a lane, by number; 0 where no table has an estimate
+    others: Sequence[Candidate]  #: candidates that no table has
+    order: Numbers  #: candidate numbers in ranked order; rows of all tables are numbered first, then `others`
+    scores: Numbers  #: clocks, by candidate number
+    registers: Numbers  #: vector registers of a lane, by candidate number; 0 where no table has an estimate
 
     @classmethod
     def of(cls, tables: Sequence[tuple[Table, float]], others: Sequence[Candidate]) -> Ranking:
-        """Tables with clocks that come on top of theirs; of equal scores the least deep comes first, then the first."""
+        """Rank tables, each with clocks to add to its scores; on ties the shallowest pipeline wins, then the first."""
         scores = np.concatenate([*(table.scores + more for table, more in tables), [c.score for c in others]])
         rest = np.zeros(len(others))
         depths = np.concatenate([*(table.depths for table, _ in tables), rest])
@@ -64,7 +64,7 @@ class Ranking(Sequence[Candidate]):
         return cls([table for table, _ in tables], others, np.lexsort((depths, scores)), scores, registers)
 
     def place_from(self, place: int, registers: float) -> int:
-        """The first place from that on of a candidate with so many vector registers at most, by the estimate."""
+        """Return the first place from `place` on whose candidate has at most `registers` estimated vector registers."""
         suits = self.registers[self.order[place:]] <= registers
         return place + int(suits.argmax()) if suits.any() else len(self)
 
@@ -89,7 +89,7 @@ class Ranking(Sequence[Candidate]):
 
 
 def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
-    """All configs worth trying, best first, ending in the always-valid one."""
+    """Return all configs worth trying, best first, ending in one that always fits."""
     atoms, meetings = input_atoms(problem, facts), _meetings(problem, facts)
     tables = [
         (ranked(offer, atom, facts, moved, meetings), clocks + offer.before)
@@ -103,21 +103,21 @@ def candidates(problem: Problem, facts: TargetFacts) -> Ranking:
 
 
 def _meetings(problem: Problem, facts: TargetFacts) -> tuple[int, ...]:
-    """How many slices at a time may meet by the last of them; none where they rather add to the result."""
+    """Return the numbers of slices that the last arrival may add up; none where slices add to the result instead."""
     acc = scalar(problem.acc_type)
     adds = scalar(problem.outputs[0].dtype) is acc and (acc.is_int or not problem.deterministic)
     return tuning(facts).meetings if facts.tickets and not adds else ()
 
 
 def fitting(problem: Problem, rest: Iterable[Candidate], facts: TargetFacts) -> Iterator[tuple[Candidate, Plan]]:
-    """The candidates that fit by their plans, in their order, with these."""
+    """Yield the candidates whose plans fit, in order, with their plans."""
     for candidate in rest:
         with suppress(DoesNotFit):
             yield candidate, make_plan(problem, candidate.config, facts)
 
 
 def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | None:
-    """What the clocks of a given config consist of, for the largest product; None where there is none."""
+    """Return the parts of a config's clocks for the largest product; None where no offer has the config."""
     for offer in offers(problem, facts, config.reorder):
         for atom in input_atoms(problem, facts):
             if offer.has(config) and (atom.n, atom.m, atom.k) == config.mma:
@@ -126,7 +126,7 @@ def clocks_of(problem: Problem, config: Config, facts: TargetFacts) -> Clocks | 
 
 
 def last_resort(problem: Problem, atoms: list[MmaAtom], facts: TargetFacts, moved: tuple[str, ...] = ()) -> Config:
-    """The config that asks least: the smallest square tile that the subgroups of one instruction share out evenly."""
+    """Return the config that asks least: the smallest square tile that one instruction's subgroups share evenly."""
     atom = min(atoms, key=lambda a: (a.spans, a.n, a.k))
     k = max(TILE_K[0], atom.k)
     side = next(s for s in _SIDES if _is_whole(s, k, atom, facts))

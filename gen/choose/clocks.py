@@ -1,7 +1,7 @@
-"""What configs cost: the clocks of one launch by a closed form, of many configs at a time.
+"""Modelled clocks of a launch in closed form, for many configs at a time.
 
-Per K block the matrix pipe, shared memory and the global path each take their time and the slowest sets the pace; tiles
-go to compute units in rounds. It ranks, it does not predict.
+For each block of K the matrix pipe, shared memory and the path from global memory take their own time and the slowest
+sets the pace; workgroups run on compute units in rounds. The model ranks configs; it does not predict time.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
 from convgen.plan.variants.variant import Choices, Offer
 
-_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
-_PART = 4  #: products of a part of a subgroup's tile, which hide that the next one's fragments are read
+_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers
+_PART = 4  #: products of a part of a subgroup's tile that hide the reads of the next part's fragments
 
 
 @frozen
 class Clocks:
     """The clocks of a launch, by cause.
 
-    Workgroups run in `rounds`, `together` on a unit, and the `left` ones by themselves; each has a fixed part and its
-    blocks of K. A block takes what the slowest of matrix, shared, moved and issue takes, a tenth of all of them, and
-    `serial`, in which nothing else runs.
+    Workgroups run in `rounds`, `together` on a unit, and then the `left` ones. Each has a fixed part and its blocks of
+    K. A block takes the longest of matrix, shared, moved and issue, a fraction of their sum, and `serial`, in which
+    nothing else runs.
     """
 
-    matrix: float  #: clocks; matrix pipe, of one block
+    matrix: float  #: clocks; matrix pipe, for one block
     shared: float  #: clocks; shared memory
     moved: float  #: clocks; from global memory
-    issue: float  #: clocks; loads and the search for their places, and what a block of K takes besides
-    serial: float  #: clocks; barriers and what waits at them
-    blocks: float  #: blocks of K of a workgroup; where they differ, on average of those of the busiest unit
+    issue: float  #: clocks; loads and their addresses, and the fixed cost of a block of K
+    serial: float  #: clocks; barriers and the waits at them
+    blocks: float  #: blocks of K of a workgroup; where workgroups differ, the average on the busiest unit
     block: float  #: clocks; one block of a workgroup that has a unit to itself
-    hidden: float  #: clocks; of it, that each further workgroup of the unit hides
-    slowest: float  #: clocks; from one block to the next where only loads are waited for, 0 if they all leave ahead
-    rounds: int  #: rounds of as many workgroups as a unit holds
+    hidden: float  #: clocks; part of `block` that each further workgroup on the unit hides
+    slowest: float  #: clocks; from one block to the next where only loads are awaited, 0 if all loads are issued ahead
+    rounds: int  #: rounds in which a unit is full
     together: int  #: workgroups; resident on a unit
-    left: int  #: workgroups behind the rounds
-    tile: float  #: clocks; a workgroup beside its blocks
-    put: float  #: clocks; in which a unit writes a workgroup's result, while it writes no other's
-    tail: float  #: clocks; a share of all work, were it spread evenly, so that less of it wins ties
-    besides: float  #: clocks; slices that meet, further launches
-    launch: float  #: clocks; of the product's launch
+    left: int  #: workgroups after the full rounds
+    tile: float  #: clocks; a workgroup besides its blocks
+    put: float  #: clocks; write of a workgroup's result, during which the unit writes no other
+    tail: float  #: clocks; a fraction of all work, spread evenly, so that less work wins ties
+    besides: float  #: clocks; reduction of slices, further launches
+    launch: float  #: clocks; the product's launch
 
     @property
     def total(self) -> float:
-        """Of the product."""
+        """Return the clocks of the product with everything that it needs."""
         return self.launch + self.besides
 
     @property
     def pace(self) -> float:
-        """Clocks from one block to the next of all that run together, no less than loads take to return."""
+        """Return the clocks from one block to the next of all workgroups together, at least the latency of loads."""
         return float(pace(self.block, self.hidden, self.slowest, self.together))
 
 
 def _columns(launch: Launch) -> dict[str, Numbers]:
-    """The fields of `Clocks`, of all configs of a launch."""
+    """Return the fields of `Clocks` for all configs of a launch."""
     of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "moved", "issue")}
     rest = [field.name for field in attrs.fields(Clocks) if field.name not in (*of_block, "blocks")]
     return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
@@ -76,37 +76,37 @@ def _columns(launch: Launch) -> dict[str, Numbers]:
 
 @frozen(eq=False)
 class Table:
-    """The configs of an offer that may fit, in the order of their combinations, with what they cost."""
+    """The configs of an offer that may fit, in the order of their combinations, with their modelled clocks."""
 
     offer: Offer
     atom: MmaAtom
-    moved: tuple[str, ...]  #: inputs that are reordered before
+    moved: tuple[str, ...]  #: inputs that an earlier launch reorders
     configs: Configs
     launch: Launch | None  #: None where there are no combinations
-    in_vectors: Numbers  #: whether accumulators live among the vector registers
-    rows: Numbers  #: numbers of the combinations
-    scores: Numbers  #: clocks; of each row, of all products
-    depths: Numbers  #: of each row, by which the least of equal scores comes first
-    registers: Numbers  #: of each row: vector registers of a lane, without accumulators that live elsewhere
+    in_vectors: Numbers  #: whether accumulators live in vector registers
+    rows: Numbers  #: number of each row's combination
+    scores: Numbers  #: clocks; all products, by row
+    depths: Numbers  #: by row: pipeline depth, the least of which wins among equal scores
+    registers: Numbers  #: by row: vector registers of a lane, without accumulators in a file of their own
 
     def config(self, row: int) -> Config:
         assert self.launch
-        at, given, offer = self._place(row), self.configs, self.offer
-        (m, n, k, waves_m, waves_n, waves_k), staging = given.tiles[at[TILE]], given.stagings[at[STAGING]]
+        at, configs, offer = self._place(row), self.configs, self.offer
+        (m, n, k, waves_m, waves_n, waves_k), staging = configs.tiles[at[TILE]], configs.stagings[at[STAGING]]
         return Config(
             tile=(m, n, k),
             waves=(waves_m, waves_n),
             waves_k=waves_k,
             mma=(self.atom.n, self.atom.m, self.atom.k),
             slots=staging.slots,
-            taps=given.variants[at[VARIANT]].word,
+            taps=configs.variants[at[VARIANT]].word,
             acc="v" if self._at(self.in_vectors, at) else "a",
             slices=self._at(self.launch.slices, at),
             reorder=self.moved,
             packed=offer.packed,
             sum="last" if (at_a_time := self._at(self.launch.at_a_time, at)) else "",
             at_a_time=at_a_time,
-            subtiles=given.subtiles[at[SUBTILES]],
+            subtiles=configs.subtiles[at[SUBTILES]],
             prefetch=staging.prefetch,
             types=offer.types(self.atom),
             stages=staging.stages,
@@ -115,7 +115,7 @@ class Table:
         )
 
     def clocks(self, row: int) -> Clocks:
-        """What the clocks of a row's config consist of."""
+        """Return the parts of the clocks of a row's config."""
         assert self.launch
         at = self._place(row)
         return Clocks(**{name: self._at(column, at) for name, column in _columns(self.launch).items()})
@@ -131,9 +131,9 @@ class Table:
 def ranked(
     offer: Offer, atom: MmaAtom, facts: TargetFacts, moved: tuple[str, ...], meetings: tuple[int, ...] = ()
 ) -> Table:
-    """The configs that come out even and whose tiles fit shared memory, with their scores.
+    """Return the configs whose tiles divide evenly and fit shared memory, with their scores.
 
-    Slices may meet by the last of so many of `meetings` at a time.
+    `meetings` are the numbers of slices that the last arrival may add up at a time.
     """
     offered = offer.variants[0].choices(offer, atom, facts)
     configs = _even_configs(len(offer.taps), offered, atom, facts, meetings)
@@ -150,9 +150,9 @@ def ranked(
 
 
 def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tuple[Numbers, Numbers]:
-    """Whether accumulators live among the vector registers, and whether all registers of a config suffice.
+    """Return whether accumulators live in vector registers, and whether a config's registers suffice.
 
-    They do where they are few and all fit there; else in a file of their own, if there is one.
+    They live in vector registers where they are few and all fit there, else in a file of their own, if there is one.
     """
     together = np.asarray(registers <= facts.registers)
     if not facts.accumulators:
@@ -163,7 +163,7 @@ def _place_of_sums(sums: Counts, registers: Numbers, facts: TargetFacts) -> tupl
 
 
 def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -> Clocks:
-    """What the clocks of one config consist of."""
+    """Return the parts of the clocks of one config."""
     configs = Configs.of(config)
     work = BlockWork.of(configs, Kind.of(offer, configs.variants, atom, facts), atom, facts)
     columns = _columns(Launch(configs, work, offer, atom, facts))
@@ -172,7 +172,7 @@ def of_config(offer: Offer, config: Config, atom: MmaAtom, facts: TargetFacts) -
 
 @frozen(eq=False)
 class _Bounds:
-    """Of the configs among which all products of a kind choose, what they need and which fit, registers apart."""
+    """Resources of the configs from which all products of a kind choose, and which of them fit, registers aside."""
 
     work: BlockWork
     fits: Numbers
@@ -188,7 +188,7 @@ def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> 
     products = m * n * k * atom.spans // (subgroups_m * subgroups_n * subgroups_k * atom.m * atom.n * atom.k)
     fits = fits & ((subtiles == 1) | (products >= _PART * subtiles))
     fits = fits & ((configs.of_stagings("slots") > 0) | _fills_rows(k * atom.elem_bytes, facts))
-    # By `convgen profile`, slots do not make up for windows so narrow that their granules come twice.
+    # By `convgen profile`, more slots do not pay for windows so narrow that their memory granules are loaded twice.
     narrow = k // max(1, kind.taps) * atom.elem_bytes < facts.core.global_granule
     fits = fits & ~(narrow & (configs.of_stagings("slots") > 1) & (kind.taps > 0))
     return _Bounds(work, fits)
@@ -198,13 +198,12 @@ def _bounds(configs: Configs, kind: Kind, atom: MmaAtom, facts: TargetFacts) -> 
 def _even_configs(
     resident: int, offered: Choices, atom: MmaAtom, facts: TargetFacts, meetings: tuple[int, ...]
 ) -> Configs:
-    """Tiles with their grids of subgroups, which instructions fill and the lanes of a workgroup share out evenly.
+    """Return the tiles and grids of subgroups that instructions fill and whose copies divide evenly over the lanes.
 
-    Of windows that are resident with so many taps, if any, copies are made even. All problems of one type choose among
-    the same tiles.
+    With `resident` taps, copies are rounded up to divide evenly. All problems of one type choose from one set of tiles.
     """
     elem, spans, is_even = atom.elem_bytes, atom.spans, cache(comes_out_even)
-    found = []
+    tiles = []
     for m, n, k, (wm, wn, wk) in product(offered.tiles_m, offered.tiles_n, offered.tiles_k, offered.grids):
         if m % (wm * atom.m) or wn % spans or n % (wn // spans * atom.n) or k % (atom.k * wk):
             continue
@@ -213,17 +212,17 @@ def _even_configs(
         ):
             continue
         if resident or all(is_even(rows, k, elem, facts, wm * wn * wk) for rows in (m, n)):
-            found.append((m, n, k, wm, wn, wk))
-    return Configs(found, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
+            tiles.append((m, n, k, wm, wn, wk))
+    return Configs(tiles, tuning(facts).subtiles, offered.variants, offered.stagings, meetings=meetings)
 
 
 def _has_shares(tiles_m: int, tiles_n: int, k: int, subgroups_k: int, atom: MmaAtom, facts: TargetFacts) -> bool:
-    """Whether subgroups along K read whole chunks, and can share out their sums."""
+    """Whether subgroups along K read whole chunks, and their sums divide evenly among them."""
     steps = k // atom.k
     even = tiles_n % shares(subgroups_k, tiles_m)[0] == 0
     return even and steps * atom.a.registers * atom.elem_bytes >= facts.chunk_bytes
 
 
 def _fills_rows(row_bytes: Numbers, facts: TargetFacts) -> Numbers:
-    """Whether rectangles are as wide as they may be: as a line of the cache."""
+    """Whether a row fills the widest rectangle of a 2-D message, a cache line."""
     return row_bytes >= (facts.planes.row if facts.planes else np.inf)

@@ -1,6 +1,6 @@
-"""Combinations of what configs may be: arrays of many at a time.
+"""Combinations of config fields, as arrays over many configs at a time.
 
-They have the axes (tile, parts of M, variant, staging); those that do not differ along one are 1 long there.
+Arrays have the axes (tile, parts of M, variant, staging); an array that does not depend on an axis has length 1 there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Configs:
     subtiles: tuple[int, ...]
     variants: tuple[Variant, ...]
     stagings: tuple[Staging, ...]
-    slices: int | None = None  #: of K; where none are given those that fill the chip
-    sum: str = ""  #: how they meet
-    at_a_time: int = 0  #: slices; that meet at most where the last to arrive adds them up, 0: all
-    meetings: tuple[int, ...] = ()  #: such numbers that are worth a try
-    persist: Persist | None = None  #: how many workgroups take the tiles, if not one takes each
+    slices: int | None = None  #: slices of K; None: as many as fill the chip
+    sum: str = ""  #: how slices are reduced
+    at_a_time: int = 0  #: slices; the most that one last arrival adds up, 0: all
+    meetings: tuple[int, ...] = ()  #: values of `at_a_time` worth trying
+    persist: Persist | None = None  #: number of persistent workgroups; None where each tile has its own workgroup
 
     @classmethod
     def of(cls, config: Config) -> Configs:
-        """One that is given."""
+        """Return the single combination of a given config."""
         tile = (*config.tile, *config.waves, config.waves_k)
         given = config.slices, config.sum, config.at_a_time
         return cls(
@@ -49,21 +49,21 @@ class Configs:
 
     @cached_property
     def sizes(self) -> Sequence[Numbers]:
-        """M, N and K of the tiles, and subgroups along each."""
+        """Return M, N and K of the tiles, and the subgroups along each."""
         return [along(TILE, sizes) for sizes in zip(*self.tiles)]
 
     def of_stagings(self, name: str) -> Numbers:
-        """An attribute of each staging."""
+        """Return an attribute of each staging."""
         return along(STAGING, [getattr(staging, name) for staging in self.stagings])
 
 
 def along(axis: int, values: Iterable[float]) -> Numbers:
-    """Numbers along one of the axes."""
+    """Return the numbers as an array along one of the axes."""
     return np.array([*values]).reshape([-1 if n == axis else 1 for n in range(_AXES)])
 
 
 def by_tile(function: Callable[..., float], *columns: Numbers) -> Numbers:
-    """What a function of integers makes of each tile's; many tiles have the same."""
+    """Return the values of a function at each tile's integers, computed once for each distinct tuple."""
     given = list(zip(*(column.ravel().tolist() for column in columns)))
-    made = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
-    return along(TILE, map(made.__getitem__, given))
+    by_numbers = {numbers: function(*numbers) for numbers in dict.fromkeys(given)}
+    return along(TILE, map(by_numbers.__getitem__, given))

@@ -1,4 +1,4 @@
-"""What one launch of each config takes, in clocks: workgroups in rounds, each with its blocks of K and its result."""
+"""Clocks of one launch of each config: workgroups in rounds, each with its blocks of K and its result."""
 
 from __future__ import annotations
 
@@ -19,47 +19,48 @@ from convgen.plan.config import evenly, levels
 from convgen.plan.registers import Numbers, Pipeline
 from convgen.plan.variants.variant import Offer
 
-_SLICE_BLOCKS = 16  #: K blocks that a slice has at least
-_ARRIVAL = 1600  #: clocks; from sums that a slice leaves to sums that another one may add, by `convgen profile`
-_BESIDE = 0.42  #: of the clocks of code outside of loops, as MIOpen's kernels take it (`gen/profile/constants.json`)
+_SLICE_BLOCKS = 16  #: least blocks of K of a slice
+_ARRIVAL = 1600  #: clocks; from a slice's store of its sums until another may add them, by `convgen profile`
+#: share of the clocks of code outside of loops that counts, as MIOpen's kernels take it (`gen/profile/constants.json`)
+_BESIDE = 0.42
 
 
 def pace(block: Any, hidden: Any, slowest: Any, together: Any) -> Any:
-    """Clocks from one block to the next of workgroups that run together: numbers, or arrays of them.
+    """Return the clocks from one block to the next of workgroups that run together, for numbers or arrays.
 
-    Each further workgroup hides `hidden` of the clocks of a block; loads return no faster than `slowest`.
+    Each further workgroup hides `hidden` clocks of a block; loads return no faster than `slowest`.
     """
     return np.maximum(block * together - hidden * (together - 1), slowest)
 
 
 @frozen(eq=False)
 class _Grid:
-    """The workgroups of a launch before K is sliced: those of one product, or of several of different depth."""
+    """The workgroups of a launch before K is sliced: of one product, or of several with different depths."""
 
     offer: Offer
-    m: Numbers  #: of tiles
+    m: Numbers  #: rows of a tile
     n: Numbers
 
     def counts(self, m: Any, n: Any) -> list[tuple[Any, float]]:
-        """Workgroups of each product with tiles of that size, and their depth beside that of the deepest."""
+        """Return, for each product, its workgroups with tiles of m x n, and its depth relative to the deepest."""
         products = self.offer.form.merged or ((self.offer.m, self.offer.n, 1),)
         deepest = max(depth for *_, depth in products)
         return [(-(-rows // m) * -(-columns // n), depth / deepest) for rows, columns, depth in products]
 
     @property
     def tiles(self) -> Numbers:
-        """Of one of the batch."""
+        """Return the tiles of one product of the batch, or of all merged products."""
         all_tiles: Numbers = sum(count for count, _ in self.counts(self.m, self.n))
         return all_tiles
 
     @property
     def mean(self) -> Numbers:
-        """The depth of a workgroup on average, beside that of the deepest."""
+        """Return the average depth of a workgroup relative to the deepest."""
         all_depth: Numbers = sum(count * depth for count, depth in self.counts(self.m, self.n))
         return all_depth / self.tiles
 
     def on_busiest(self, a_unit: Numbers, held: Numbers, units: int) -> Numbers:
-        """The same of the unit that ends last, which has so many workgroups in all and so many at a time."""
+        """Return the average depth on the unit that ends last, which runs `a_unit` workgroups, `held` at a time."""
         if not self.offer.form.merged:
             return np.ones(())
         columns = np.broadcast_arrays(self.m, self.n, a_unit, held)
@@ -72,11 +73,11 @@ class _Grid:
         return np.array([depth(*each) for each in known.T.tolist()])[places].reshape(columns[0].shape)
 
 
-_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of one area mostly have the same grid
+_busiest = lru_cache(maxsize=2**10)(busiest)  #: tiles of equal area mostly have equal grids
 
 
 class Launch:
-    """One launch of an offer's product, of all configs at a time, in rounds of as many workgroups as a unit holds."""
+    """One launch of an offer's product, for all configs at a time, in rounds of as many workgroups as a unit holds."""
 
     def __init__(self, configs: Configs, work: BlockWork, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> None:
         self.configs, self.work, self.offer, self.atom, self.facts = configs, work, offer, atom, facts
@@ -90,7 +91,7 @@ class Launch:
 
     @cached_property
     def _tile_blocks(self) -> Numbers:
-        """Blocks of K of a tile, padding included."""
+        """Return the blocks of K of a tile, padding included."""
         tile_k, offer = self.configs.sizes[2], self.offer
         elem, chunk = self.atom.elem_bytes, self.facts.chunk_bytes
         of_variants = [by_tile(lambda k, v=each: v.block(k, elem, chunk), tile_k) for each in self.configs.variants]
@@ -100,7 +101,7 @@ class Launch:
 
     @cached_property
     def slices(self) -> Numbers:
-        """As many slices of K as it takes to give every unit work, each long enough to be worth its own result."""
+        """Return the slices of K that give every unit work, each long enough to be worth its own result."""
         blocks = self._tile_blocks
         if self.configs.slices is not None:
             return np.full_like(blocks, self.configs.slices)
@@ -113,17 +114,17 @@ class Launch:
 
     @cached_property
     def k_blocks(self) -> Numbers:
-        """Blocks of K of a slice."""
+        """Return the blocks of K of a slice."""
         return -(-self._tile_blocks // self.slices)
 
     @cached_property
     def all_tiles(self) -> Numbers:
-        """Tiles of the batch, each slice counted."""
+        """Return the tiles of the whole batch, each slice counted."""
         return self.offer.batch * self.grid.tiles * self.slices
 
     @cached_property
     def turns(self) -> Turns | None:
-        """What persistent workgroups do one after the other, of the one config that has such."""
+        """Return the turns of persistent workgroups, for the one config that has them; else None."""
         persist = self.configs.persist
         if not persist:
             return None
@@ -131,19 +132,19 @@ class Launch:
 
     @cached_property
     def a_unit(self) -> Numbers:
-        """Workgroups of a compute unit."""
+        """Return the workgroups of the fullest compute unit."""
         workgroups = np.full_like(self.grid.tiles, self.turns.workgroups) if self.turns else self.all_tiles
         a_unit: Numbers = -(-workgroups // self.facts.compute_units)
         return a_unit
 
     @cached_property
     def registers(self) -> Numbers:
-        """Registers of a lane."""
+        """Return the registers of a lane."""
         return self.work.held.registers(self.k_blocks, self.pipeline, self.facts, by_taps=self.by_taps)
 
     @cached_property
     def together(self) -> Numbers:
-        """Workgroups that run on a unit at a time."""
+        """Return the workgroups that run on a unit at a time."""
         core, work, granule = self.core, self.work, self.core.register_granule
         granted = -(-self.registers // granule) * granule
         by_registers = core.simd_registers // granted * core.simds // work.subgroups
@@ -154,33 +155,33 @@ class Launch:
 
     @cached_property
     def longest(self) -> Numbers:
-        """Blocks of K of a workgroup; where they differ, on average of the unit that ends last."""
+        """Return the blocks of K of a workgroup; where workgroups differ, the average on the unit that ends last."""
         blocks = np.full_like(self.grid.tiles, self.turns.longest) if self.turns else self.k_blocks
         return blocks * self.grid.on_busiest(self.a_unit, self.together, self.facts.compute_units)
 
     @cached_property
     def loops(self) -> Numbers:
-        """Whether the blocks of a slice are a loop."""
+        """Whether the blocks of a slice form a loop."""
         return self.pipeline.loops(self.k_blocks)
 
     # ------------------------------------------------------------ clocks of a block
 
     @cached_property
     def _waits(self) -> Numbers:
-        """Clocks of a block in which a workgroup stands at barriers and, with one buffer, waits for shared memory."""
+        """Return the clocks of a block at barriers and, with one buffer, in waits for shared memory."""
         tuned = self.tuned
         barrier = np.where(self.slots > 0, float(tuned.barrier), 0.0)
-        # Outside a loop, resident windows are written behind the products of a block, whatever slots there are.
+        # Outside a loop, resident windows are written after the products of a block, whatever the number of slots.
         in_turn = (self.slots == 1) | (self.by_taps & (self.slots > 0) & ~self.loops)
         waited: Numbers = barrier + np.where(in_turn, tuned.shared_exposed * self.work.shared + tuned.shared_latency, 0)
         return waited
 
     @cached_property
     def serial(self) -> Numbers:
-        """Clocks of a block in which nothing else of the workgroup runs.
+        """Return the clocks of a block in which nothing else of the workgroup runs.
 
-        Where instructions stay in order a subgroup copies and then multiplies: only other subgroups of its SIMD hide
-        what it issues.
+        Where instructions stay in order a subgroup copies, then multiplies: only other subgroups on its SIMD hide its
+        issue.
         """
         if self.core.reorders:
             return self._waits
@@ -190,25 +191,25 @@ class Launch:
 
     @cached_property
     def slowest(self) -> Numbers:
-        """Clocks from one block to the next where only loads, or prefetches, are waited for.
+        """Return the clocks from one block to the next where only loads or prefetches are awaited.
 
-        Loads of as many blocks are in flight as the pipeline awaits. Where instructions move, loads of blocks that are
-        no loop all leave ahead.
+        The pipeline keeps loads of as many blocks in flight as it awaits. Where the scheduler moves instructions, all
+        loads of straight-line blocks are issued ahead.
         """
         awaited = self.tuned.load_latency / self.configs.of_stagings("awaited") + self._waits
         return np.where(self.loops | (not self.core.reorders), awaited, 0.0)
 
     @cached_property
     def _busiest(self) -> Numbers:
-        """Clocks of a block of the unit that takes most."""
+        """Return the clocks of a block on its busiest unit."""
         work = self.work
         return np.maximum(np.maximum(work.matrix, work.shared), np.maximum(work.moved, work.issue))
 
     @cached_property
     def block(self) -> Numbers:
-        """Clocks of a block of a workgroup that has a unit to itself."""
+        """Return the clocks of a block of a workgroup that has a unit to itself."""
         tuned, work = self.tuned, self.work
-        # Where a SIMD has two waves of a workgroup, one hides half of what the other exposes.
+        # If a SIMD has two waves of a workgroup, one hides half of the other's exposed clocks.
         hides = self.offer.variants[0].trims or tuned.others_hide
         exposed = tuned.exposed * (np.clip(self.core.simds / work.subgroups, 0.5, 1.0) if hides else 1.0)
         block: Numbers = self._busiest + self.serial + exposed * (work.matrix + work.shared + work.moved + work.issue)
@@ -216,16 +217,16 @@ class Launch:
 
     @cached_property
     def hidden(self) -> Numbers:
-        """Clocks of a block that each further workgroup of the unit hides."""
+        """Return the clocks of a block that each further workgroup on the unit hides."""
         hidden: Numbers = self.tuned.hidden * (self.block - self._busiest)
         return hidden
 
     @cached_property
     def depths(self) -> Numbers:
-        """Blocks of K from load to product where that is deep enough, elsewhere the most that any config has.
+        """Return the pipeline depth of loops whose loads return in time; elsewhere the greatest depth of any config.
 
-        Loads of a loop that come back in time gain nothing by leaving earlier: by `convgen profile` of
-        `bench/whole.py`, deeper pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
+        Loads that return in time gain nothing by an earlier issue: by `convgen profile` of `bench/whole.py`, deeper
+        pipelines take .99 to 1.01 of the time and up to 1.5 of the code.
         """
         in_time = self.configs.of_stagings("held") * (self.block - self.work.moved) * self.together
         enough = self.loops & (in_time >= self.tuned.load_latency)
@@ -235,37 +236,37 @@ class Launch:
 
     @cached_property
     def tile(self) -> Numbers:
-        """Clocks of a workgroup beside its blocks."""
+        """Return the clocks of a workgroup besides its blocks."""
         tiles_each = self.turns.count if self.turns else 1
         return np.asarray((self.tuned.tile + self.work.met) * tiles_each)
 
     @cached_property
     def put(self) -> Numbers:
-        """Clocks in which a unit writes a workgroup's result; what slices leave is counted where they are added."""
+        """Return the clocks in which a unit writes a workgroup's result; `besides` counts the writes of slices."""
         tile_m, tile_n, *_ = self.configs.sizes
         written = tile_m * tile_n * self.offer.result.bytes / self.tuned.result_rate
         return np.where(self.slices == 1, written, 0.0)
 
     @cached_property
     def tail(self) -> Numbers:
-        """Clocks; a share of all work, were it spread evenly, so that less of it wins ties."""
+        """Return a fraction of all work's clocks, spread evenly, so that less work wins ties."""
         work = self.all_tiles * self.k_blocks * self.grid.mean * self.block
         tail: Numbers = self.tuned.tail * work / self.facts.compute_units
         return tail
 
     @cached_property
     def rounds(self) -> Numbers:
-        """Rounds of as many workgroups as a unit holds."""
+        """Return the rounds in which a unit is full."""
         return self.a_unit // self.together
 
     @cached_property
     def left(self) -> Numbers:
-        """Workgroups of a unit behind the rounds."""
+        """Return the workgroups of a unit after the full rounds."""
         return self.a_unit % self.together
 
     @cached_property
     def launch(self) -> Numbers:
-        """Clocks of the product's launch."""
+        """Return the clocks of the product's launch."""
         of_left = np.where(self.left > 0, self._round(self.left), 0.0)
         launch: Numbers = self.rounds * self._round(self.together) + of_left + self.tail
         return launch
@@ -277,20 +278,20 @@ class Launch:
 
     @cached_property
     def besides(self) -> Numbers:
-        """Clocks in which slices are added up, further launches included."""
+        """Return the clocks of the reduction of slices, further launches included."""
         return self._added[0]
 
     @cached_property
     def at_a_time(self) -> Numbers:
-        """Slices that are added at a time, 0 where all are."""
+        """Return the slices that are added at a time, 0 where all are."""
         return self._added[1]
 
     @cached_property
     def _added(self) -> tuple[Numbers, Numbers]:
-        """Clocks in which slices are added up, and how many at a time.
+        """Return the clocks of the reduction of slices, and how many slices are added at a time.
 
-        All units leave sums; then they, or the last to arrive at each tile, add them up. Workgroups that share K leave
-        a part of each of their tiles, and add up about as many tiles as they have.
+        All units store sums; then they, or the last arrival at each tile, add them up. Workgroups that share K leave
+        parts of each of their tiles, and add up about as many tiles as they have.
         """
         configs, tuned, slices = self.configs, self.tuned, self.slices
         tile = configs.sizes[0] * configs.sizes[1] * self.atom.acc.bytes
@@ -315,7 +316,7 @@ class Launch:
 
 
 class _ByLast:
-    """Slices of a launch that the last workgroup to arrive at each tile adds up."""
+    """Reduction of slices by the last workgroup to arrive at each tile."""
 
     def __init__(self, launch: Launch, tile: Numbers) -> None:
         offer, facts, tuned = launch.offer, launch.facts, launch.tuned
@@ -325,12 +326,15 @@ class _ByLast:
         self.sums = left / (facts.compute_units * tuned.stream_rate)
         #: tiles of a unit
         self.each = -(-(launch.grid.tiles * offer.batch) // facts.compute_units)
-        #: clocks in which caches give back what a launch has written
+        #: clocks in which caches write back what a launch has written
         self.given_back = np.minimum(left, tuned.dirty) / tuned.drain
         self.known, self._places = np.unique(self.slices, return_inverse=True)
 
     def met(self, counts: list[int]) -> tuple[Numbers, Numbers]:
-        """Clocks where, for each known number of slices, so many are added at a time; and these numbers."""
+        """Return the clocks with `counts` slices added at a time, and these counts by config.
+
+        `counts` has an entry for each known number of slices.
+        """
         numbers = [(_members(n, count), len(levels(n, count)), count) for n, count in zip(self.known.tolist(), counts)]
         shape = self.slices.shape
         members, arrivals, count = (number[self._places].reshape(shape) for number in np.array(numbers).T)
@@ -340,5 +344,5 @@ class _ByLast:
 
 
 def _members(slices: int, count: int) -> int:
-    """Sums that a workgroup adds up which is the last everywhere."""
+    """Return the number of sums that a workgroup adds up if it arrives last on every level."""
     return sum(min(count, each) for each in (slices, *levels(slices, count)[:-1]))

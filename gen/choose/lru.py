@@ -1,14 +1,14 @@
-"""What a launch reads through its caches, step by step: each keeps the blocks that were used last.
+"""Memory traffic of a launch, simulated step by step through least-recently-used caches of blocks.
 
-The units of a die share an L2; what it lacks comes from the memory-side cache, if there is one, and else from memory.
-All workgroups of a wave take one block of each operand a step, at the same time or each a fixed number of steps behind.
-Blocks are those of a matrix product: halos that the tiles of a convolution share are counted for each (`traffic.py`
-knows them). The result is left out.
+The units of a die share an L2; its misses go to the memory-side cache, if there is one, and then to memory. All
+workgroups of a wave (here: the workgroups in flight on a die) use one block of each input per step, at once or each a
+fixed number of steps behind. Blocks are those of a matrix product: halos that tiles of a convolution share are counted
+for each tile (`traffic.py` shares them). The result is not counted.
 
-Where units have a cache of their own, each workgroup's blocks go through that first. With `pitches` L2 is a cache for
-each set of channels over which a block of K lies: rows whose pitch is a multiple of what the channels span have all of
-one block in the same few, and what they hold is less than what a wave reads. In both cases it matters in which order
-workgroups come: in that of launch, up to `ARRIVAL` of the wave late.
+Where units have a cache of their own, each workgroup's blocks go through it first. With `pitches`, L2 is modelled as
+one cache for each set of channels over which a block of K lies: if the row pitch is a multiple of the channels' span,
+all rows of a block lie in the same few channels, whose capacity is less than what a wave reads. In both cases the order
+in which workgroups arrive matters: that of the launch, up to `ARRIVAL` of the wave late.
 """
 
 from __future__ import annotations
@@ -26,75 +26,76 @@ from convgen.choose.traffic import Flags, Moved, Schedule, Tiles
 from convgen.ir.facts import Caches
 from convgen.ir.record import frozen
 
-#: Of a wave's workgroups: how many a workgroup may come after its turn. Assumed: in strict order one of six published
-#: hit rates is missed by 12 points (4096x4096x4096 in groups of 4); from .2 to 2 all come out within 5.
+#: Most lateness of a workgroup, as a share of its wave's workgroups. Assumed: in strict order one of six published hit
+#: rates is missed by 12 points (4096x4096x4096 in groups of 4); from .2 to 2 all come out within 5.
 ARRIVAL = 0.5
-_GOLDEN = 0.6180339887498949  #: its multiples fill an interval evenly: lateness without chance
-LAGS = 9  #: a workgroup's lag is its number modulo this, where asked for: 0 to 8 steps
+#: multiples of the golden ratio fill an interval evenly: a deterministic spread of lateness
+_GOLDEN = 0.6180339887498949
+LAGS = 9  #: a workgroup's lag, where modelled, is its number modulo this: 0 to 8 steps
 
 
 @frozen(kw_only=True)
 class Steps:
-    """What a workgroup reads in each step along K, or along its slice."""
+    """The blocks that a workgroup reads in each step along K, or along its slice."""
 
     count: int
-    rows: int  #: bytes; of a block of the operand along M
-    columns: int  #: bytes; along N
-    depth: int = 0  #: bytes; of a block along a row
-    pitches: tuple[int, int] = (0, 0)  #: bytes; between rows, both operands; 0 where channels are not reckoned with
+    rows: int  #: bytes; block of the input along M
+    columns: int  #: bytes; block of the input along N
+    depth: int = 0  #: bytes; row of a block, along K
+    pitches: tuple[int, int] = (0, 0)  #: bytes; between rows of each input; 0: channels are not modelled
 
 
 class _Lru:
-    """A cache of whole blocks that drops what was used longest ago."""
+    """A cache of whole blocks that evicts the least recently used one."""
 
     def __init__(self, capacity: int) -> None:
         self._free, self._held = capacity, OrderedDict[int, int]()
         self.missed = 0
 
     def has(self, block: int, size: int) -> bool:
-        """Use a block of so many bytes, and whether it was there."""
-        held = self._held
-        if block in held:
-            held.move_to_end(block)
+        """Use a block of `size` bytes and return whether it was cached."""
+        blocks = self._held
+        if block in blocks:
+            blocks.move_to_end(block)
             return True
         self.missed += size
         self._free -= size
-        held[block] = size
+        blocks[block] = size
         while self._free < 0:
-            self._free += held.popitem(last=False)[1]
+            self._free += blocks.popitem(last=False)[1]
         return False
 
 
 @frozen
 class _Pace:
-    """How many steps behind the first a workgroup is, and whether it walks K backwards."""
+    """The steps by which a workgroup lags behind the first, and its direction along K."""
 
     lag: int
     backwards: bool
 
     def step(self, time: int, steps: int) -> int:
-        """The block of K at a time; -1 before the first and after the last."""
+        """Return the block of K at a time; -1 before the first and after the last."""
         k = time - self.lag
         return -1 if not 0 <= k < steps else steps - 1 - k if self.backwards else k
 
 
 @frozen
 class _Wave:
-    """Workgroups in flight on a die: the numbers of their first blocks along M and N, and their pace, each."""
+    """Workgroups in flight on a die: for each the numbers of its first blocks along M and N, and its pace."""
 
     blocks: list[tuple[int, int, _Pace]] = attrs.Factory(list)
 
     def paces(self) -> list[tuple[_Pace, list[int], list[int]]]:
-        """The distinct first blocks along M and N, of each pace."""
-        found: dict[_Pace, tuple[dict[int, None], dict[int, None]]] = {}
+        """Return, for each pace, the distinct first blocks along M and N."""
+        firsts: dict[_Pace, tuple[dict[int, None], dict[int, None]]] = {}
         for row, column, pace in self.blocks:
-            rows, columns = found.setdefault(pace, ({}, {}))
+            rows, columns = firsts.setdefault(pace, ({}, {}))
             rows[row] = columns[column] = None
-        return [(pace, list(rows), list(columns)) for pace, (rows, columns) in found.items()]
+        return [(pace, list(rows), list(columns)) for pace, (rows, columns) in firsts.items()]
 
 
 class _Hierarchy:
-    """The caches of a launch, and how many bytes were asked of the L2s."""
+    """The caches of a launch, and the bytes requested from all L2s."""
 
     def __init__(self, caches: Caches, units: int, steps: Steps) -> None:
         self._parts = _parts(steps, caches)
@@ -107,7 +108,7 @@ class _Hierarchy:
 
     @property
     def ordered(self) -> bool:
-        """Whether it matters in which order the workgroups of a wave come."""
+        """Whether the order in which a wave's workgroups arrive matters."""
         return self._parts > 1 or self._caches.unit_bytes > 0
 
     def use(self, die: int, k: int, block: int, size: int, workgroup: int) -> None:
@@ -138,7 +139,7 @@ def simulate(
     takers: Ints | None = None,
     lag: bool = False,
 ) -> Moved:
-    """Bytes moved by a launch with so many compute units (of all dies) and workgroups on one at a time."""
+    """Return the bytes moved by a launch on `units` compute units of all dies, `per_unit` workgroups on each."""
     in_flight = max(1, units // caches.dies) * per_unit
     at = Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers)
     all_caches = _Hierarchy(caches, units, steps)
@@ -152,7 +153,7 @@ def simulate(
 
 
 def _rounds(at: Schedule, steps: Steps, lag: bool) -> Iterator[list[_Wave]]:
-    """The waves of each round, by die; blocks are numbered by tile, slice and step, those along N after the others."""
+    """Yield the waves of each round, by die; blocks are numbered by tile, slice and step, blocks along N last."""
     blocks = (at.tile[:, :2] * at.slices + at.tile[:, 2:]) * steps.count
     blocks[:, 1] += int(blocks[:, 0].max(initial=0)) + steps.count
     order = np.argsort(at.round, kind="stable")
@@ -171,7 +172,7 @@ Users = Callable[[int], Iterable[Access]]
 
 
 def _together(wave: _Wave, steps: Steps) -> Users:
-    """What a wave uses at a time, each block once: rows, then columns."""
+    """Return a function from a time to the accesses of a wave, each block once: rows, then columns."""
     paces = wave.paces()
 
     def used(time: int) -> Iterator[Access]:
@@ -185,7 +186,7 @@ def _together(wave: _Wave, steps: Steps) -> Users:
 
 
 def _arrivals(wave: _Wave, steps: Steps) -> Users:
-    """What each workgroup uses at a time, in the order in which they come."""
+    """Return a function from a time to the accesses of each workgroup, in the order of their arrival."""
     turns = np.arange(len(wave.blocks))
 
     def used(time: int) -> Iterator[Access]:
@@ -201,7 +202,7 @@ def _arrivals(wave: _Wave, steps: Steps) -> Users:
 
 
 def _parts(steps: Steps, caches: Caches) -> int:
-    """Into how many caches of their own L2 falls, by the channels over which a block of either operand lies."""
+    """Return the number of caches into which L2 falls, by the channels over which a block of either input lies."""
     if not all(steps.pitches):
         return 1
     begins = max(caches.camp_bytes // gcd(pitch, caches.camp_bytes) for pitch in steps.pitches)
@@ -210,5 +211,5 @@ def _parts(steps: Steps, caches: Caches) -> int:
 
 
 def _channel(k: int, steps: Steps, caches: Caches) -> int:
-    """The set of channels of a block of K, counted on and on."""
+    """Return the index of the channel set of a block of K, not wrapped."""
     return k * steps.depth // max(steps.depth, caches.channel_bytes, 1)

@@ -1,4 +1,4 @@
-"""What the chooser may take: the forms of a problem as each variant offers them, some with packed inputs."""
+"""Offers to the chooser: the forms of a problem in each variant, some with packed inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from convgen.plan.variants.variant import Form, Offer, of_words
 from convgen.plan.views import must_move, products
 from convgen.problem.matmul import Problem
 
-_MOST_COLUMNS = 128  #: columns of all phases; more fill tiles as well by themselves
-_MOST_MERGED = 9  #: products in one grid: phases of strides of 3 x 3 or 2 x 2 x 2, each code of its own in the kernel
+_MOST_COLUMNS = 128  #: columns of all phases together; with more, a single phase fills tiles as well
+_MOST_MERGED = 9  #: products in one grid: stride phases of 3 x 3 or 2 x 2 x 2, each with its own code in the kernel
 
 
 def offers(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[Offer]:
-    """All offers of a problem whose inputs `moved` are reordered before."""
+    """Yield all offers of a problem whose inputs `moved` are reordered first."""
     variants = of_words(VARIANTS)
     plain = tuple(each for each in variants if each.is_plain)
     for form in forms(problem, moved):
@@ -37,7 +37,7 @@ def offers(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iter
 
 
 def forms(problem: Problem, moved: tuple[str, ...]) -> Iterator[Form]:
-    """The products of a problem in launches of their own; stride phases as columns of one; all in one grid."""
+    """Yield the products of a problem: a launch each, stride phases as columns of one product, or all in one grid."""
     parts = products(problem, 1, moved)
     if not parts:
         return
@@ -58,10 +58,11 @@ def forms(problem: Problem, moved: tuple[str, ...]) -> Iterator[Form]:
 
 
 def _packed(offer: Offer, problem: Problem, facts: TargetFacts) -> Iterator[Offer]:
-    """The offer with packed inputs, if its product is the only one.
+    """Yield the offer with packed inputs, if its product is the only one.
 
-    Packed are weights that lanes load in less than a word otherwise and, with them or alone, the image of a variant
-    that packs images, where addresses are flat: surfaces bound what reaches outside.
+    Packed are weights that lanes would load in less than a word and, together with them or alone, the image of a
+    variant that packs images. Images are packed only where addresses are flat: surfaces bound accesses outside the
+    tensor.
     """
     if offer.form.launches > 1 or offer.form.merged:
         return
@@ -81,7 +82,7 @@ def _is_narrow(view: View, facts: TargetFacts) -> bool:
 
 
 def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, facts: TargetFacts) -> Offer:
-    """The offer with some inputs packed; DoesNotFit where one is not, or has been moved."""
+    """Return the offer with some inputs packed; DoesNotFit where one cannot be packed."""
     chunk = facts.chunk_bytes // offer.of_m.memory.elem.bytes if offer.variants[0].packs_images else 0
     packings = {name: packed(v, "", (v.extent(0), v.extent(1)), image_of=chunk) for name, v in views.items()}
     read = sum(problem.tensor(name).layout.size_elems * p.seen.memory.elem.bytes for name, p in packings.items())
@@ -95,28 +96,29 @@ def _with_packed(offer: Offer, views: Mapping[str, View], problem: Problem, fact
 
 
 def reorders(problem: Problem, facts: TargetFacts) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Sets of inputs worth reordering, with the clocks that takes.
+    """Yield sets of inputs worth reordering, with the clocks that takes.
 
-    They are those that must be moved and, where one is read element by element, all that are not in their default
-    layout, since the order of K follows memory.
+    The first set holds the inputs that must be reordered. If one input is read element by element, a second set holds
+    all inputs not in their default layout, since the order of K follows memory.
     """
     least = must_move(problem)
     yield least, _moving(problem, least, facts)
     parts = products(problem, 1, least)[:1]
     if all(view_load(view, facts).widest > 1 for part in parts for view in (part.of_m, part.of_n)):
         return
-    whole = [t for t in problem.factors if scalar(t.dtype).bits >= 8]  # parts of bytes are not moved
+    # inputs with elements smaller than a byte are not reordered
+    whole = [t for t in problem.factors if scalar(t.dtype).bits >= 8]
     elsewhere = tuple(t.name for t in whole if reordered(problem, t.name).layout != t.layout)
     if elsewhere != least:
         yield elsewhere, _moving(problem, elsewhere, facts)
 
 
 def _moving(problem: Problem, names: Collection[str], facts: TargetFacts) -> float:
-    """Clocks that reordering inputs takes."""
+    """Return the clocks to reorder inputs."""
     traffic = sum(2 * t.layout.size_elems * scalar(t.dtype).bytes for t in problem.factors if t.name in names)
     return _streaming(len(names), traffic, facts)
 
 
 def _streaming(launches: int, traffic: int, facts: TargetFacts) -> float:
-    """Clocks of launches that read and write `traffic` bytes in all."""
+    """Return the clocks of launches that read and write `traffic` bytes in all."""
     return launches * tuning(facts).launch + traffic / (facts.compute_units * tuning(facts).stream_rate)

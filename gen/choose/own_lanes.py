@@ -1,7 +1,7 @@
-"""Configs by which lanes compute convolutions of small groups, with the clocks of a closed form.
+"""Configs by which lanes compute convolutions of small groups, with their clocks in closed form.
 
-A launch takes what memory takes, or what the instructions of all subgroups do, whichever is longer. What is assumed
-was chosen so that rankings come out well, and measured nowhere.
+A launch takes the time of memory or of all subgroups' instructions, whichever is longer. Constants marked assumed were
+chosen so that rankings come out well; no measurement backs them.
 """
 
 from __future__ import annotations
@@ -25,36 +25,37 @@ from convgen.plan.window_views import Windows, refusal, windows
 from convgen.problem.conv import Conv, Direction
 from convgen.problem.matmul import Problem
 
-#: Of a lane, along the last two axes of space: by powers of two, and as many rows as images often have a multiple of.
+#: (rows, columns) of a lane along the last two spatial axes: powers of two, and 7 and 14, which often divide images.
 _POSITIONS = (
     *((1, 1), (1, 2), (1, 4), (1, 7), (1, 8), (2, 2), (2, 4), (2, 7), (2, 8), (4, 4), (4, 7), (4, 8)),
     *((7, 4), (7, 7), (7, 8), (8, 4), (8, 8), (14, 4), (16, 4)),
 )
-_GROUPS = (1, 2, 4, 8, 16)  #: of a lane
-_MOST_CHANNELS = 16  #: of a lane
+_GROUPS = (1, 2, 4, 8, 16)  #: groups of a lane
+_MOST_CHANNELS = 16  #: channels of a lane
 _MOST_OF_GROUP = 16  #: channels of a group, on either side
-_MOST_PRODUCTS = 2304  #: of a lane, in straight-line code
-_SUBGROUPS = (4, 8)  #: that a workgroup has at least: of images, and of weights, whose sums meet
-_FILLS = (1, 2, 4)  #: workgroups on a unit, by which K is cut into slices
+_MOST_PRODUCTS = 2304  #: products of a lane in straight-line code
+_SUBGROUPS = (4, 8)  #: least subgroups of a workgroup: for images, and for weights, whose partial sums are reduced
+_FILLS = (1, 2, 4)  #: workgroups of a unit to aim for when K is cut into slices
 _OTHER_REGISTERS = 24  #: registers; addresses and masks
-_SEGMENT = 64  #: bytes side by side that the nearest cache gives at once; assumed
-_OPERATION = 4  #: clocks; of an operation of the vector unit; assumed
-_EXCHANGE = 3  #: operations in which a sum meets that of another lane; assumed
-_PENALTY = 0.1  #: of the clocks of memory, for each time that messages are narrower or lines are shared; assumed
-_START = 1e-4  #: clocks; spread over all units, so that fewer and fuller tiles win ties
+_SEGMENT = 64  #: bytes; contiguous segment that the nearest cache returns at once; assumed
+_OPERATION = 4  #: clocks; one operation of the vector unit; assumed
+_EXCHANGE = 3  #: operations to add the sum of another lane; assumed
+#: share of the clocks of memory that each halving of message width, or each reread of a line, costs; assumed
+_PENALTY = 0.1
+_START = 1e-4  #: clocks; of a workgroup, spread over all units, so that fewer and fuller tiles win ties
 
 
 def has_few_channels(problem: Problem) -> bool:
-    """Whether there are groups, of few channels on either side."""
+    """Whether a convolution has several groups with few channels on either side."""
     if not isinstance(problem, Conv) or refusal(problem):
         return False
     return problem.groups > 1 and max(_channels(problem)) <= _MOST_OF_GROUP
 
 
 def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[float, Config]]:
-    """(clocks of all launches, config) of a convolution of small groups; none of other problems.
+    """Yield (clocks of all launches, config) for a convolution of small groups; nothing for other problems.
 
-    Of tiles that differ in subgroups and slices only the best: all take the same registers.
+    Among tiles that differ only in subgroups and slices, only the best is yielded: all take equal registers.
     """
     if not isinstance(problem, Conv) or not has_few_channels(problem):
         return
@@ -70,7 +71,7 @@ def configs(problem: Problem, facts: TargetFacts, moved: tuple[str, ...]) -> Ite
 
 
 def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterator[tuple[Config, list[_Work]]]:
-    """Configs but for their tiles, with what a lane does for each product."""
+    """Yield configs without tiles, with a lane's work in each product."""
     most = facts.chunk_bytes // scalar(problem.factors[0].dtype).bytes
     outs, ins = _channels(problem)
     taps = dict.fromkeys(prod(a.k for a in problem.axes[n:]) for n in range(len(problem.axes) + 1))
@@ -80,7 +81,8 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
         straight, few = unrolled * ins, [own for own in owns if _is_short(own, unrolled * ins)]
         config = Config((straight, 1, straight), (1, 1), owns[0], 0, "fused", reorder=moved)
         try:
-            parts = windows(problem, owns[0], config, facts.chunk_bytes) if few else ()  # alike for any channels
+            # independent of the number of channels
+            parts = windows(problem, owns[0], config, facts.chunk_bytes) if few else ()
         except (DoesNotFit, Unsupported):
             continue
         for own in few if parts else ():
@@ -90,19 +92,19 @@ def _lanes(problem: Conv, facts: TargetFacts, moved: tuple[str, ...]) -> Iterato
 
 
 def _is_short(own: Own, products: int) -> bool:
-    """Whether so many products of each of a lane's sums at a time make a kernel of decent length."""
+    """Whether `products` for each of a lane's sums make straight-line code of acceptable length."""
     side, _, k = own.atom or (1, 1, 1)
     return own.channels <= _MOST_CHANNELS and products * own.size // (side * k) <= _MOST_PRODUCTS
 
 
 def _channels(problem: Conv) -> tuple[int, int]:
-    """Channels of a group: of the image that windows see, and of what they see."""
+    """Return the channels of a group: of the image, and of the source that its windows read."""
     outs, ins = problem.oc // problem.groups, problem.ic // problem.groups
     return (ins, outs) if problem.direction is Direction.BWD_D else (outs, ins)
 
 
 def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[int]:
-    """Into how many K may be cut, so that units are filled."""
+    """Yield numbers of slices of K that fill the units."""
     tiles = max(work.tiles(tile) for work in works)
     blocks = max(-(-work.k // tile.positions) for work in works)
     counts = (max(1, min(facts.compute_units * fill // tiles, blocks)) for fill in _FILLS)
@@ -110,7 +112,7 @@ def _slices(works: list[_Work], tile: LaneTile, facts: TargetFacts) -> Iterator[
 
 
 def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, weights: bool) -> Config:
-    """Neighbours share halos, and lines of memory: they go to the same die."""
+    """Return the config with a tile and slices; its order sends neighbours, which share halos, to one die."""
     dies = facts.caches.dies
     order = Order((Xcc(dies),)) if dies > 1 else IN_ROWS
     straight = config.tile[2]
@@ -120,26 +122,26 @@ def _with(config: Config, tile: LaneTile, slices: int, facts: TargetFacts, *, we
 
 @frozen
 class _Work:
-    """What a lane does for one product, whatever the tile: for its positions, or for a block of these."""
+    """A lane's work in one product, whatever the tile: for its positions, or for a block of them."""
 
     of_weights: bool
-    along_m: bool  #: whether memory runs along positions
-    down: int  #: tiles along M, of weights
+    along_m: bool  #: whether memory is contiguous along positions
+    down: int  #: tiles along M, for weights
     m: int
     n: int
     k: int
-    bytes: int  #: that the launch reads and writes, the image and its source once for all tiles of a row of the result
+    bytes: int  #: bytes that the launch reads and writes, image and source once for all tiles of a row of the result
     elem: int  #: bytes
-    narrow: float  #: how often messages of the source go into half the widest ones
-    side: int  #: elements of a lane that are side by side in memory
-    rows: int  #: of the source, each loaded while the one before is multiplied
-    messages: int  #: of the source and the image
+    narrow: float  #: width of the widest message over twice that of the source's, at least 1
+    side: int  #: elements of a lane that are contiguous in memory
+    rows: int  #: rows of the source; one loads while the previous one is multiplied
+    messages: int  #: messages for the source and the image
     weights: int  #: messages
-    wide: int  #: bytes of a lane in one of these
-    sharers: int  #: lanes that share out weights of a group
-    operations: float  #: of the vector unit
+    wide: int  #: bytes that a lane loads with one message of weights
+    sharers: int  #: lanes that share a group's weights
+    operations: float  #: operations of the vector unit
     matrix: float  #: clocks; of matrix instructions
-    sums: int  #: at a time
+    sums: int  #: sums at a time
     registers: int
 
     @classmethod
@@ -151,18 +153,19 @@ class _Work:
         rows = turns * prod(len(w.reads(range(t))) for w, t in zip(part.axes[:-1], taps))
         places, sources = part.axes[-1].places(taps[-1]), own.channels // part.outs * part.ins
         run = part.run if part.run > 1 else gcd(sources, wide, part.of_m.extent(0))
-        held = own.channels * prod(taps) * part.ins
-        factors = own.size if part.of_weights else turns * held
+        per_turn = own.channels * prod(taps) * part.ins
+        factors = own.size if part.of_weights else turns * per_turn
         along_m = part.runs_along_m
         along = gcd(own.columns, wide) if along_m else gcd(own.channels, wide, part.n)
         sums = own.channels * part.sums(own)
-        side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1  # weights of a lane
+        # elements of weights that a message brings to a lane
+        side_by_side = wide if part.flat else run if atom and part.weights_along_k else 1
         sharers = atom.side if atom else 1
         products, moved = (
-            turns * held * own.positions,
+            turns * per_turn * own.positions,
             rows * places * sources,
-        )  # each element converted, or put in place
-        each = 2 if part.of_weights and part.is_ragged else 1  # what does not exist is not counted
+        )  # each element is converted, or moved into place
+        each = 2 if part.of_weights and part.is_ragged else 1  # positions that do not exist are masked out
         down = prod(w.taps for w in part.axes[: part.looped]) if part.of_weights else 1
         return cls(
             part.of_weights, along_m, down, part.m, part.n, part.k,
@@ -170,7 +173,7 @@ class _Work:
             + part.m * part.n * part.result.memory.elem.bytes,
             elem=elem, narrow=max(1.0, wide / 2 / run), side=own.columns if along_m else own.channels, rows=rows,
             messages=rows * places * sources // run + own.size // along,
-            weights=0 if part.of_weights else turns * -(-held // (side_by_side * sharers)),
+            weights=0 if part.of_weights else turns * -(-per_turn // (side_by_side * sharers)),
             wide=side_by_side * elem, sharers=sharers,
             operations=moved * along_m if atom else each * products + moved + factors,
             matrix=products / (atom.side * atom.k) * atom.clocks if atom else 0,
@@ -178,15 +181,15 @@ class _Work:
         )  # fmt: skip
 
     def tiles(self, tile: LaneTile) -> int:
-        """Of the result."""
+        """Return the number of tiles of the result."""
         down = self.down if self.of_weights else -(-self.m // tile.positions)
         return down * -(-self.n // tile.n)
 
 
 def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iterator[list[LaneTile]]:
-    """Those not much wider than there are channels, by powers of two and by what covers all of them.
+    """Yield, for each number of lanes along N, tiles not much wider than the channels.
 
-    One list for each number of lanes along N.
+    Subgroups along N are powers of two and the count that covers all channels.
     """
     n, lanes = max(work.n for work in works), 1
     widest = facts.subgroup_size // (own.atom[0] if own.atom else 1)
@@ -200,7 +203,7 @@ def _tiles(works: list[_Work], own: Own, least: int, facts: TargetFacts) -> Iter
 
 
 def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts) -> float:
-    """Of all launches, one for each product, and one in which slices meet."""
+    """Return the clocks of all launches: one for each product, and one that reduces slices."""
     total = (len(works) - 1 + (slices > 1)) * float(tuning(facts).launch)
     for work in works:
         groups = work.tiles(tile) * slices
@@ -217,7 +220,7 @@ def _clocks(works: list[_Work], tile: LaneTile, slices: int, facts: TargetFacts)
 
 
 def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetFacts) -> float:
-    """The clocks in which a unit issues what so many workgroups do; a row comes no faster than loads return."""
+    """Return the clocks in which a unit issues `groups` workgroups; a row takes at least the latency of loads."""
     core, count = facts.core, prod(tile.subgroups)
     waiting = -(-groups * count // core.simds)
     together = max(1, min(waiting, core.simd_registers // work.registers))
@@ -229,26 +232,26 @@ def _issue(work: _Work, tile: LaneTile, groups: int, blocks: int, facts: TargetF
 
 
 def _meeting(work: _Work, tile: LaneTile) -> float:
-    """Operations in which the sums of all lanes along positions meet."""
+    """Return the operations that reduce the sums of all lanes along positions."""
     if not work.of_weights:
         return 0.0
     return work.sums * (_EXCHANGE * (tile.lanes[0].bit_length() - 1) + 2 * tile.subgroups[0])
 
 
 def _requests(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
-    """The clocks in which the nearest cache answers a subgroup's messages."""
+    """Return the clocks in which the nearest cache answers a subgroup's messages."""
     lanes = tile.lanes[0] if work.along_m else tile.lanes[1]
     segments = facts.subgroup_size // lanes * -(-lanes * work.side * work.elem // _SEGMENT)
-    own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: lanes along positions have the same
+    own = tile.lanes[1] * work.sharers * work.wide  # bytes of weights: all lanes along positions read the same
     return work.messages * segments + work.weights * max(tuning(facts).address_clocks, -(-own // _SEGMENT))
 
 
 def _worse(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
-    """How much longer memory takes where messages are narrow, or workgroups beside each other share lines."""
+    """Return the factor on the time of memory for narrow messages and for lines that neighbouring workgroups reread."""
     return 1 + _PENALTY * (work.narrow - 1) + _PENALTY * (_lines(work, tile, facts) - 1)
 
 
 def _lines(work: _Work, tile: LaneTile, facts: TargetFacts) -> float:
-    """How often workgroups beside each other bring a line nearer."""
+    """Return how many neighbouring workgroups load each cache line, on average."""
     row, line = tile.n * work.elem, facts.caches.line_bytes
     return 1.0 if work.along_m or tile.n >= work.n else -(-row // line) * line / row

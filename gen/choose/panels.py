@@ -1,18 +1,18 @@
-"""What the tiles along one axis of a view read of memory, over all of the other axis.
+"""Memory that the tiles along one axis of a view read, over all of its other axis.
 
-A tile is a range of consecutive positions along the rows of an operand. With all of K it reads its panel: in a matrix
-product some whole rows; in a convolution the pixels under its windows, which neighbouring tiles share. A panel is a
-set of intervals of *granules*: a granule holds what the tensor has at one place of the coordinates that the rows move,
-so in channels-last memory a pixel with all channels. The sets come from the tensor dimensions, whatever the direction:
+A tile is a range of consecutive positions along the rows of an input. With all of K it reads its panel: in a matrix
+product some whole rows; in a convolution the pixels under its windows, which neighbouring tiles share. A panel is a set
+of intervals of *granules*. A granule is the part of the tensor at one place of the coordinates that the rows move, so
+in channels-last memory a pixel with all channels. The sets follow from the tensor dimensions, whatever the direction:
 
 - along the innermost coordinate that the rows move, a run of rows and the taps over it are one interval;
-- of the coordinates around it, taps are enumerated;
-- a coordinate that K takes to as many places as rows do counts with all of them (in steps of K, where these are apart).
+- along the coordinates around it, taps are enumerated;
+- a coordinate that K moves to as many places as the rows do counts as a whole (in steps of K, where these are apart).
 
-Forward and backward data come out exact, in elements. In backward weights all taps together do, too, but by the last
-rule a tile of one tap counts the border that the tap never reaches: a sixth too much for 3x3 on images 14 wide. Gaps of
-less than a line between windows count as read; that lines end elsewhere than granules is left out, and so are lines of
-which only some channels or taps are wanted.
+Forward and backward data come out exact, in elements. In backward weights all taps together are exact too, but by the
+last rule a tile of one tap counts the border that the tap never reaches: a sixth too much for 3x3 on images 14 wide.
+Gaps of less than a line between windows count as read. Not modelled: lines that straddle granules, and lines of which
+only some channels or taps are wanted.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Floats = npt.NDArray[np.float64]
 class Panels:
     """The panels of all tiles: disjoint intervals [start, end) of granules, those of tile t from `first[t]`."""
 
-    first: Ints  #: (tiles + 1)
+    first: Ints  #: (tiles + 1); index of each tile's first interval
     start: Ints
     end: Ints
-    span: int  #: granules that there are
-    granule: float  #: bytes of one
-    requested: float  #: bytes that one whole tile asks for, halos and repeats included
-    whole: float = attrs.field(init=False)  #: bytes of the union of all
+    span: int  #: number of granules
+    granule: float  #: bytes of a granule
+    requested: float  #: bytes that one whole tile requests, halos and repeats included
+    whole: float = attrs.field(init=False)  #: bytes of the union of all panels
 
     @property
     def tiles(self) -> int:
         return len(self.first) - 1
 
     def union(self, group: Ints, tile: Ints, groups: int) -> Floats:
-        """Bytes of the union of the panels of each of `groups` groups; pairs (group, tile) are distinct."""
+        """Return the bytes of the union of panels in each of `groups` groups; pairs (group, tile) are distinct."""
         counts = self.first[tile + 1] - self.first[tile]
         which = _ranges(self.first[tile], counts)
         of = np.repeat(group, counts)
@@ -65,24 +65,24 @@ class Panels:
 
 
 def distinct(values: Ints) -> Ints:
-    """The values in order, each once. (`numpy.unique` does that and more, and loads masked arrays to look for some.)"""
+    """Return the values sorted, each once. (`numpy.unique` also imports masked arrays, which is slow.)"""
     found = np.sort(values)
     return found[np.concatenate(([True], found[1:] != found[:-1]))] if len(found) else found
 
 
 def _ranges(first: Ints, counts: Ints) -> Ints:
-    """first[0], first[0] + 1, ..., then those of first[1], ...: `counts` of each."""
+    """Return the concatenated ranges of `counts` integers from each of `first`."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - first, counts)
 
 
 def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints, Ints]:
-    """Disjoint intervals with the same unions, group by group; none where windows reach nothing."""
+    """Return disjoint intervals with the same unions, group by group; none where windows read nothing."""
     if not len(start):
         return start, end, group
-    base = group * (span + 1)  # one granule stays free, so that no interval reaches into the next group
+    base = group * (span + 1)  # one free granule, so that no interval reaches into the next group
     start, end = start + base, end + base
-    order = np.argsort(start, kind="stable")  # which is quick where runs are in order already
+    order = np.argsort(start, kind="stable")  # a stable sort is fast where runs are already in order
     start, reach = start[order], np.maximum.accumulate(end[order])
     opens = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
     closes = np.concatenate((opens[1:], [len(start)])) - 1
@@ -92,9 +92,9 @@ def _merged(start: Ints, end: Ints, group: Ints, span: int) -> tuple[Ints, Ints,
 
 @frozen
 class _Run:
-    """A tensor coordinate that rows move: the row dim with its coefficient, and the offsets that K adds.
+    """A tensor coordinate that rows move: the row dim, its coefficient, and the offsets that K adds.
 
-    Where K moves it further than rows do, in steps of `size`, its place is what remains of the coordinate modulo that.
+    Where K moves the coordinate further than rows do, in steps of `size`, its place is the coordinate modulo `size`.
     """
 
     dim: str
@@ -109,12 +109,12 @@ class _Run:
         return (at % self.size, at == at) if self.wraps else (at, (at >= 0) & (at < self.size))
 
     def classes(self, rows: int) -> int:
-        """How many remainders the rows take, over which places are spread evenly; 1 if it does not wrap."""
+        """Return the number of remainders that the rows take, evenly spread over places; 1 if it does not wrap."""
         return len({(self.const + self.coef * n) % self.size for n in range(rows)}) if self.wraps else 1
 
 
 def panels(view: View, tile: int, line_bytes: int) -> Panels:
-    """The panels of tiles of `tile` consecutive positions of axis 0 of an operand, over all of axis 1."""
+    """Return the panels of tiles of `tile` consecutive positions of axis 0 of an input, over all of axis 1."""
     view = view.first(2)
     rows, k = ({d.name: d.size for d in axis} for axis in view.axes)
     elem = view.memory.elem.bytes
@@ -144,26 +144,27 @@ def panels(view: View, tile: int, line_bytes: int) -> Panels:
 
 
 def _coordinates(view: View, rows: dict[str, int]) -> dict[TensorDim, int]:
-    """The coordinates of the tensor with the bytes between neighbours along each; where rows move several dims of one,
-    which are then those of blocks and of what is in a block, each of them is a coordinate.
+    """Return the tensor's coordinates with the bytes between neighbours along each.
+
+    Where rows move several dims of one coordinate (blocks, and positions in a block), each of them is a coordinate.
     """
-    found: dict[TensorDim, int] = {}
+    coordinates: dict[TensorDim, int] = {}
     for n, t in enumerate(view.index):
         moving = [term for term in t.terms if rows.get(term[0], 1) > 1]
         parts = {t: 1}
         if len(moving) > 1:
             parts = {TensorDim(rows[name], ((name, 1),)): coef for name, coef in moving}
             parts[TensorDim(t.size, tuple(term for term in t.terms if term not in moving))] = 1
-        found |= {part: view.layout.step(n, coef) * view.memory.elem.bytes for part, coef in parts.items()}
-    return found
+        coordinates |= {part: view.layout.step(n, coef) * view.memory.elem.bytes for part, coef in parts.items()}
+    return coordinates
 
 
 def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None:
-    """A coordinate as rows move it; None where rows do not, or K takes it to all places that they do."""
+    """Return a coordinate as rows move it; None where they do not, or where K moves it to as many places."""
     moving = [(name, coef) for name, coef in dim.terms if name in rows and rows[name] > 1]
     if not moving:
         return None
-    if len(moving) > 1:  # rows in groups of neighbours, which are counted as if all tiles read all of them
+    if len(moving) > 1:  # rows in groups of neighbours count as if every tile read all of them
         return None
     ((name, coef),) = moving
     of_k = [(k[other], c) for other, c in dim.terms if k.get(other, 1) > 1]
@@ -175,9 +176,9 @@ def _run(dim: TensorDim, rows: dict[str, int], k: dict[str, int]) -> _Run | None
 
 
 def reach(dim: TensorDim, sizes: dict[str, int]) -> int:
-    """How many positions a coordinate takes in all.
+    """Return the number of positions that a coordinate takes.
 
-    They are one run as long as no step leads over more than the smaller ones reach; else they are listed.
+    They form one run if no step exceeds the reach of the smaller steps; otherwise they are enumerated.
     """
     first, length = dim.const, 1
     for name, coef in sorted(dim.terms, key=lambda term: abs(term[1])):
@@ -194,9 +195,9 @@ def reach(dim: TensorDim, sizes: dict[str, int]) -> int:
 
 
 def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:
-    """Positions that stand for one granule, and the share of granules in a run that is read.
+    """Return the positions that one granule stands for, and the share of granules in a run that is read.
 
-    All that is read lies whole steps apart: a stride without taps between reads every other pixel, and no more.
+    All positions that are read lie whole steps apart: a stride without taps in between reads every other pixel only.
     """
     step = abs(gcd(run.coef, *(o - run.offsets[0] for o in run.offsets)))
     if gap_bytes * step <= line_bytes:
@@ -206,13 +207,13 @@ def _step(run: _Run, gap_bytes: int, line_bytes: int) -> tuple[int, float]:
 
 
 def _width(run: _Run, step: int) -> int:
-    """Granules that lie along the run's coordinate."""
+    """Return the granules along the run's coordinate."""
     return -(-run.size // step)
 
 
 @frozen(eq=False)
 class _Segments:
-    """Runs [low, high) along the innermost dim, each of one tile, at one place of the dims around."""
+    """Runs [low, high) along the innermost dim, each of one tile, at one place of the surrounding dims."""
 
     tile: Ints
     low: Ints
@@ -221,7 +222,7 @@ class _Segments:
 
 
 def _segments(view: View, inner: int, tile: int) -> _Segments:
-    """The tiles' ranges of positions, cut where the innermost of the dims that count begins anew."""
+    """Return the tiles' ranges of positions, cut where the innermost dim wraps around."""
     dims = view.axes[0]
     dim, within = dims[inner], prod(d.padded for d in dims[inner + 1 :])
     rows = view.extent(0)
@@ -245,10 +246,10 @@ def _split(position: Ints, dims: Sequence[Dim]) -> dict[str, Ints]:
 
 
 def _intervals(segments: _Segments, along: _Run, around: list[_Run], step: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(start, end, tile) of what the segments read, for each choice of taps in the coordinates around."""
+    """Yield (start, end, tile) of the granules that the segments read, for each choice of surrounding taps."""
     ends = along.const + along.coef * np.stack([segments.low, segments.high - 1])
     low, high = ends.min(0) + along.offsets[0], ends.max(0) + along.offsets[-1]
-    # Positions count from the first that is read at all, in steps.
+    # Positions count from the first one that is read, in steps.
     phase = (along.const + along.offsets[0]) % step
     low, high = np.maximum((low - phase) // step, 0), np.minimum((high - phase) // step + 1, _width(along, step))
     there = (segments.high > segments.low) & (high > low)

@@ -1,7 +1,7 @@
-"""The search for a config that fits: what one refusal says of other configs, and where the search ends.
+"""The search for a config that fits: what a refusal rules out, and where the search ends.
 
-Every step is counted, none is timed, so that all machines take the same config. When the count runs out, the search
-ends with the last resort, which fits every problem.
+The search counts steps and measures no time, so that it takes the same config on every machine. When the count runs
+out, it ends with the last resort, which fits every problem.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from convgen.plan.config import Config, Own
 from convgen.plan.plan import Plan, accumulator_registers, make_plan, vector_registers
 from convgen.problem.matmul import Problem
 
-MOST_SEEN = 1024  #: candidates that are looked at, those of kinds that are ruled out included
-MOST_PLANS = 128  #: plans that do not fit; each takes 10 ms or so
+MOST_SEEN = 1024  #: candidates that are examined, those of ruled-out kinds included
+MOST_PLANS = 128  #: plans that do not fit; each takes about 10 ms
 MOST_KERNELS = 6  #: kernels that the back end refuses; each takes as long as one that it accepts
-AT_ANY_COST = 3  #: such kernels behind which it shall accept the next one by any means, in the order as written, say
+#: refused kernels after which the back end must accept the next one by any means, such as keeping the order as written
+AT_ANY_COST = 3
 
-#: Of the registers of a config that was refused for want of them, beside those that every kernel has, the part that the
-#: next one may take by the estimate: behind the first such refusal, the second and all others. The estimate was wrong
-#: once, and may be for its neighbours.
+#: Limits on estimated registers after a kernel was refused for want of them, as parts of that kernel's registers beyond
+#: those that every kernel has: after the first such refusal, the second, and all others. The estimate was wrong once,
+#: and may be wrong for similar configs.
 _PARTS = (7 / 8, 3 / 4, 1 / 2)
-_APART = 1 / 4  #: of those registers, which accumulators have at least that go to a file of their own in a next try
-_VECTORS = ("v", "a")  #: banks whose words the plan estimates
+#: least share of those registers that accumulators must have, for a retry with accumulators in their own file
+_APART = 1 / 4
+_VECTORS = ("v", "a")  #: register banks that the plan estimates
 
 Told = Callable[[Candidate, DoesNotFit], object]
 
 
 class Search:
-    """A way through candidates, best first; `refused` is told of those whose plan does not fit."""
+    """A walk through candidates, best first; it calls `refused` for each candidate whose plan does not fit."""
 
     def __init__(
         self,
@@ -44,23 +46,24 @@ class Search:
         refused: Told = lambda candidate, error: None,
     ) -> None:
         self.problem, self.ranking, self.facts, self.refused = problem, ranking, facts, refused
-        self.place = 0  #: of the next candidate
+        self.place = 0  #: place of the next candidate in the ranking
         self.seen = self.plans = self.kernels = 0
-        self.registers = inf  #: vector registers; from which on configs are ruled out
-        self.shared_bytes = inf  #: bytes of shared memory; likewise
-        self.short_of_registers = 0  #: kernels that were
+        self.registers = inf  #: vector registers; the most that the next config may take
+        self.shared_bytes = inf  #: bytes of shared memory; configs with as many or more are ruled out
+        self.short_of_registers = 0  #: kernels that were refused for want of registers
         self.kinds: set[tuple[object, ...]] = set()  #: kinds of configs that are ruled out
-        self.sums: dict[tuple[str, str], int] = {}  #: of an instruction, from which on they are, by how K is cut
-        self.first: list[Candidate] = []  #: that come before the next one of the ranking
+        #: by words that cut K: sums of an instruction, from which on configs are ruled out
+        self.sums: dict[tuple[str, str], int] = {}
+        self.first: list[Candidate] = []  #: candidates that precede the next one of the ranking
         self.why: DoesNotFit | None = None  #: the last refusal of a plan
 
     @property
     def at_any_cost(self) -> bool:
-        """Whether the back end shall accept the next kernel by any means."""
+        """Whether the back end must accept the next kernel by any means."""
         return self.kernels >= AT_ANY_COST
 
     def next(self) -> tuple[Candidate, Plan] | None:
-        """The next candidate that fits by its plan and is not ruled out, with the plan; None behind the last one."""
+        """Return the next candidate that is not ruled out and whose plan fits, and the plan; None at the end."""
         while (candidate := self._next()) is not None:
             if candidate.score < inf and self._is_ruled_out(candidate.config):
                 continue
@@ -68,7 +71,7 @@ class Search:
                 plan = make_plan(self.problem, candidate.config, self.facts)
             except DoesNotFit as error:
                 self.plans, self.why = self.plans + 1, error
-                if error.short_of:  # by one of its kind, whatever its tile
+                if error.short_of:  # a refusal that applies to the config's kind, whatever its tile
                     self.kinds.add(_kind(candidate.config))
                 self.refused(candidate, error)
                 continue
@@ -85,15 +88,15 @@ class Search:
         return Unsupported(f"{given}: {self.why}", rule="search")
 
     def learn(self, candidate: Candidate, plan: Plan, why: DoesNotFit) -> None:
-        """Rule out what the back end would refuse for the same reason as the kernel of this plan."""
+        """Rule out configs that the back end would refuse for the reason `why` of this plan's kernel."""
         self.kernels += 1
         if why.short_of in _VECTORS:
             part = _PARTS[min(self.short_of_registers, len(_PARTS) - 1)]
             self.short_of_registers += 1
-            others = tuning(self.facts).other_registers
-            self.registers = min(self.registers, others + part * (vector_registers(plan) - others))
+            fixed = tuning(self.facts).other_registers
+            self.registers = min(self.registers, fixed + part * (vector_registers(plan) - fixed))
             apart = accumulator_registers(plan) if self.facts.accumulators and plan.config.acc == "v" else 0
-            if apart >= _APART * (vector_registers(plan) - others):
+            if apart >= _APART * (vector_registers(plan) - fixed):
                 self.first.append(evolve(candidate, config=evolve(plan.config, acc="a")))
         elif why.short_of == "shared":
             self.shared_bytes = min(self.shared_bytes, plan.shared_bytes)
@@ -106,7 +109,7 @@ class Search:
         self.kernels = max(self.kernels, MOST_KERNELS)
 
     def _next(self) -> Candidate | None:
-        """The next candidate that has few enough registers; the last one when the count has run out."""
+        """Return the next candidate with few enough registers; the last one when the count has run out."""
         ends = self.seen >= MOST_SEEN or self.plans >= MOST_PLANS or self.kernels >= MOST_KERNELS
         if self.first and not ends:
             return self.first.pop()
@@ -119,7 +122,7 @@ class Search:
         return _kind(config) in self.kinds or _sums(config) >= self.sums.get(_cut(config), inf)
 
     def _too_large(self, plan: Plan) -> str:
-        """Why a kernel would be refused as another was; empty if it may fit."""
+        """Return why a kernel would be refused as an earlier one was; empty if it may fit."""
         if (registers := vector_registers(plan)) > self.registers:
             return f"about {registers} registers: a config of about as many did not fit"
         if plan.shared_bytes >= self.shared_bytes:
@@ -133,19 +136,20 @@ def _kind(config: Config) -> tuple[object, ...]:
 
 
 def _cut(config: Config) -> tuple[str, str]:
-    """How K is cut: what decides, with the sums of an instruction, how many scalars and flags a kernel takes, whatever
-    its tile. Most of them are for sums made again without padding, one instruction's rows and columns at a time.
+    """Return the words that cut K: with an instruction's sums they decide how many scalars and flags a kernel takes.
+
+    Most of these recompute sums without padding, one instruction's rows and columns at a time, whatever the tile.
     """
     return config.taps, config.phases
 
 
 def _sums(config: Config) -> int:
-    """Sums of one matrix instruction, or of a lane that multiplies by itself."""
+    """Return the sums of one matrix instruction, or of a lane that multiplies by itself."""
     return config.mma.size if isinstance(config.mma, Own) else config.mma[0] * config.mma[1]
 
 
 def first_fitting(
     problem: Problem, ranking: Ranking, facts: TargetFacts, refused: Told = lambda candidate, error: None
 ) -> tuple[Candidate, Plan] | None:
-    """The first candidate that fits by its plan, with the plan, or None; `refused` is told of those before."""
+    """Return the first candidate whose plan fits, and the plan, or None; call `refused` for those before it."""
     return Search(problem, ranking, facts, refused).next()

@@ -1,4 +1,4 @@
-"""Which problems are not generated: each refusal is one line, by the name of a rule."""
+"""Checks for problems that convgen does not generate: each refusal is one line, with the name of a rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from convgen.problem.tensors import refuse_others
 
 
 def check_supported(problem: Problem, facts: TargetFacts) -> None:
-    """Raise Unsupported, in one line and by the name of a rule, for problems outside what convgen generates so far."""
+    """Raise Unsupported, in one line with the name of a rule, for problems that convgen does not generate."""
     refuse_others(problem)
     _check_known(problem)
     problem = _with_outputs(problem)
@@ -40,12 +40,12 @@ def check_supported(problem: Problem, facts: TargetFacts) -> None:
     dequantise.check(problem)
     _check_types(problem, facts)
     _check_runtime(problem)
-    views.must_move(problem)  # raises where no kernel writes the result
+    views.must_move(problem)  # raises where no kernel can write the result
     _check_grid(problem, facts)
 
 
 def _check_known(problem: Problem) -> None:
-    """Refuse types of which nothing is known, such as f4_e3m0."""
+    """Refuse types that convgen does not know, such as f4_e3m0."""
     for spec in (*problem.factors, *problem.outputs[:1]):
         if spec.dtype not in SCALARS:
             known = ", ".join(name for name in DATA_TYPES if name in SCALARS)
@@ -53,7 +53,7 @@ def _check_known(problem: Problem) -> None:
 
 
 def _check_types(problem: Problem, facts: TargetFacts) -> None:
-    """Refuse inputs that no instruction multiplies, also converted, and results that their sums do not become."""
+    """Refuse inputs that no instruction multiplies, even converted, and results to which sums cannot convert."""
     output, outputs = problem.outputs[0], epilogues.results(problem)
     inputs = " and ".join(dict.fromkeys(t.dtype for t in problem.factors))
     given = f"given {inputs} inputs and {output.name} of {output.dtype}"
@@ -70,9 +70,9 @@ def _check_types(problem: Problem, facts: TargetFacts) -> None:
 
 
 def _with_outputs(problem: Problem) -> Problem:
-    """A problem that has outputs, which is supported where an empty one is: of two in place of no images or rows.
+    """Return a problem with outputs that is supported exactly where the empty one is: sizes of 0 become 2.
 
-    Strides of a tensor without elements mean nothing.
+    Strides of a tensor without elements are ignored.
     """
     if not problem.is_empty:
         return problem
@@ -87,11 +87,11 @@ def _with_outputs(problem: Problem) -> Problem:
     return evolve(problem, **changes)
 
 
-_SOME = 2  #: elements of 4 bits lie in pairs
+_SOME = 2  #: an even number, for 4-bit elements in pairs
 
 
 def _check_nibbles(problem: Problem) -> None:
-    """Refuse elements of 4 bits that do not stand in pairs."""
+    """Refuse 4-bit elements that are not stored in pairs."""
     for point in problem.zero_points:
         if views.is_widened(problem, point.name):
             if problem.runtime:
@@ -105,14 +105,14 @@ def _check_nibbles(problem: Problem) -> None:
         for view in (part.of_m, part.of_n):
             check_pairs(view)
             _check_neighbours(view, (0, 1), "within one matrix")
-            if windows:  # sums without padding are of fragments, in which lanes have neighbours along K
+            if windows:  # exact padding recomputes sums from fragments, in which lanes have neighbours along K
                 _check_neighbours(view, (1,), "along channels that are summed", windows)
     if (gradient := views.bias_gradient(problem)) is not None:
         _check_neighbours(gradient, (0,), "along channels, whose sums are the gradient of a bias")
 
 
 def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Collection[str] = ()) -> None:
-    """Refuse elements of 4 bits whose pairs lie along other axes, or some dims: lanes would take halves of them."""
+    """Refuse 4-bit elements whose pairs lie outside `axes` or along dims `but`: lanes would load half a pair."""
     found = pairs_of(view) if view.memory.elem.bits == 4 else None
     if found and (found[1] not in axes or view.axes[found[1]][-1].name in but):
         given = f"given {view.memory.name} of {view.memory.elem}"
@@ -120,7 +120,7 @@ def _check_neighbours(view: View, axes: Collection[int], wanted: str, but: Colle
 
 
 def _check_sizes(problem: Problem) -> None:
-    """Refuse what 32-bit indices do not hold, and more kernels than one would wait for."""
+    """Refuse sizes beyond 32-bit indices, and problems that need too many kernels."""
     sizes = {}
     if isinstance(problem, Conv):
         sizes = {"mb": problem.mb, "ic": problem.ic, "oc": problem.oc}
@@ -156,7 +156,7 @@ def _check_grid(problem: Problem, facts: TargetFacts) -> None:
 
 
 def _check_gaps(problem: Problem) -> None:
-    """Refuse layouts in which places do not follow from sizes, where these are known at launch only."""
+    """Refuse layouts with gaps or blocks where sizes are known only at launch: strides do not follow from the sizes."""
     gaps = [t for t in problem.tensors if not t.layout.is_dense]
     if problem.runtime and gaps:
         given = f"{problem.given_sizes} and the layout {gaps[0].layout.tag}"
@@ -164,7 +164,7 @@ def _check_gaps(problem: Problem) -> None:
 
 
 def _check_runtime(problem: Problem) -> None:
-    """Refuse sizes that are known at launch only where a kernel beside the product's would have to know them."""
+    """Refuse launch-time sizes where a kernel beside the product's would need them."""
     if not problem.runtime:
         return
     given = problem.given_sizes
@@ -180,21 +180,21 @@ def _check_runtime(problem: Problem) -> None:
 
 
 def _check_phases(problem: Conv) -> None:
-    """Refuse more kernels of a backward convolution than one would wait for: one for each phase of the strides."""
+    """Refuse strides of backward data with too many phases, each of which is a kernel."""
     if problem.direction is Direction.BWD_D and directions.phases(problem) > _MOST_PHASES:
         given = "".join(f"s{axis}{a.s}" for axis, a in zip("dhw", problem.axes) if a.s > 1)
         given = f"given {given} in BWD_D, which makes {directions.phases(problem)} stride phases with taps"
         raise Unsupported(f"{given}, wanted at most {_MOST_PHASES}: each is a kernel", rule="stride-phases")
 
 
-_LARGEST_TILE = 2**12  #: along M, N or K: by as much at most are they padded
-_MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is looked at
-_SIDE = 256  #: of the largest tiles, to which rows and columns are rounded up there
-_MOST_PHASES = 2**8  #: of backward data: as many as strides of 16 x 16 have
+_LARGEST_TILE = 2**12  #: along M, N or K: padding adds at most as much
+_MANY_LANES = 2**31  #: work-items along x, about, of a launch whose grid is checked
+_SIDE = 256  #: side of the largest tiles, to which rows and columns are rounded up
+_MOST_PHASES = 2**8  #: phases of backward data: as many as strides of 16 x 16 have
 
 
 def _of_one_product(problem: Problem, count: int) -> tuple[int, int]:
-    """The rows and columns of one of `count` products; groups have their own channels."""
+    """Return the rows and columns of one of `count` products; groups have their own channels."""
     rows, columns, _ = _flat(problem)
     if isinstance(problem, Matmul):
         return rows, columns
@@ -204,7 +204,7 @@ def _of_one_product(problem: Problem, count: int) -> tuple[int, int]:
 
 
 def _flat(problem: Problem) -> tuple[int, int, int]:
-    """The rows, columns and depth of the product, that of all phases for backward data."""
+    """Return the rows, columns and depth of the product; for backward data, of all phases together."""
     if isinstance(problem, Matmul):
         return problem.m, problem.n, problem.k
     outputs, inputs = (problem.mb * prod(getattr(a, name) for a in problem.axes) for name in "oi")
@@ -217,7 +217,7 @@ def _flat(problem: Problem) -> tuple[int, int, int]:
 
 
 def _factors(facts: TargetFacts) -> str:
-    """The types that the target multiplies: with themselves, and pairs that it mixes."""
+    """Return the types that the target multiplies, as text: each with itself, and mixed pairs."""
     types = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
     types |= {pair for pair in combinations((s8, u8), (s8, u8)) if signed(pair, facts) in types}
     pairs = {tuple(sorted((a.name, b.name))) for a, b in types}

@@ -1,15 +1,15 @@
-"""What a launch reads through its caches, in closed form: which panels the workgroups in flight share.
+"""Memory traffic of a launch in closed form: which panels the workgroups in flight share in the caches.
 
-A mapping is an array `tiles` of M and N tile by workgroup number in launch order, (workgroups, 2), or of M, N and slice
-of K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on die `w % dies`. Where workgroups
-persist, `takers` says which of them takes each row of the array; one takes its rows in turn. A die keeps so many
-workgroups in flight; those are a *wave* (no subgroup is meant), the waves of all dies at one time a
-*round*.
+A mapping is an array `tiles` by workgroup number in launch order: M and N tile, (workgroups, 2), or M, N and slice of
+K, (workgroups, 3); -1 throughout where a workgroup has none. Workgroup w runs on die `w % dies`. Where workgroups
+persist, `takers` names the workgroup that takes each row of the array; a workgroup takes its rows in turn. The
+workgroups in flight on a die are a *wave* (in this module; AMD's wave is a subgroup), the waves of all dies at one
+time a *round*.
 
-All workgroups of a wave go through K together, so its L2 takes in each panel once: the union of the panels of its M
-tiles and of its N tiles. What a wave needs again of what one before has left is there only where all that was read
-since fits; where K is walked backwards every other time, the part that fits is there. The memory-side cache sees the
-rounds alike. `lru.py` counts the same step by step, but for halos.
+All workgroups of a wave go through K together, so its L2 loads each panel once: the union of the panels of its M tiles
+and of its N tiles. Data from an earlier wave is still cached only if everything read since fits; where K is walked
+backwards every other round, the part that fits is cached. The memory-side cache is modelled with rounds in place of
+waves. `lru.py` counts the same quantities step by step, without shared halos.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from convgen.plan.contraction import Product
 Tiles = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-_OVERLAP = 2.5  #: exponent of the norm in which the clocks of work, of fills and of memory add up
+_OVERLAP = 2.5  #: exponent of the norm in which the clocks of work, fills and memory add up
 
 
 @frozen(eq=False)
 class Schedule:
-    """The numbers that have tiles, in launch order: where and when workgroups take them."""
+    """The workgroup numbers that have tiles, in launch order: where and when they run."""
 
-    number: Ints  #: the workgroup's, unless that takes several
-    tile: Ints  #: (n, 3) of M, N and slice of K
+    number: Ints  #: number of the workgroup, or of the turn of a persistent one
+    tile: Ints  #: (n, 3): M, N and slice of K
     die: Ints
     round: Ints
     backwards: Flags  #: whether K is walked from its end
@@ -46,7 +46,7 @@ class Schedule:
     def of(
         cls, tiles: Tiles, dies: int, in_flight: int, k_reversed: Flags | None = None, takers: Ints | None = None
     ) -> Schedule:
-        """Workgroups go round the dies; `in_flight` of a die's run at a time. Those without a tile end at once."""
+        """Return the schedule: workgroups go round the dies, `in_flight` at a time on each; empty ones end at once."""
         there = np.flatnonzero(tiles[:, 0] >= 0)
         if takers is None:
             die = there % dies
@@ -71,7 +71,7 @@ class Schedule:
 
 
 def _counted(keys: Ints) -> Ints:
-    """Of each key, how many like it come before."""
+    """Return, for each key, how many equal keys precede it."""
     order, counts = np.argsort(keys, kind="stable"), np.bincount(keys)
     found = np.empty(len(keys), np.int64)
     found[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -82,36 +82,37 @@ def _counted(keys: Ints) -> Ints:
 class Moved:
     """Bytes that a launch reads."""
 
-    requested: float  #: bytes; by all workgroups of L2
-    fill: float  #: bytes; into the L2s of all dies
-    memory: float  #: bytes; from memory
+    requested: float  #: bytes; requested from L2 by all workgroups
+    fill: float  #: bytes; loaded into the L2s of all dies
+    memory: float  #: bytes; read from memory
 
     @property
     def hit_rate(self) -> float:
-        """Of L2."""
+        """Return the hit rate of L2."""
         return 1 - self.fill / self.requested if self.requested else 1.0
 
 
 @frozen
 class Traffic(Moved):
-    """What a launch reads, what it could read at best, and what it writes."""
+    """Bytes that a launch reads, could read at best, and writes."""
 
-    bound: float  #: bytes; of fill with nothing kept between waves, whatever the mapping
-    unlimited: float  #: bytes; of fill where a die keeps all it ever read
-    result: float  #: bytes; of the result
-    channels: float  #: share of an L2's channels over which a wave's results lie
+    bound: float  #: bytes; fill with nothing kept between waves, for the best mapping
+    unlimited: float  #: bytes; fill if a die kept everything that it ever read
+    result: float  #: bytes; written result
+    channels: float  #: share of an L2's channels that a wave's results reach
 
     def clocks(self, caches: Caches, units: int, busy: float = 0.0) -> float:
-        """What mappings are ranked by, with `busy` clocks of work on so many units."""
+        """Return the clocks by which mappings are ranked, with `busy` clocks of work on `units` units."""
         return _clocks(self.fill, self.memory, self.result, self.channels, caches, units, busy)
 
 
 def _clocks(
     fill: float, memory: float, result: float, channels: float, caches: Caches, units: int, busy: float = 0.0
 ) -> float:
-    """Nothing hides the store of results: a unit has its own rate, a wave no more than the channels that it reaches.
+    """Return the clocks of work, fills, memory and stores; nothing hides the stores of results.
 
-    Loads overlap with work, but for what a norm of 2.5 leaves over (fitted to public times of matrix products).
+    A unit stores at its own rate, a wave at most at that of the channels that it reaches. Loads overlap with work, up
+    to what a norm of 2.5 leaves over (fitted to public times of matrix products).
     """
     stores = min(units * caches.result_rate, channels * caches.dies * caches.channels * caches.store_rate)
     parts = busy + result / stores, fill / caches.fill_rate, memory / caches.memory_rate
@@ -120,18 +121,18 @@ def _clocks(
 
 @frozen(eq=False)
 class Operands:
-    """What the tiles of a product read and write; `rows` and `columns` are panels along M and N."""
+    """Memory that the tiles of a product read and write; `rows` and `columns` are panels along M and N."""
 
     rows: Panels
     columns: Panels
     tile: tuple[int, int]
     result_bytes: float
     result_elem: int  #: bytes
-    result_pitch: int  #: bytes; from one position along M to the next; 0 if they are not evenly apart
+    result_pitch: int  #: bytes; from one position along M to the next; 0 if these are not evenly apart
 
     @classmethod
     def of(cls, part: Product, tile: tuple[int, int], caches: Caches) -> Operands:
-        """Of a product cut into tiles of M x N."""
+        """Return the operands of a product cut into tiles of M x N."""
         rows, columns = (panels(v, n, caches.line_bytes) for v, n in zip((part.of_m, part.of_n), tile))
         elem = part.result.memory.elem.bytes
         pitch = row_pitch(part.result, 1)
@@ -140,7 +141,7 @@ class Operands:
 
 @frozen(eq=False)
 class Count:
-    """The numbers of a launch's traffic, each counted when it is asked for: many a launch is ruled out by one."""
+    """The numbers of a launch's traffic, each computed on demand: a single number rules out many launches."""
 
     at: Schedule
     operands: Operands
@@ -158,13 +159,13 @@ class Count:
         k_reversed: Flags | None = None,
         takers: Ints | None = None,
     ) -> Count:
-        """Of a launch with so many compute units (of all dies) and workgroups on one at a time."""
+        """Return the counts of a launch on `units` compute units of all dies, `per_unit` workgroups on each."""
         in_flight = max(1, units // caches.dies) * per_unit
         return cls(Schedule.of(tiles, caches.dies, in_flight, k_reversed, takers), operands, caches, units)
 
     @property
     def traffic(self) -> Traffic:
-        """All of them."""
+        """Return all numbers of the traffic."""
         at, operands, wave = self.at, self.operands, self._wave
         return Traffic(
             requested=len(wave) * (operands.rows.requested + operands.columns.requested) / at.slices,
@@ -177,24 +178,24 @@ class Count:
         )
 
     def clocks(self, memory: float | None = None) -> float:
-        """What mappings are ranked by, with so many bytes from memory in place of those that are counted."""
+        """Return the clocks by which mappings are ranked; `memory` replaces the counted bytes from memory."""
         memory = self.memory if memory is None else memory
         return _clocks(self.fill, memory, self.operands.result_bytes, self.channels, self.caches, self.units)
 
     @cached_property
     def fill(self) -> float:
-        """Bytes into the L2s of all dies."""
+        """Return the bytes loaded into the L2s of all dies."""
         return _read(self.at, self.operands, self.at.die, self.caches.dies, self.caches.l2_bytes, self._direction)
 
     @cached_property
     def memory(self) -> float:
-        """Bytes from memory."""
+        """Return the bytes read from memory."""
         at, held = self.at, self.caches.memory_side_bytes
         return _read(at, self.operands, np.zeros_like(at.die), 1, held, self._direction[:, :1]) if held else self.fill
 
     @cached_property
     def channels(self) -> float:
-        """The share of an L2's channels over which a wave's results lie."""
+        """Return the share of an L2's channels that a wave's results reach."""
         return _channels(self.at, self.operands, self._wave, self.caches)
 
     @cached_property
@@ -203,7 +204,7 @@ class Count:
 
     @cached_property
     def _direction(self) -> Flags:
-        """Whether most workgroups of each wave, by round and die, walk K backwards."""
+        """Return whether most workgroups of each wave, by round and die, walk K backwards."""
         shape = self.at.rounds, self.caches.dies
         if not self.at.backwards.any():
             return np.zeros(shape, np.bool_)
@@ -212,13 +213,13 @@ class Count:
 
 
 def _read(at: Schedule, operands: Operands, place: Ints, places: int, capacity: int, direction: Flags) -> float:
-    """Bytes that caches of `capacity`, one a place, take in: the unions of waves less what they find there still.
+    """Return the bytes that caches of `capacity`, one a place, load: the unions of waves less what is still cached.
 
-    Panels are found whole; of panels that overlap, what is shared is found among as many rounds as fit together.
+    Panels are reused as a whole; panels that overlap share their common part among as many rounds as fit together.
     """
     sides = _sides(at, operands, place, places)
     read = np.sum([side.bytes for side in sides], 0)  # by round and place
-    if at.rounds < 2:  # none before has left anything
+    if at.rounds < 2:  # no earlier round has left data
         return float(read.sum())
     whole = operands.rows.whole + operands.columns.whole
     passed = np.concatenate((np.zeros((1, places)), np.cumsum(read, 0)))
@@ -238,13 +239,13 @@ def _sides(at: Schedule, operands: Operands, place: Ints, places: int) -> list[_
 
 @frozen(eq=False)
 class _Side:
-    """The panels of one operand that each wave reads, each once: distinct (round, place, tile)."""
+    """The distinct panels of one input that each wave reads, as (round, place, tile)."""
 
     round: Ints
     place: Ints
     before: Ints  #: the last round in which the place read that panel, -1 if none
-    bytes: Floats  #: (rounds, places) of the unions
-    each: Floats  #: (rounds, places); a panel's part of its wave's union
+    bytes: Floats  #: (rounds, places); bytes of the unions
+    each: Floats  #: (rounds, places); bytes, a panel's part of its wave's union
 
     @classmethod
     def of(cls, panels: Panels, at: Schedule, axis: int, place: Ints, places: int) -> _Side:
@@ -262,10 +263,10 @@ class _Side:
         return cls(turn, place, before, union.reshape(shape), each.reshape(shape))
 
     def found(self, passed: Floats, turned: Flags, capacity: int, whole: float) -> float:
-        """Bytes that are still there from the last round that read them.
+        """Return the bytes that are still cached from the last round that read them.
 
-        `passed` (rounds + 1, places) is what was read before each round, of `whole` in all, `turned` where K changes
-        its direction: there the last that was read is read again first, and is found as far as both rounds fit.
+        `passed` (rounds + 1, places) is what was read before each round, of `whole` in all. `turned` marks rounds in
+        which K changes direction: they reread the latest data first, and find as much of it as both rounds fit.
         """
         again = np.flatnonzero(self.before >= 0)
         turn, place, before = self.round[again], self.place[again], self.before[again]
@@ -283,9 +284,9 @@ class _Side:
 
 
 def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, waves: int) -> Floats:
-    """Bytes of the union of the panels of each wave, of which a slice reads its part of K.
+    """Return the bytes of the union of the panels of each wave, of which a slice reads its part of K.
 
-    Slices read disjoint parts, but where taps over the same pixels fall to several: then as much as they ask for.
+    Slices read disjoint parts, unless taps over the same pixels fall into several slices: then as much as they request.
     """
     if slices == 1:
         return panels.union(wave, tile, waves)
@@ -298,7 +299,7 @@ def _of_slices(panels: Panels, wave: Ints, tile: Ints, part: Ints, slices: int, 
 
 
 def _bound(operands: Operands, group: Ints, slices: int) -> float:
-    """Bytes where the tiles of each group form the best rectangle: a panel of each row and column that it touches."""
+    """Return the bytes if each group's tiles formed the best rectangle: a panel for each of its rows and columns."""
     rows, columns = operands.rows, operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     total = 0.0
@@ -311,9 +312,9 @@ def _bound(operands: Operands, group: Ints, slices: int) -> float:
 
 
 def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> float:
-    """The share of channels over which the results of a wave lie, of all waves in the mean.
+    """Return the share of channels that the results of a wave reach, averaged over waves.
 
-    Rows whose pitch is a multiple of what the channels span begin in the same one, so the columns alone decide.
+    Rows whose pitch is a multiple of the channels' span all begin in one channel, so only the columns matter.
     """
     spread = gcd(operands.result_pitch, caches.camp_bytes)
     if caches.channels == 1 or spread < caches.camp_bytes or not len(wave):
@@ -333,18 +334,18 @@ def _channels(at: Schedule, operands: Operands, wave: Ints, caches: Caches) -> f
 
 
 def camping(view: View, caches: Caches) -> str | None:
-    """A line on rows that all begin in one channel of L2, so that a block of K comes from few of them."""
+    """Return a warning if all rows begin in one channel of L2, so that few channels hold a block of K."""
     pitch = row_pitch(view)
     if caches.channels == 1 or not pitch or pitch % caches.camp_bytes:
         return None
     return (
-        f"rows of {view.memory.name} lie {pitch} B apart, a multiple of {caches.camp_bytes} B: they meet in the same"
+        f"rows of {view.memory.name} lie {pitch} B apart, a multiple of {caches.camp_bytes} B: all begin in one"
         " cache channel; pad the leading dimension"
     )
 
 
 def row_pitch(view: View, axis: int = 0) -> int:
-    """Bytes between neighbours along an axis; 0 where they lie next to one another."""
+    """Return the bytes between neighbours along an axis; 0 where they are contiguous."""
     dim = next((d for d in reversed(view.axes[axis]) if d.size > 1), None)
     if dim is None:
         return 0
@@ -353,7 +354,7 @@ def row_pitch(view: View, axis: int = 0) -> int:
 
 
 def halves(name: str, remaps: bool, groups: bool, found: Traffic, default: Traffic) -> str | None:
-    """A line on a mapping that is but half of one (a die remap, or groups) and reads more than none would."""
+    """Return a warning if a mapping is only a die remap, or only groups, and reads more than the default."""
     if remaps == groups or found.fill <= default.fill:
         return None
     missing = "groups" if remaps else "a die remap"

@@ -1,4 +1,4 @@
-"""Which order of workgroups suits a product: a few of each kind, ranked by what the caches then take in."""
+"""Choice of the order of workgroups for a product: a few of each kind, ranked by modelled cache traffic."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from convgen.plan.contraction import Product
 from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Plan
 
-_WORTH = 0.98  #: share of the default's clocks; an order that does not come below it is not worth its arithmetic
-_MATTERS = 0.2  #: of what a launch costs by itself; fewer clocks of memory are not worth a comparison
-_MOST_WORKGROUPS = 1 << 15  #: of a launch whose orders are compared: each costs milliseconds
+_WORTH = 0.98  #: share of the default's clocks; an order must be below it to pay for its address arithmetic
+_MATTERS = 0.2  #: share of a launch's fixed cost; with fewer clocks of memory, orders are not compared
+_MOST_WORKGROUPS = 1 << 15  #: workgroups; in larger launches orders are not compared, as each takes milliseconds
 
 
 @frozen
 class Launch:
-    """What decides the traffic of a product's launch beside the order."""
+    """The properties of a product's launch, besides the order, that decide its traffic."""
 
     product: Product
     tile: tuple[int, int]  #: along M and N
@@ -38,12 +38,12 @@ class Launch:
 
     @cached_property
     def operands(self) -> Operands:
-        """What its tiles read and write; of many tiles that takes a while, and not every launch is worth it."""
+        """Return what the tiles read and write; computed on demand, since it is slow for many tiles."""
         return Operands.of(self.product, self.tile, self.facts.caches)
 
     @property
     def in_flight(self) -> int:
-        """Workgroups of one die at a time."""
+        """Return the workgroups on one die at a time."""
         return max(1, self.facts.compute_units // self.facts.caches.dies) * self.together
 
     def mapping(self, order: Order) -> WorkgroupMapping:
@@ -51,7 +51,7 @@ class Launch:
 
     @classmethod
     def of(cls, plan: Plan, together: int = 1) -> Launch:
-        """The largest launch of a plan, with so many workgroups together on a unit."""
+        """Return the largest launch of a plan, with `together` workgroups on a unit."""
         part = plan.largest
         tile_m, tile_n, _ = plan.config.tile
         _, m, n, slices = part.mapping.counts
@@ -73,12 +73,12 @@ class Launch:
         return self.count(order).traffic
 
     def least(self, found: Traffic) -> Traffic:
-        """What no order can be below, given what one does: each byte comes once, and results reach all channels."""
+        """Return a lower bound on any order's traffic: each byte is loaded once, and results reach all channels."""
         once = self.operands.rows.whole + self.operands.columns.whole
         return evolve(found, fill=min(found.fill, once), memory=min(found.memory, once), channels=1.0)
 
     def simulated(self, order: Order, plan: Plan) -> Moved:
-        """The traffic of a matrix product block by block, through caches that keep what was used last."""
+        """Return the traffic of a matrix product block by block, through least-recently-used caches."""
         from convgen.choose.lru import Steps, simulate
 
         mapping, part = self.mapping(order), plan.parts[0]
@@ -93,17 +93,17 @@ class Launch:
 
 
 def tiles_of(mapping: WorkgroupMapping) -> Tiles:
-    """M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
+    """Return M tile, N tile and slice of K by linear workgroup number; -1 where a workgroup has no tile."""
     return mapping.tiles()[:, 1:].astype(np.int32)
 
 
 def takers_of(mapping: WorkgroupMapping) -> Ints | None:
-    """Where workgroups persist, which of them takes each number, or the first blocks of its tile."""
+    """Return which persistent workgroup takes each number, or the first blocks of its tile; None without them."""
     return mapping.turns.takers() if mapping.order.persist else None
 
 
 def best_order(launch: Launch) -> Order:
-    """The order of the least clocks of memory, none that fills L2 more than rows do; rows where none is worth it."""
+    """Return the order with the fewest clocks of memory that fills L2 no more than rows do; rows if none pays."""
     if not launch.facts.caches.dies < launch.workgroups <= _MOST_WORKGROUPS:
         return IN_ROWS
     default = launch.traffic(IN_ROWS)
@@ -122,18 +122,18 @@ def best_order(launch: Launch) -> Order:
 
 
 def ordered(plan: Plan, together: int) -> Plan:
-    """The plan in the order that suits its largest launch, with so many workgroups together on a unit."""
-    if not plan.parts or plan.parts[0].product.batch > 1:  # what one of several products reads decides little
+    """Return the plan in the order that suits its largest launch, with `together` workgroups on a unit."""
+    if not plan.parts or plan.parts[0].product.batch > 1:  # for several products the reads of one decide little
         return plan
-    if plan.problem.runtime:  # rows of tiles, whose length a launch tells
+    if plan.problem.runtime:  # rows of tiles; their length is known only at launch
         return plan
-    if isinstance(plan.unit, LaneTile):  # sums over windows come in an order of their own
+    if isinstance(plan.unit, LaneTile):  # sums over windows have an order of their own
         return plan
     return plan.in_order(best_order(Launch.of(plan, together)))
 
 
 def _orders(launch: Launch) -> Iterator[Order]:
-    """Columns, and with each die in one part of the grid even groups about as high or wide as the best rectangle."""
+    """Yield columns, then even groups about as high or wide as the best rectangle, each die in one part of the grid."""
     dies = launch.facts.caches.dies
     remaps = (Xcc(dies),) if dies > 1 else ()
     yield Order(walk=Grouped("m"))
@@ -142,7 +142,7 @@ def _orders(launch: Launch) -> Iterator[Order]:
 
 
 def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
-    """(dimension, tiles) of groups: sides of the rectangle of a wave that reads least, and one step around them."""
+    """Yield (dimension, tiles) of groups: sides of the wave's rectangle that reads least, and sizes around them."""
     rows, columns = launch.operands.rows, launch.operands.columns
     row, column = rows.whole / rows.tiles, columns.whole / columns.tiles
     wave = launch.in_flight
@@ -154,7 +154,7 @@ def _sizes(launch: Launch) -> Iterator[tuple[str, int]]:
 
 
 def named(dies: int, size: int) -> dict[str, Order]:
-    """Orders that people know by name, with groups of `size`; without remaps where there is one die."""
+    """Return well-known orders by name, with groups of `size`; without remaps if there is one die."""
     dealt: tuple[tuple[Remap, ...], ...] = ((Xcc(dies),), (Chunk(dies, size * size),)) if dies > 1 else ()
     texts = [f"group:{size}m", f"group:{size}n", f"even:{size}m:snake", f"even:{size}n:snake", "hilbert"]
     walks = {text: Order.parse(text).walk for text in ("rows", "cols", *texts)}

@@ -1,4 +1,4 @@
-"""Element-wise and binary post-ops on f32, by name: functions of the sums, of alpha and beta, or of a second number."""
+"""Element-wise and binary post-ops on f32, by name: functions of the sums, alpha and beta, or of a second number."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from convgen.problem.post_ops import Eltwise
 
 
 def apply(op: Eltwise, x: Expr) -> Expr:
-    """What a post-op makes of the numbers x."""
+    """Return a post-op applied to the numbers x."""
     found = _FUNCTIONS[op.name](x, op.alpha, op.beta)
     return found if op.scale == 1 else found * op.scale
 
 
 def _relu(x: Expr, alpha: float, beta: float) -> Expr:
-    """Selected, not the maximum, for which a NaN counts less than a number; zero has no sign, if not by alpha."""
+    """Return relu by a select: a maximum would drop NaN. Zero is unsigned unless alpha scales it."""
     if x.type.elem is f16 and not alpha:
         return _above_zero(x)
     return select(x > 0.0, x, x * alpha) if alpha else select(x <= 0.0, lift(0.0, x), x)
 
 
 def _above_zero(x: Expr) -> Expr:
-    """The bits of halves minus those of what is below zero: two at a time, and nothing is taken from a NaN."""
+    """Return relu of f16 as its bits minus those of min(x, 0): two elements at a time, and a NaN stays."""
     halves = vector(u16, x.type.lanes)
     bits, below = (Pack(halves, (each,)) for each in (x, minimum(x, 0.0)))
     return Pack(x.type, (bits - below,))
@@ -59,14 +59,14 @@ def _swish(x: Expr, alpha: float, beta: float) -> Expr:
 
 
 def _mish(x: Expr, alpha: float, beta: float) -> Expr:
-    """x * tanh(log(1 + e)) is x * n / (n + 2) with n = e * (e + 2); from 20 on it is x."""
+    """Return x * tanh(log(1 + e)) as x * n / (n + 2) with n = e * (e + 2); from 20 on it is x."""
     e = functions.exp(minimum(x, 20.0))
     n = e * (e + 2.0)
     return x * (n * Rcp(n + 2.0))
 
 
 def _power(x: Expr, alpha: float, beta: float) -> Expr:
-    """Of negative numbers where the exponent is whole; an odd power has their sign."""
+    """Return x to the power of beta; a negative x needs a whole exponent, and keeps its sign for an odd one."""
     if beta in _POWERS:
         return _POWERS[beta](x) * alpha
     if not beta.is_integer():
@@ -86,7 +86,7 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 
 
 def _told(holds: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
-    """A comparison as 1 or 0."""
+    """Return a comparison with the result 1 or 0."""
     return lambda x, y: select(holds(x, y), lift(1.0, x), 0.0)
 
 

@@ -1,8 +1,8 @@
-"""What becomes of a sum of products before it is stored.
+"""Epilogues: the steps between a sum of products and its store.
 
-An epilogue is a list of steps. It is applied once to each element of the result, by whoever holds the whole sum: the
-product's kernel where K is in one slice, else the kernel that sums the slices. Where slices add to the result one by
-one, the kernel that fills it beforehand applies it to zero, which only sums allow.
+An epilogue is a list of steps, applied once to each element of the result by the kernel that has the whole sum: the
+product's kernel where K is in one slice, else the kernel that reduces the slices. Where slices add to the result
+atomically, the kernel that fills the result beforehand applies it to zero, which is correct only for additions.
 """
 
 from __future__ import annotations
@@ -23,46 +23,47 @@ from convgen.ir.types import Type, vector
 
 
 class Step(ABC):
-    """One step; sums are distributed as `layout`, whose first two dims are N and M and begin at the coordinates.
+    """One step of an epilogue, on sums distributed as `layout`, whose first two dims are N and M.
 
-    Where there are several products, the last coordinate is the number of this one.
+    The layout begins at the reader's coordinates. If there are several products, the last coordinate is the number of
+    the product.
     """
 
-    #: Whether it needs no more room than the sums, all of which may take it together.
+    #: Whether the step needs no more registers than the sums, so that all sums may take it together.
     is_light: ClassVar[bool] = False
 
     @property
     def operands(self) -> tuple[tuple[str, View], ...]:
-        """The tensors that it reads beside the sums, by name."""
+        """Return the tensors that the step reads beside the sums, by name."""
         return ()
 
     @property
     def reads(self) -> tuple[Global, ...]:
-        """The buffers that it needs."""
+        """Return the buffers that the step needs."""
         return tuple(view.memory for _, view in self.operands)
 
     def is_sum(self, acc: Type) -> bool:
-        """Whether it is the addition of something to sums of this type, so that sums may be added behind it."""
+        """Whether the step only adds to sums of this type, so that slices may be added after it."""
         return False
 
     def load(self, reader: Reader, layout: Fragment) -> Held:
-        """What it reads for them: an element for each of their registers, in its own type."""
+        """Load the step's inputs: for each tensor an element for each register of the sums, in its own type."""
         return tuple(reader.read(name, view, layout) for name, view in self.operands)
 
     @abstractmethod
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        """The sums behind this step."""
+        """Return the sums after this step."""
 
 
 class Addend(Step):
-    """A step that adds a term to sums; they may begin with it in place of zero."""
+    """A step that adds a term to sums; the sums may start from the term instead of zero."""
 
     def is_sum(self, acc: Type) -> bool:
         return True
 
     @abstractmethod
     def term(self, elem: Type, held: Held) -> Expr:
-        """What it adds to sums of type `elem`."""
+        """Return the term that the step adds to sums of type `elem`."""
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
         return total + self.term(total.type.elem, held)
@@ -79,11 +80,11 @@ class Epilogue:
         return tuple(buffer for step in self.steps for buffer in step.reads)
 
     def may_precede_sums(self, acc: Type) -> bool:
-        """Whether slices may add their sums of this type to what it made of zero."""
+        """Whether slices may add their sums of this type to the epilogue of zero."""
         return all(step.is_sum(acc) for step in self.steps)
 
     def begun(self) -> tuple[Addend | None, Epilogue]:
-        """With which term the sums may begin, and the steps that are left then."""
+        """Return the term from which sums may start, if any, and the remaining steps."""
         match self.steps:
             case Addend() as first, *others:
                 return first, Epilogue(tuple(others))
@@ -94,11 +95,11 @@ class Epilogue:
         return all(step.is_light for step in self.steps)
 
     def load(self, reader: Reader, layout: Fragment) -> tuple[Held, ...]:
-        """What the steps read for sums distributed as `layout`."""
+        """Load the inputs of all steps for sums distributed as `layout`."""
         return tuple(step.load(reader, layout) for step in self.steps)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Sequence[Held]) -> Expr:
-        """What is to be stored in place of the sums `total`, of what was loaded for them."""
+        """Return the values to store for the sums `total`, given the loaded inputs `held`."""
         for step, own in zip(self.steps, held, strict=True):
             total = step.apply(k, total, own)
         return total
@@ -106,22 +107,22 @@ class Epilogue:
 
 @frozen
 class Broadcast:
-    """A tensor beside sums: each lane has an element once, and `order` says which one each register takes."""
+    """A tensor broadcast over sums: each lane holds an element once, and `order` gives each register's element."""
 
     held: Expr
     order: tuple[int, ...]
 
     @property
     def words(self) -> int:
-        """Registers that it takes."""
+        """Return the registers that it takes."""
         return -(-self.held.type.lanes * self.held.type.elem.bits // 32)
 
     def piece(self, first: int, count: int) -> Broadcast:
-        """What so many registers take, from one on."""
+        """Return the broadcast for `count` registers from `first` on."""
         return evolve(self, order=self.order[first : first + count])
 
     def as_type(self, elem: Type, made: Callable[[Expr], Expr] = lambda x: x, seen: Type | None = None) -> Expr:
-        """What is made of it, as another type, for each register; integers `seen` with or without a sign."""
+        """Return `made` of each register's element, as another type; `seen` reinterprets the sign of integers."""
         lanes = self.held.type.lanes
         found = self.held.to(vector(seen, lanes)) if seen else self.held
         return Shuffle(made(found.to(vector(elem, lanes))), self.order)
@@ -132,45 +133,45 @@ Held = tuple[Broadcast, ...]
 
 @define
 class Reader:
-    """Loads what stands beside sums whose fragments begin at the coordinates (N, M, and that of the product).
+    """Loads tensors beside sums whose fragments begin at the coordinates (N, M, and the number of the product).
 
-    What fragments that are read in one scope have in common is loaded once, so long as there is room to keep it.
+    Fragments that are read in one scope share a load where they can, as long as there is room to keep it.
     """
 
     k: KernelBuilder
     at: Sequence[Expr | int]
-    room: int = 0  #: registers; of a lane, for what is kept
+    room: int = 0  #: registers; of a lane, for kept loads
     _kept: dict[tuple[str, View, Fragment], Broadcast] = attrs.Factory(dict)
 
     def read(self, name: str, view: View, layout: Fragment) -> Broadcast:
-        """What a view has for each register of `layout`."""
+        """Return a view's element for each register of `layout`."""
         sides = {axis for t in view.index for axis in axes_of(view, t) if axis < 2}
         few, order = along(layout, [layout.dims[n] for n in sides])
         key = name, view, few
         if key in self._kept:
             return Broadcast(self._kept[key].held, order)
         held = self.k.load_view(name, view, self.at[: len(view.axes)], few, "load", view.memory.name)
-        found = Broadcast(held, order)
-        if len(sides) < len(layout.dims[:2]) and found.words <= self.room:
-            self.room -= found.words
-            self._kept[key] = found
-        return found
+        broadcast = Broadcast(held, order)
+        if len(sides) < len(layout.dims[:2]) and broadcast.words <= self.room:
+            self.room -= broadcast.words
+            self._kept[key] = broadcast
+        return broadcast
 
     def fresh(self, held: Iterable[Broadcast]) -> int:
-        """Registers that these take, but for what is kept."""
+        """Return the registers that these broadcasts take, kept ones excluded."""
         return sum(b.words for b in held if all(b.held is not kept.held for kept in self._kept.values()))
 
 
 def axes_of(view: View, t: TensorDim) -> list[int]:
-    """The axes of a view on which a coordinate depends."""
+    """Return the axes of a view on which a coordinate depends."""
     names = {name for name, _ in t.terms}
     return [n for n, dims in enumerate(view.axes) if names.intersection(d.name for d in dims)]
 
 
 def along(layout: Fragment, dims: Collection[str]) -> tuple[Fragment, tuple[int, ...]]:
-    """The layout, over its first two dims, of what differs along `dims` only: without the registers of all others.
+    """Return a layout of the registers that differ along `dims`, and each register's counterpart in it.
 
-    With it, for each register of `layout` the one that belongs to it.
+    The returned layout has the first two dims of `layout`.
     """
     own = tuple(d for d in layout.digits if d.space not in (Space.REGISTER, Space.FIXED) or d.dim in dims)
     few = Fragment(layout.dims, own).renumbered(Space.REGISTER)

@@ -1,4 +1,4 @@
-"""The steps from sums to results: what each reads, and what it makes of the sums."""
+"""The steps from sums to results: the inputs of each, and its effect on the sums."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from convgen.problem import post_ops
 
 @frozen
 class Bias(Addend):
-    """Adds a tensor, a view with the axes N and M, which may be the same all along any of them.
+    """Add a tensor, a view with the axes N and M, which may be broadcast along either.
 
-    It may be multiplied before, by another such tensor and by a number.
+    The tensor may first be multiplied by a second one and by a number.
     """
 
     is_light = True
@@ -53,7 +53,7 @@ class Bias(Addend):
 
 @frozen
 class Affine(Step):
-    """Multiplies sums of integers and adds to them, modulo 2^32."""
+    """Multiply integer sums and add to them, modulo 2^32."""
 
     is_light = True
 
@@ -67,9 +67,9 @@ class Affine(Step):
 
 @frozen
 class Scale(Step):
-    """Multiplies by numbers and tensors, or divides: by one number or one tensor, whose reciprocal is rounded to f32.
+    """Multiply by numbers and tensors, or divide by one number or tensor, whose reciprocal is rounded to f32.
 
-    The product of what it multiplies by comes first, the numbers' at the front.
+    The multipliers are multiplied together first, numbers before tensors.
     """
 
     numbers: tuple[np.float32, ...]
@@ -103,7 +103,7 @@ def _constant(numbers: Sequence[np.float32], *, divides: bool) -> float:
 
 @frozen
 class Binary(Step):
-    """An operation on the sums and a tensor, f32 both; `condition` is a tensor of integers that chooses."""
+    """Apply an operation to the sums and a tensor, both f32; a third tensor, `condition`, selects between them."""
 
     name: str
     view: View
@@ -123,7 +123,7 @@ class Binary(Step):
 
 @frozen
 class Prelu(Step):
-    """Multiplies sums below zero by a tensor."""
+    """Multiply sums below zero by a tensor."""
 
     view: View
 
@@ -138,7 +138,7 @@ class Prelu(Step):
 
 @frozen
 class Sum(Step):
-    """Adds what stands in the destination, a view with the axes of the result, before it is written over."""
+    """Add the old values of the destination, a view with the axes of the result."""
 
     op: post_ops.Sum
     view: View
@@ -148,7 +148,7 @@ class Sum(Step):
         return (("old", self.view),)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        """Integers of 8 bits are seen with or without a sign, as the post-op has them."""
+        """Return the sums with the old values added; the post-op's type decides whether 8-bit integers have a sign."""
         term = held[0].as_type(f32, seen=scalar(self.op.dtype) if self.op.dtype else None)
         if self.op.zero_point:
             term = term - float(self.op.zero_point)
@@ -157,13 +157,13 @@ class Sum(Step):
 
 @frozen
 class Eltwise(Step):
-    """A function of each sum."""
+    """Apply a function to each sum."""
 
     op: post_ops.Eltwise
 
     @property
     def keeps_rounded(self) -> bool:
-        """Whether it makes rounded numbers of such, the same as if they were rounded afterwards."""
+        """Whether the function maps rounded numbers to rounded numbers, so that it may follow the rounding."""
         return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
@@ -172,10 +172,10 @@ class Eltwise(Step):
 
 @frozen
 class Tails(Step):
-    """Zero in the padding of the result's blocks, whatever the steps before made of it.
+    """Store zero in the padding of the result's blocks, whatever earlier steps produce there.
 
     `view` has the axes of the result, `sizes` are those of the tensor, without padding. Where zeros are multiplied as
-    something else (u8 as s8), sums of padding do not `vanish`.
+    another number (u8 as s8), sums of padding do not `vanish`.
     """
 
     is_light = True
@@ -188,7 +188,7 @@ class Tails(Step):
         return self.vanish
 
     def load(self, reader: Reader, layout: Fragment) -> Held:
-        """The coordinates along the dims that have padding, which are computed."""
+        """Compute the coordinates along the dims that have padding."""
         return tuple(self._coordinate(reader, self.view.index[n], layout) for n in self._padded)
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
@@ -202,22 +202,22 @@ class Tails(Step):
         return [n for n, (t, size) in enumerate(zip(self.view.index, self.sizes)) if t.size > size]
 
     def _coordinate(self, reader: Reader, t: TensorDim, layout: Fragment) -> Broadcast:
-        """A coordinate of the tensor for each register of `layout`."""
+        """Return a coordinate of the tensor for each register of `layout`."""
         k, at, axes = reader.k, reader.at, axes_of(self.view, t)
         few, order = along(layout, [layout.dims[axis] for axis in axes if axis < 2])
-        found: list[Expr] = []
+        coordinates: list[Expr] = []
         for register in range(few.registers):
             held = few.coords(k.subgroup, Lane(), register)
             dims: dict[str, Index] = {}
             for axis in axes:
                 dims |= self.view.decode(axis, plus(held[layout.dims[axis]], at[axis]) if axis < 2 else at[axis])
-            found.append(lift(t.at(dims), Lane()))
-        return Broadcast(Pack(vector(s32, len(found)), tuple(found)), order)
+            coordinates.append(lift(t.at(dims), Lane()))
+        return Broadcast(Pack(vector(s32, len(coordinates)), tuple(coordinates)), order)
 
 
 @frozen
 class Convert(Step):
-    """Rounds to the result's type; integers saturate. Targets make floats of 8 bits of floats only."""
+    """Round to the result's type; integers saturate. 8-bit floats are converted from floats only."""
 
     is_light = True
 
@@ -233,7 +233,7 @@ class Convert(Step):
 
 
 def every(number: Extent, like: Expr) -> Expr:
-    """A number, modulo 2^32, in place of each of some 32-bit integers."""
+    """Return a number, modulo 2^32, in each element of a vector of 32-bit integers."""
     elem = like.type.elem
     wrapped = const((number - elem.min) % (1 << elem.bits) + elem.min, elem) if isinstance(number, int) else number
     return Splat(vector(elem, like.type.lanes), wrapped)

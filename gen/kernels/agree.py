@@ -1,10 +1,10 @@
-"""What subgroups agree on that branch together: a vote, for which a matrix instruction of all of them counts lanes.
+"""Votes: agreement among subgroups that branch together, counted by a matrix instruction that spans all of them.
 
-Subgroups that share an instruction pointer (`TargetFacts.lockstep`) part at no branch, so a condition that may differ
-between them is made one first. The rows of one factor come from all subgroups that execute such an instruction: each
-puts its lanes' ones and zeros there, all find all of them in their sums, and neither shared memory nor a barrier takes
-part. Where a workgroup's subgroups do not make whole teams, each decides by itself; the back end says what then becomes
-of its kernel.
+Subgroups that share an instruction pointer (`TargetFacts.lockstep`) cannot take different sides of a branch, so a
+condition that may differ between them is first made uniform. The instruction takes the rows of one factor from all
+subgroups that execute it: each supplies its lanes' ones and zeros there, and each reads all of them in its sums,
+without shared memory or a barrier. Where a workgroup's subgroups do not form whole teams, each decides alone; the back
+end describes the effect on its kernel.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from convgen.ir.votes import AllLanes
 
 
 def teams(facts: TargetFacts, subgroups: int) -> int:
-    """Subgroups of a workgroup that decide together; 1 where each does alone."""
+    """Return how many subgroups of a workgroup decide together; 1 where each decides alone."""
     together = facts.lockstep
     return together if together and subgroups % together == 0 else 1
 
 
 def all_agree(k: KernelBuilder, facts: TargetFacts, holds: Expr) -> Expr:
-    """Whether a bool holds in all lanes of this subgroup, and of those that branch with it."""
+    """Whether a bool holds in all lanes of this subgroup and of those that branch with it."""
     if teams(facts, k.subgroups) == 1:
         return AllLanes(holds)
     return AllLanes(eq(_votes(k, facts, select(holds, const(0), const(1))), 0))
 
 
 def one_finds(k: KernelBuilder, facts: TargetFacts, holds: Expr) -> Expr:
-    """Whether a bool that a subgroup's lanes share holds in this subgroup, or in one of those that branch with it."""
+    """Whether a bool, uniform in each subgroup, holds in this subgroup or in one that branches with it."""
     if teams(facts, k.subgroups) == 1:
         return holds
     return AllLanes(ne(_votes(k, facts, select(holds, const(1), const(0))), 0))
 
 
 def _votes(k: KernelBuilder, facts: TargetFacts, own: Expr) -> Expr:
-    """The sum of a number that is 0 or 1 over all lanes of a team's two subgroups, times the elements of a dword."""
+    """Return the sum of a 0-or-1 number over all lanes of a team's two subgroups, times the elements of a dword."""
     atom = next(a for a in facts.atoms if a.spans == facts.lockstep and a.acc is s32)
     product = MmaTile(atom, 1, 1, 1)
     ones = Splat(vector(atom.a_elem, product.a.registers), const(1, atom.a_elem))
     votes = Splat(vector(atom.b_elem, product.b.registers), own.to(atom.b_elem))
     counted = k.mma("votes", product, zeros(vector(s32, product.d.registers)), ones, votes)
-    rows = 0, product.d.registers - 1  # one of the first subgroup, one of the last
+    rows = 0, product.d.registers - 1  # one row of the first subgroup, one of the last
     first, last = (Pack(s32, (Slice(counted, n, 1),)) for n in rows)
     return first + last

@@ -1,8 +1,8 @@
-"""Kernels that sum the rows of a factor before the product: what is added for numbers that stand for others.
+"""Kernels that sum the rows of a factor before the product, for compensation of zero points and u8 multiplied as s8.
 
     result[n, m] = epilogue(sum over r of (source[n, m, r] - shift[n, m, r]) * factor[n, m, r])
 
-Everything is reckoned in s32, modulo 2^32. A lane has a run of memory at a time; what lanes have of one sum meets in
+All arithmetic is s32, modulo 2^32. A lane loads a run of memory at a time; the lanes' parts of a sum are reduced in
 registers.
 """
 
@@ -27,13 +27,13 @@ from convgen.plan.compensation import Sums
 from convgen.plan.copies import power_of_two
 
 _SUBGROUPS = 4
-_NEIGHBOURS = 4  #: sums of a lane, where these are neighbours in memory: one wide access
+_NEIGHBOURS = 4  #: sums of a lane, where these are contiguous in memory: one wide access
 _AHEAD = 4  #: terms that a lane then loads together
-_ROWS, _TERMS = 0, 2  #: axes of a source
+_ROWS, _TERMS = 0, 2  #: axes of a source's view
 
 
 def sums_kernel(name: str, sums: Sums, sizes: Sequence[Size], facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
-    """The kernel, and where its workgroups are."""
+    """Return the kernel and the mapping of its workgroups."""
     layout = _layout(sums.source, facts)
     tiles = [-(-sums.result.extent(axis) // layout.extent(dim)) for axis, dim in enumerate("nm")]
     mapping, epilogue = WorkgroupMapping.of(tiles[1], tiles[0]), Epilogue(sums.steps)
@@ -50,13 +50,13 @@ def sums_kernel(name: str, sums: Sums, sizes: Sequence[Size], facts: TargetFacts
 
 
 def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment) -> Expr:
-    """The sums of what each register has in all rounds."""
-    held = vector(s32, layout.registers)
+    """Return each register's sum over all rounds of the loop along R."""
+    sums_type = vector(s32, layout.registers)
 
     def loaded(name: str, view: View, r0: Expr) -> Expr:
-        return k.load_view(name, view, (*at, r0), layout, "load", view.memory.name).to(held)
+        return k.load_view(name, view, (*at, r0), layout, "load", view.memory.name).to(sums_type)
 
-    with k.loop("r_loop", 0, -(-sums.source.extent(_TERMS) // layout.extent("r")), sum=zeros(held)) as loop:
+    with k.loop("r_loop", 0, -(-sums.source.extent(_TERMS) // layout.extent("r")), sum=zeros(sums_type)) as loop:
         r0 = loop.var * layout.extent("r")
         term = loaded("term", sums.source, r0)
         if isinstance(sums.shift, View):
@@ -70,7 +70,7 @@ def _terms(k: KernelBuilder, sums: Sums, at: tuple[Expr, Expr], layout: Fragment
 
 
 def _layout(source: View, facts: TargetFacts) -> Fragment:
-    """A tile over dims n, m and r; registers and then lanes run along memory, r before n, and what is left along m."""
+    """Return a tile over n, m and r: registers, then lanes run along memory, r before n; remaining lanes go to m."""
     elem, (n, m, r) = source.memory.elem.bytes, (source.extent(axis) for axis in range(3))
     along = linearize(source).unit_axis
     neighbours = min(_NEIGHBOURS, power_of_two(n)) if along == _ROWS else 1
@@ -95,5 +95,5 @@ def _layout(source: View, facts: TargetFacts) -> Fragment:
 
 
 def _covering(count: int, each: int) -> int:
-    """The least power of two, times `each`, that covers a count."""
+    """Return the least power of two that, times `each`, covers a count."""
     return 1 << (-(-count // each) - 1).bit_length()

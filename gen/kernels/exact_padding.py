@@ -1,9 +1,9 @@
-"""Sums in which padding has no part, made again where a factor is not finite.
+"""Exact padding: sums that padding has turned into NaN are recomputed without it.
 
-What the loop over K sums holds products with padding, too: zeros, unless the other factor has an infinity or a NaN
-somewhere. Then all sums of its row are not finite, so that one for each row tells. A subgroup that finds such ones
-makes its sums again, and so does one that branches with it: each its own, without shared memory, one matrix
-instruction's part of its tile after the other, and one tap at a time.
+The loop over K also sums products with padding. These are zero unless the other factor is infinite or NaN somewhere.
+Then all sums of that factor's row are not finite, so one sum for each row detects it. A subgroup that finds a sum that
+is not finite recomputes its sums, and so do the subgroups that branch with it: each its own, without shared memory, for
+one matrix instruction's part of the tile after the other, one tap at a time.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from convgen.plan.inputs import Operand
 from convgen.plan.padding import Padding, piece
 from convgen.plan.plan import Part, Plan
 
-Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and how they are distributed
-At = Callable[[Expr, Expr], Sequence[Index]]  #: where a block of K of a row is: the row, along K, and of which product
-Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: what sums of a layout begin with that are at a place
-Load = Callable[[Operand, Sequence[Index], Fragment], Expr]  #: a fragment of an operand, as it is multiplied
+Whole = Sequence[tuple[Expr, Fragment]]  #: sums of parts of a tile, and their distribution over lanes
+At = Callable[[Expr, Expr], Sequence[Index]]  #: coordinates of a row's block of K: row, position along K, product
+Begin = Callable[[Fragment, Sequence[Index]], Expr]  #: start value of the sums at a place, in a layout
+#: a fragment of an input, in the type in which it is multiplied
+Load = Callable[[Operand, Sequence[Index], Fragment], Expr]
 
 _DIMS = "nm"
-_OWN = "own"  #: the number of a position among those of a subgroup
-_LINKS = 96  #: products, each added to the one before: what walks an expression takes several frames for each
-_TOGETHER = 4  #: elements; of sums that are looked at together, where vector units take some at a time
+_OWN = "own"  #: dim that numbers positions of one subgroup
+_LINKS = 96  #: products in one chain of additions: passes that walk an expression recurse several frames for each
+_TOGETHER = 4  #: elements; sums that are tested together, for vector units that take several at a time
 
 
 def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) -> Expr:
-    """Whether one sum for each row of a factor, if the other has windows, is finite, in all lanes; looked at here.
+    """Whether the sums are finite in all lanes, tested on one sum for each row opposite a factor with windows.
 
-    Subgroups that branch together have one answer.
+    Subgroups that branch together get one answer.
     """
     seen = []
     for total, layout in sums:
@@ -59,7 +60,7 @@ def finite(k: KernelBuilder, facts: TargetFacts, padding: Padding, sums: Whole) 
 def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, alone: bool = False) -> Expr:
     """Whether all elements of some vectors are finite, in all lanes, also of subgroups that branch together.
 
-    To decide `alone` is for kernels whose subgroups go their own ways in any case.
+    With `alone` each subgroup decides by itself; it is for kernels whose subgroups branch apart in any case.
     """
     found = _zero_if_finite(seen)
     holds = eq(found, found)
@@ -67,28 +68,28 @@ def all_finite(k: KernelBuilder, facts: TargetFacts, seen: Sequence[Expr], *, al
 
 
 def _zero_if_finite(seen: Sequence[Expr]) -> Expr:
-    """Zero where all elements of some vectors are finite, else a NaN, in each lane."""
+    """Return, in each lane, zero if all elements of some vectors are finite, else NaN."""
     elem, count = seen[0].type.elem, gcd(_TOGETHER, *(each.type.lanes for each in seen))
     none = zeros(vector(elem, count))
     parts: list[Expr] = [Slice(each, n, count) for each in seen for n in range(0, each.type.lanes, count)]
-    found, *others = _chained(parts, none)
+    chain, *others = _chained(parts, none)
     while others:
-        found, *others = _chained([found, *others], none)
+        chain, *others = _chained([chain, *others], none)
     any_of_them: Expr = const(0, elem)
     for n in range(count):
-        any_of_them = fma(Pack(elem, (Slice(found, n, 1),)), const(0, elem), any_of_them)
+        any_of_them = fma(Pack(elem, (Slice(chain, n, 1),)), const(0, elem), any_of_them)
     return any_of_them
 
 
 def _chained(parts: Sequence[Expr], none: Expr) -> list[Expr]:
-    """One value of some each, zero where they are finite: of no more than can stand inside one another."""
+    """Return values that are zero if all parts are finite, one for each chain of at most `_LINKS` parts."""
     runs = (parts[at : at + _LINKS] for at in range(0, len(parts), _LINKS))
     return [reduce(lambda found, part: fma(part, none, found), run, none) for run in runs]
 
 
 @frozen
 class Anew:
-    """The sums of one subgroup's part of a tile, of one matrix instruction's rows and columns at a time."""
+    """Recomputed sums of one subgroup's part of a tile, for one matrix instruction's rows and columns at a time."""
 
     k: KernelBuilder
     plan: Plan
@@ -97,21 +98,21 @@ class Anew:
     at: At
     load: Load
     begin: Begin
-    blocks: tuple[Expr, Expr]  #: of K: the first of this slice or share, and the one behind the last
+    blocks: tuple[Expr, Expr]  #: blocks of K: the first of this slice or share, and the one after its last
 
     @property
     def unit(self) -> MmaTile:
-        """The piece of which sums are made at a time."""
+        """Return the piece of a tile whose sums are recomputed at a time."""
         return piece(self.plan.mma, self.plan.facts)
 
     @property
     def _parts(self) -> int:
-        """Of a block of K, each as deep as the unit."""
+        """Return the parts of a block of K, each as deep as the unit."""
         return self.plan.mma.steps * self.plan.mma.teams_k // self.unit.steps
 
     @contextmanager
     def pieces(self) -> Iterator[tuple[Index, Index]]:
-        """The suite runs for each piece of the tile; where it begins within the workgroup's."""
+        """Open loops over the pieces of the tile; yield where a piece begins within the workgroup's tile."""
         k, (of_n, of_m), atom = self.k, map(self._positions, _DIMS), self.unit.atom
         counts = [each.count(_OWN) // side for each, side in zip((of_n, of_m), (atom.n, atom.m))]
         apart = atom.n, self.unit.rows or atom.m
@@ -123,13 +124,13 @@ class Anew:
             yield k.let("at_n", at_n), k.let("at_m", at_m)
 
     def _positions(self, dim: str) -> Digits:
-        """A dim of the workgroup's tile, split into the subgroup and the number of a position among its own."""
+        """Return a dim of the workgroup's tile as (subgroup, number of a position among the subgroup's own)."""
         own = (d if d.space == Space.SUBGROUP else evolve(d, space=_OWN) for d in self.plan.mma.met.of(dim))
         digits = Digits((dim,), tuple(own))
         return digits.renumbered(_OWN, lambda step, _: step).merged(_OWN)
 
     def sums(self, start: tuple[Expr, Expr]) -> Expr:
-        """Those of the piece that begins there."""
+        """Return the sums of the piece that begins at `start`."""
         k, padding = self.k, self.padding
         share = self._share()
         first, turns = self._taps(start, share)
@@ -148,7 +149,7 @@ class Anew:
         return taps.result("total")
 
     def _factor(self, operand: Operand, view: View, layout: Fragment, place: Sequence[Expr]) -> Expr:
-        """A fragment of an operand: of part of a block of K at a tap, from a row on, within a share of K."""
+        """Return a fragment of an input: a part of a block of K at one tap, from a row on, within a share of K."""
         (row, part, *others), depth = place, self.unit.steps * self.unit.atom.k
         parts = self._parts
         _, at, *batch = self.at(row, part // parts)
@@ -156,18 +157,18 @@ class Anew:
         return self.load(evolve(operand, view=view, tile=None, copy=None), (row, at, *batch, *others), layout)
 
     def _share(self) -> tuple[Expr, ...]:
-        """The blocks of all K between which a share of it is."""
+        """Return the first block of K of this share and the one after its last, if K is shared."""
         padding, (begin, end) = self.padding, self.blocks
         if not padding.shared:
             return ()
         first, last = (lift(self.at(begin, block)[1], begin) // self.plan.config.tile[2] for block in (begin, end - 1))
-        begin, end = minimum(first, last), maximum(first, last) + 1  # it may be taken from behind
+        begin, end = minimum(first, last), maximum(first, last) + 1  # the share may be walked backwards
         return tuple(
             self.k.let(f"share_{n}", minimum(at, padding.shared)) for n, at in (("begin", begin), ("end", end))
         )
 
     def _taps(self, start: tuple[Expr, Expr], share: Sequence[Expr]) -> tuple[Index, Index]:
-        """The first tap of a share of K, or of the rows from a place on, and how many to go over."""
+        """Return the first tap of a share of K, or of the rows from `start` on, and the number of taps."""
         padding, rows, tile_k = self.padding, (self.unit.atom.n, self.unit.atom.m), self.plan.config.tile[2]
         if not padding.run or (padding.summed and not share):
             return 0, padding.count
@@ -179,15 +180,16 @@ class Anew:
         if not padding.summed and padding.alone:
             return first, 1
         if not padding.summed and self.plan.facts.lockstep:
-            # Subgroups that branch together go over as many taps; rows have no part in sums of taps but their own.
+            # Subgroups that branch together loop over equally many taps; sums of taps change only rows that have the
+            # tap.
             most = (rows[padding.side] + padding.run - 2) // padding.run + 1
             return first, min(most, padding.count)
-        # Without the name of the first tap, so that a constant distance is seen to be one: it is the same everywhere.
+        # Computed without the variable of the first tap, so that a constant distance is recognised: it is uniform.
         turns = (positions[1] - 1) // padding.run - positions[0] // padding.run + 1
         return first, minimum(turns, padding.count - first if padding.summed else padding.count)
 
     def _chosen(self, side: int, start: Expr, tap: Expr, added: Expr, before: Expr) -> Expr:
-        """The sums to which rows of a factor that are inside at a tap have something added."""
+        """Return the sums, with something added only in rows of a factor that are inside the tensor at a tap."""
         layout, dim = self.unit.d, _DIMS[side]
         if not self.padding.inside[side]:
             return added

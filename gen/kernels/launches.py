@@ -1,7 +1,7 @@
-"""The launches of a plan, in order, and which workgroups of each an output tile needs.
+"""The launches of a plan, in order, and the workgroups of each launch that an output tile needs.
 
-Sections are the parts of the output that are made independently: one for each matrix product (a stride phase of
-backward data), one for what no window reaches, one for the gradient of a bias.
+Sections are independent parts of the output: one for each matrix product (a stride phase of backward data), one for
+positions that no window reaches, one for the gradient of a bias.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from convgen.problem.matmul import Matmul, Problem
 from convgen.run.code import OutputRegion
 
 Indices = npt.NDArray[np.int64]
-Positions = tuple[range, range, range]  #: along M, N and the products of a batch
+Positions = tuple[range, range, range]  #: ranges along M, N and the products of a batch
 
 _FILL_TILE = (64, 64)
-_MOST_TERMS, _FEW_TERMS = 256, 16  #: that one lane sums of a result's slices: of a large result, and of a small one
+#: terms that one lane sums when slices are reduced, for a large and for a small result
+_MOST_TERMS, _FEW_TERMS = 256, 16
 
 
 @frozen
 class TiledKernel:
-    """One kernel, and which of its workgroups makes which tile of `tile` rows (M) and columns (N).
+    """One kernel, and which of its workgroups computes which tile of `tile` rows (M) and columns (N).
 
-    Without a tile it does not make the output: whatever is wanted of that needs all workgroups.
+    Without a tile the kernel does not write the output, and every output tile needs all of its workgroups.
     """
 
     kernel: Kernel
@@ -50,7 +51,7 @@ class TiledKernel:
     mapping: WorkgroupMapping
 
     def groups(self, positions: Positions) -> tuple[int, ...]:
-        """The workgroups that have one of the positions, of all slices."""
+        """Return the workgroups, in all slices, that compute one of the positions."""
         if self.tile is None:
             return self.mapping.groups({})
         counts = self.mapping.counts[1:3]
@@ -64,11 +65,10 @@ class TiledKernel:
 
 @frozen
 class Section:
-    """Tiles of `result` (N, M, …), an output, that launches make, by number, numbered row by row.
+    """Output tiles of `result` (N, M, …) and the launches, by number, that compute them; tiles are numbered row by row.
 
-    A launch that several sections share has, here, only the workgroups of this one.
-
-    Of several products the rows stand below one another; their number is the result's third axis.
+    A launch that several sections share lists only the workgroups of this section. With several products, the rows of
+    one stand below those of another; the result's third axis numbers products.
     """
 
     output: str
@@ -76,8 +76,8 @@ class Section:
     tile: tuple[int, int]
     grid: tuple[int, int]
     launches: Mapping[int, TiledKernel]
-    but: tuple[View, ...] = ()  #: views of what others write over
-    joined: Joined | None = None  #: dims of the result that are one
+    but: tuple[View, ...] = ()  #: views of parts of the result that other launches overwrite
+    joined: Joined | None = None  #: fused dims of the result, if any
 
     def positions(self, tile: int) -> Positions:
         row, column = divmod(tile, self.grid[1])
@@ -88,13 +88,13 @@ class Section:
 
     @property
     def is_batched(self) -> bool:
-        """Whether it is the result of several products."""
+        """Whether the section is the result of several products."""
         return len(self.result.axes) > 2
 
 
 @frozen
 class Tiles:
-    """The output tiles of a program (see `code.OutputTiles`): the sections are its parts."""
+    """The output tiles of a program (see `code.OutputTiles`), by section."""
 
     problem: Problem
     launches: tuple[TiledKernel, ...]
@@ -102,18 +102,18 @@ class Tiles:
 
     @property
     def grids(self) -> tuple[tuple[int, int], ...]:
-        """M tiles, N tiles of each section."""
+        """Return M tiles, N tiles of each section."""
         return tuple(s.grid for s in self.sections)
 
     def groups(self, part: int, tile: int) -> tuple[tuple[int, ...], ...]:
-        """For each launch the workgroups that the tile needs."""
+        """Return, for each launch, the workgroups that the tile needs."""
         section = self.sections[part]
         at = section.positions(tile)
         makers = map(section.launches.get, range(len(self.launches)))
         return tuple(maker.groups(at) if maker else () for maker in makers)
 
     def regions(self, part: int, tile: int) -> tuple[OutputRegion, ...]:
-        """What the tile holds of its output."""
+        """Return the rows and columns of its output that the tile holds."""
         section = self.sections[part]
         down, across, number = section.positions(tile)
         fixed = section.result.decode(2, np.asarray(number, np.int64)) if section.is_batched else {}
@@ -126,7 +126,7 @@ class Tiles:
         return tuple(regions)
 
     def _region(self, section: Section, down: Indices, across: Indices, fixed: dict[str, Indices]) -> OutputRegion:
-        """What some rows and columns hold, all of which are products of coordinates once some dims are fixed."""
+        """Return the output region of some rows and columns: a product of coordinates once `fixed` dims are fixed."""
         coordinates = {**_coordinates(section, 1, down, fixed), **_coordinates(section, 0, across, fixed)}
         sizes = self.problem.tensor(section.output).dims
         (rows, kept), (columns, exist) = (
@@ -140,14 +140,15 @@ class Tiles:
 
 
 def _shared(view: View, axis: int) -> set[str]:
-    """Dims of an axis (0 is N, 1 M) of which coordinates depend together with the other one: phases."""
+    """Return the dims of an axis (0: N, 1: M) that share a coordinate with the other axis: phases."""
     others = {d.name for d in view.axes[1 - axis]}
     return {name for t in view.index for name, _ in t.terms if others.intersection(dict(t.terms))} - others
 
 
 def _split_axis(problem: Problem, section: Section) -> int:
-    """The axis whose shared dims are fixed, run by run, so that rows of the output depend on one axis alone, as columns
-    do: N, or M where M has the phases.
+    """Return the axis whose shared dims are fixed, run by run: N, or M where M has the phases.
+
+    With them fixed, rows of the output depend on one axis alone, and so do columns.
     """
     view = section.result
     names = [{d.name for d in dims} for dims in view.axes[:2]]
@@ -162,7 +163,7 @@ def _split_axis(problem: Problem, section: Section) -> int:
 
 
 def _runs(view: View, axis: int, positions: Indices) -> Iterator[tuple[dict[str, Indices], Indices]]:
-    """Positions along an axis that are alike in its shared dims, also given."""
+    """Yield the values of an axis's shared dims, and the positions along the axis that have these values."""
     shared = _shared(view, axis)
     dims = {name: at for name, at in view.decode(axis, positions).items() if name in shared}
     found, which = np.unique(np.array([*dims.values(), np.zeros_like(positions)]), axis=1, return_inverse=True)
@@ -171,7 +172,7 @@ def _runs(view: View, axis: int, positions: Indices) -> Iterator[tuple[dict[str,
 
 
 def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[str, Indices]) -> dict[int, Indices]:
-    """The tensor coordinates that depend on one axis, at positions along it, and on dims that are fixed."""
+    """Return the tensor coordinates that depend on one axis, at positions along it, and on dims that are fixed."""
     view, joined = section.result, section.joined
     dims = view.decode(axis, positions) | fixed
     index = view.index
@@ -181,7 +182,7 @@ def _coordinates(section: Section, axis: int, positions: Indices, fixed: dict[st
 
 
 def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tensor dims that make the rows and the columns of an output as a matrix (see `reference.output_shape`)."""
+    """Return the tensor dims that form the rows and columns of an output matrix (see `reference.output_shape`)."""
     count = len(problem.tensor(output).dims)
     if isinstance(problem, Matmul):
         return tuple(range(count - 1)), (count - 1,)
@@ -196,7 +197,7 @@ def _matrix_dims(problem: Problem, output: str) -> tuple[tuple[int, ...], tuple[
 def _flat(
     coordinates: dict[int, Indices], dims: Sequence[int], sizes: Sequence[int]
 ) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """Row or column numbers from coordinates along some dims, outermost first; false for what is outside."""
+    """Return row or column numbers from coordinates along some dims, outermost first, and whether each is inside."""
     number, exists = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for d in dims:
         at = coordinates.get(d, np.zeros(1, np.int64))
@@ -205,28 +206,28 @@ def _flat(
 
 
 def _reached(other: View, coordinates: dict[int, Indices], dims: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Which coordinates lie on the grid that another view of the same tensor writes."""
-    found = np.ones(1, np.bool_)
+    """Whether each coordinate lies on the grid that another view of the tensor writes."""
+    on_grid = np.ones(1, np.bool_)
     for d in dims:
         (_, step), *_ = other.index[d].terms
-        found = found & ((coordinates[d] - other.index[d].const) % step == 0)
-    return found
+        on_grid = on_grid & ((coordinates[d] - other.index[d].const) % step == 0)
+    return on_grid
 
 
 # ---------------------------------------------------------------- the launches
 
 
 def build(plan: Plan) -> tuple[Program, Tiles]:
-    """The program of a plan, and where its output tiles are made."""
-    made = _Builder(plan)
-    made.uncovered()
-    made.reorders()
-    made.widened()
-    made.products()
-    made.bias_gradient()
-    kernels = tuple(launch.kernel for launch in made.launches)
+    """Return the program of a plan, and its output tiles."""
+    builder = _Builder(plan)
+    builder.uncovered()
+    builder.reorders()
+    builder.widened()
+    builder.products()
+    builder.bias_gradient()
+    kernels = tuple(launch.kernel for launch in builder.launches)
     buffers = dict.fromkeys(p for k in kernels for p in k.params if isinstance(p, Global))
-    return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(made.launches), tuple(made.sections))
+    return Program(kernels, tuple(buffers)), Tiles(plan.problem, tuple(builder.launches), tuple(builder.sections))
 
 
 _Launches = dict[int, TiledKernel]  #: by number
@@ -237,7 +238,7 @@ class _Builder:
         self.plan, self.problem = plan, plan.problem
         self.launches: list[TiledKernel] = []
         self.sections: list[Section] = []
-        self.shared: _Launches = {}  # that every product needs
+        self.shared: _Launches = {}  # launches that every product needs
 
     def _launch(self, kernel: Kernel, tile: tuple[int, int] | None, mapping: WorkgroupMapping) -> _Launches:
         self.launches.append(TiledKernel(kernel, tile, mapping))
@@ -248,26 +249,26 @@ class _Builder:
         return self._launch(kernel, stream.tile, stream.mapping)
 
     def _sums(self, part: Part) -> _Launches:
-        """Sums of a factor; every tile of the product needs all of their workgroups."""
-        found: _Launches = {}
+        """Add the launches that sum a factor; every tile of the product needs all of their workgroups."""
+        launches: _Launches = {}
         for sums in part.sums:
             name = kernel_name(self.plan, sums.role)
             kernel, mapping = sums_kernel(name, sums, views.sizes(self.problem), self.plan.facts)
-            found |= self._launch(kernel, None, mapping)
-        return found
+            launches |= self._launch(kernel, None, mapping)
+        return launches
 
     def _moved(self, role: str, *moves: tuple[View, View]) -> _Launches:
-        """The kernel that brings tensors from views to others; whoever reads one there needs all workgroups."""
+        """Add the kernel that copies tensors from one view to another; every reader needs all of its workgroups."""
         made, mapping = streams.transpose(kernel_name(self.plan, role), moves, self.plan.facts)
         return self._launch(made, None, mapping)
 
     def reorders(self) -> None:
-        """The kernels that bring inputs into another layout; every tile needs all of their workgroups."""
+        """Add the kernels that reorder inputs; every tile needs all of their workgroups."""
         for name in self.plan.config.reorder if self.plan.parts else ():
             self.shared |= self._moved(f"reorder_{name}", views.reordering(self.problem, name))
 
     def _packed(self, part: Part) -> _Launches:
-        """The kernel that lays inputs out as a product reads them; every tile of it needs all of its workgroups."""
+        """Add the kernel that packs a product's inputs; every tile of the product needs all of its workgroups."""
         moves = [each.packing for each in (part.of_n, part.of_m) if each.packing]
         if not moves:
             return {}
@@ -275,17 +276,17 @@ class _Builder:
         return self._moved(role, *((move.source, move.target) for move in moves))
 
     def _before(self, part: Part) -> _Launches:
-        """What a product needs for itself."""
+        """Add the launches that only this product needs first."""
         return {**self._packed(part), **self._sums(part)}
 
     def widened(self) -> None:
-        """The kernels that bring zero points of 4 bits to bytes."""
+        """Add the kernels that widen 4-bit zero points to bytes."""
         for point in self.problem.zero_points:
             if views.is_widened(self.problem, point.name):
                 self.shared |= self._moved(f"widen_{point.name}", views.widening(self.problem, point.name))
 
     def products(self) -> None:
-        """The launches of all matrix products."""
+        """Add the launches of all matrix products."""
         if self.plan.config.grids == MERGED:
             self._merged()
             return
@@ -293,7 +294,7 @@ class _Builder:
             self._product(part)
 
     def _merged(self) -> None:
-        """One launch of all products, behind what they need."""
+        """Add one launch for all products, after the launches that they need."""
         plan = self.plan
         needed = [self._before(part) for part in plan.parts]
         main = self._launch(merged_kernel(plan, "main"), plan.config.tile[:2], plan.parts[0].mapping)
@@ -308,7 +309,7 @@ class _Builder:
         self.sections.append(Section(output, result, tile, (batch * rows, columns), used, joined=joined))
 
     def _product(self, part: Part) -> None:
-        """The launches of one matrix product."""
+        """Add the launches of one matrix product."""
         plan, tile = self.plan, self.plan.config.tile[:2]
         result, acc, facts = part.product.result, plan.acc_type, plan.facts
         tail = f"_{part.product.role}" if part.product.role else ""
@@ -316,7 +317,7 @@ class _Builder:
 
         def multiply(target: View, epilogue: Epilogue, meeting: Meeting | None = None) -> None:
             if isinstance(plan.unit, LaneTile):
-                from convgen.kernels.window_sums import windows_kernel  # long, and of few layers
+                from convgen.kernels.window_sums import windows_kernel  # long, and seldom needed
 
                 kernel = windows_kernel(plan, part, target, epilogue, f"main{tail}")
             else:
@@ -340,7 +341,7 @@ class _Builder:
         self._section(part, used)
 
     def uncovered(self) -> None:
-        """Zero where no window reaches: everywhere, for the products write over the rest."""
+        """Fill the result with zeros if windows do not cover it: everywhere, as the products overwrite the rest."""
         if views.covers_result(self.problem, self.plan.config.phases):
             return
         whole = views.whole_result(self.problem)
@@ -351,7 +352,7 @@ class _Builder:
         self.sections.append(Section(output, stream.result, stream.tile, stream.mapping.counts[1:3], used, reached))
 
     def bias_gradient(self) -> None:
-        """The sums of diff_dst over all positions, where the problem wants them."""
+        """Add the sums of diff_dst over all positions, if the problem asks for a bias gradient."""
         gradient = views.bias_gradient(self.problem)
         if gradient is None:
             return
@@ -361,11 +362,11 @@ class _Builder:
         self.sections.append(Section(target.name, last.result, last.tile, last.mapping.counts[1:3], used))
 
 
-_NOTHING = Epilogue(())  #: the sums as they are
+_NOTHING = Epilogue(())  #: sums stored unchanged
 
 
 class _Workspace:
-    """Where the slices of one product leave their parts: slices x M x N of the accumulator's type."""
+    """Workspace for the slices of one product: slices x M x N of the accumulator's type."""
 
     def __init__(self, plan: Plan, part: Part) -> None:
         count, tile_m = plan.config.slices, plan.config.tile[0]

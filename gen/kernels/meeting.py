@@ -1,7 +1,8 @@
-"""How those that share the K of a tile meet within a launch: the last to arrive adds up what the others left.
+"""Reduction of a tile's slices or shares within one launch: the last workgroup to arrive adds up all stored sums.
 
-Nobody waits. Where so many at a time meet, the last of each group leaves what the group sums to and meets the last of
-other groups, until there is one group: sums are in the order of K within each, and groups likewise.
+No workgroup waits. With `at_a_time`, sharers are reduced in groups: the last of each group stores the group's sum and
+meets the last of other groups, until one group is left. Sums are added in the order of K within a group, and groups in
+order.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from convgen.ir.types import s32, vector
 from convgen.kernels.agree import one_finds, teams
 from convgen.plan.plan import Part, Plan
 
-_MOST_SUMMED = 32  #: elements of a lane; of the sums of shares at a time, beside what others left
-_MOST_LOADED = 128  #: elements of a lane; of what several others left, on its way at a time
+_MOST_SUMMED = 32  #: elements of a lane; sums of shares that are added at a time
+_MOST_LOADED = 128  #: elements of a lane; loads in flight of several sharers' sums
 
-Start = tuple[Index, Index]  #: a place along N and M
-Sum = Callable[[Fragment], Var]  #: the sharers' sums of a part of the tile
+Start = tuple[Index, Index]  #: coordinates along N and M
+Sum = Callable[[Fragment], Var]  #: returns the sum over all sharers of a part of the tile
 
 
 @frozen
 class Meeting:
-    """Where those that share a tile meet: each leaves its sums, and the last subgroup to count itself adds them up."""
+    """The workspace in which the sharers of a tile store their sums, and the counters that find the last to arrive."""
 
     sums: View  #: axes N of a tile and (sharer, shared tile, M of a tile)
-    #: of subgroups that have arrived, by group of sharers, tile and number within the workgroup, or that of a team
-    #: which branches together
+    #: Arrived subgroups, by group of sharers, tile and number in the workgroup; subgroups that branch together count as
+    #: a team.
     counts: Global
 
     @classmethod
     def of(cls, plan: Plan, part: Part) -> Meeting:
-        """That of one product: tile by tile, so that nothing is masked."""
+        """Return the workspace of a product, tile by tile, so that no access is masked."""
         tile_m, tile_n, _ = plan.config.tile
         mapping = part.mapping
         most = max(p.mapping.sharers * p.mapping.shared for p in plan.parts)
@@ -52,7 +53,7 @@ class Meeting:
 
 
 def _by_rows(plan: Plan, memory: Global, places: int) -> View:
-    """Tiles at so many places as they stand in the result."""
+    """Return a view of `places` tiles, each laid out as in the result."""
     tile_m, tile_n, _ = plan.config.tile
     rows = places * tile_m
     index = TensorDim(rows, (("m", 1),)), TensorDim(tile_n, (("n", 1),))
@@ -61,7 +62,7 @@ def _by_rows(plan: Plan, memory: Global, places: int) -> View:
 
 
 def _as_held(plan: Plan, memory: Global, places: int) -> View:
-    """Tiles at so many places as lanes hold them, so that messages of all lanes fill whole lines of memory."""
+    """Return a view of `places` tiles in the order of lanes' registers: messages of all lanes fill whole lines."""
     tile_m, tile_n, _ = plan.config.tile
     image = plan.mma.met.image(plan.facts.subgroup_size, plan.acc_type.bytes, plan.facts.chunk_bytes)
     held = [(Dim(f"{d.dim}{n}", d.size, d.size), d.stride) for n, d in enumerate(image.digits) if d.size > 1]
@@ -74,17 +75,17 @@ def _as_held(plan: Plan, memory: Global, places: int) -> View:
 
 @frozen
 class _Level:
-    """A group of sharers, or of groups of them, that meet."""
+    """A group of sharers, or of groups of them, that one arrival reduces."""
 
-    first: Index  #: rank of the first sharer
-    step: int  #: ranks from one of the group to the next
-    turns: Index  #: how many there are
-    place: Index  #: of their count, among those of all tiles
+    first: Index  #: rank of the first sharer in the group
+    step: int  #: ranks from one member of the group to the next
+    turns: Index  #: number of members
+    place: Index  #: index of the group's counter among those of all tiles
 
 
 @frozen
 class Meet:
-    """The part of one workgroup in a meeting."""
+    """One workgroup's part in a reduction."""
 
     k: KernelBuilder
     plan: Plan
@@ -95,21 +96,21 @@ class Meet:
     def leave(
         self, at: tuple[Index, Index], total: Expr, layout: Fragment, start: tuple[Index, Index] = (0, 0)
     ) -> None:
-        """Leave sums of the tile that begin at a place within, where a sharer does (`left_at`)."""
+        """Store sums of the tile from `start` on in the sharer's place `at` (see `left_at`)."""
         place = plus(at[0], start[0]), plus(at[1], start[1])
         self.k.store_view(self.meeting.sums, place, total, layout, "leave", self.meeting.sums.memory.name)
 
     def left_at(self, rank: Index) -> Start:
-        """Where a sharer of the tile leaves its sums."""
+        """Return where a sharer of the tile stores its sums."""
         mapping = self.part.mapping
         place = rank * mapping.shared + mapping.place(self.tile)
         return 0, self.k.let("left_at", place * self.plan.config.tile[0])
 
     @contextmanager
     def last_to_arrive(self, whole: Sequence[Fragment]) -> Iterator[Sum]:
-        """The suite runs in the subgroup that is the last of all sharers' to have left its sums of the whole tile.
+        """Open a block for the subgroup that is the last of all sharers to have stored its sums of the whole tile.
 
-        It is given what sums up one of its `parts`.
+        Yields a function that returns the sum of one of the `parts`.
         """
         levels = self._levels()
         with ExitStack() as around:
@@ -122,16 +123,16 @@ class Meet:
             yield lambda part: self._sum(levels[-1], part)
 
     def parts(self, whole: Sequence[Fragment]) -> Iterator[Fragment]:
-        """A tile in parts that are summed up at a time."""
+        """Yield the parts of a tile that are added up at a time."""
         most = min(_MOST_SUMMED, max(1, _MOST_LOADED // max(1, self.plan.config.at_a_time)))
         return (part for layout in whole for part in layout.parts(most))
 
     def _arrive(self, around: ExitStack, level: _Level) -> None:
-        """Go on as the last of a group, within a suite that ends with those around."""
+        """Open a block for the last of a group, which closes with `around`."""
         k, facts, together = self.k, self.plan.facts, teams(self.plan.facts, self.plan.subgroups)
         if together == 1:
             index, turns = level.place * self.plan.subgroups + k.subgroup, level.turns
-        else:  # all of a team count themselves in one place; where one of them is the last, all go on
+        else:  # a team counts in one place; if one of its subgroups is the last, all of them go on
             index, turns = (
                 level.place * (self.plan.subgroups // together) + k.subgroup // together,
                 level.turns * together,
@@ -146,17 +147,17 @@ class Meet:
         at_a_time = self.plan.config.at_a_time
         if not at_a_time or not isinstance(sharers, int):
             return [_Level(0, 1, sharers, of_tile)]
-        found, step, counts, left = list[_Level](), 1, 0, sharers
+        levels, step, counts, members = list[_Level](), 1, 0, sharers
         for groups in self.plan.config.groups(sharers):
             group = rank // (step * at_a_time) if groups > 1 else 0
-            turns = left if groups == 1 else least(left - group * at_a_time, at_a_time)
+            turns = members if groups == 1 else least(members - group * at_a_time, at_a_time)
             place = plus(of_tile * groups + group, counts)
-            found.append(_Level(group * (step * at_a_time), step, turns, place))
-            step, counts, left = step * at_a_time, counts + groups * self.part.mapping.shared, groups
-        return found
+            levels.append(_Level(group * (step * at_a_time), step, turns, place))
+            step, counts, members = step * at_a_time, counts + groups * self.part.mapping.shared, groups
+        return levels
 
     def _sum(self, level: _Level, layout: Fragment) -> Var:
-        """What a group has left of a part of the tile, added in the order of K."""
+        """Return the sum of a group's stored parts of a layout, added in the order of K."""
         k, held = self.k, vector(self.plan.acc_type, layout.registers)
         if self.plan.config.at_a_time and isinstance(self.tile["sharers"], int):
             return self._sum_at_once(level, layout)
@@ -165,7 +166,7 @@ class Meet:
         return loop.result("total")
 
     def _sum_at_once(self, level: _Level, layout: Fragment) -> Var:
-        """The same without a loop; those that do not exist have left zeros."""
+        """Return the sum of a group without a loop; members that do not exist read as zeros."""
         most = level.turns if isinstance(level.turns, int) else self.plan.config.at_a_time
         first, *others = [self._left(level.first + n * level.step, layout) for n in range(most)]
         total = first
@@ -174,6 +175,6 @@ class Meet:
         return total
 
     def _left(self, rank: Index, layout: Fragment) -> Var:
-        """What one sharer has left."""
+        """Return the sums that one sharer has stored."""
         memory = self.meeting.sums.memory
         return self.k.load_view("part", self.meeting.sums, self.left_at(rank), layout, "sum", memory.name)

@@ -1,6 +1,6 @@
-"""Build the tile-level IR of one matrix product from its plan: one loop over K blocks, then the store.
+"""Tile-level IR of one matrix product: one loop over K blocks, then the epilogue and the store.
 
-The loop is the naive one (copy, barrier, multiply); `buffer_shared` overlaps it.
+The loop is the plain one (copy, barrier, multiply); the pass `buffer_shared` pipelines it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ K_LOOP = "k_loop"
 
 _Key = tuple[Fragment, dequantise.Shared]
 
-_MOST_MADE = 16  #: elements of a lane; of the sums that take the steps of an epilogue at a time
-_MOST_AHEAD = 3  #: pieces for which it is there at a time what steps read
-_ROOM = 0.25  #: of the registers beside the sums, for what steps read; as many for what pieces have in common
+_MOST_MADE = 16  #: elements of a lane; sums that take the steps of an epilogue at a time
+_MOST_AHEAD = 3  #: pieces whose epilogue inputs are in registers at a time
+#: share of the registers beside the sums for the epilogue's inputs; as many again for inputs that pieces share
+_ROOM = 0.25
 
-_Made = Iterable[tuple[Expr, Fragment]]  #: what is to be stored, part by part, and how it is distributed
+_Made = Iterable[tuple[Expr, Fragment]]  #: values to store, part by part, and their distribution over lanes
 _Make = Callable[[Whole, Start], _Made]
-_Piece = tuple[Expr, Fragment, tuple[Held, ...]]  #: some sums, how they are distributed, and what steps read for them
+#: some sums, their distribution over lanes, and the epilogue's inputs for them
+_Piece = tuple[Expr, Fragment, tuple[Held, ...]]
 
 
 def kernel_name(plan: Plan, role: str) -> str:
-    """Stable across runs and machines: problem and config decide it."""
+    """Return a name that problem, config and target decide, stable across runs and machines."""
     text = f"{plan.problem.knobs} {plan.problem.descriptor} {plan.config} {plan.facts.name}"
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
     what = f"conv_{plan.problem.direction.value.lower()}" if isinstance(plan.problem, Conv) else "gemm"
@@ -54,19 +56,16 @@ def kernel_name(plan: Plan, role: str) -> str:
 def product_kernel(
     plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str, meeting: Meeting | None = None
 ) -> Kernel:
-    """One output tile and one slice of K a workgroup.
-
-    `result` has axes N and M, or N and (slice, M) in a workspace.
-    """
+    """Return a kernel that computes one output tile and one slice of K in each workgroup."""
     k = _builder(plan, role, part.mapping.grid)
     _Product(plan, part, k).build(result, epilogue, meeting)
     return _done(k)
 
 
 def merged_kernel(plan: Plan, role: str) -> Kernel:
-    """The products of all parts of a plan, each in workgroups of its own; their mappings share the grid.
+    """Return one kernel for the products of all parts of a plan, each in its own workgroups of one grid.
 
-    What is for one product excludes the next: nothing there waits for accesses of an earlier one.
+    The branches of products exclude one another, so that no access waits for one of an earlier product.
     """
     k = _builder(plan, role, (sum(part.mapping.numbers for part in plan.parts), 1, 1))
     with ExitStack() as around:
@@ -83,13 +82,13 @@ def _builder(plan: Plan, role: str, grid: tuple[int, int, int]) -> KernelBuilder
 
 
 def _done(k: KernelBuilder) -> Kernel:
-    """The kernel; what several products have in common is declared once."""
+    """Return the kernel, with the parameters and tiles that products share declared once."""
     k.params, k.tiles = list(dict.fromkeys(k.params)), list(dict.fromkeys(k.tiles))
     return k.done()
 
 
 class _Product:
-    """One product in a kernel: its tiles, one a workgroup."""
+    """One product in a kernel: its tiles, one in each workgroup."""
 
     def __init__(self, plan: Plan, part: Part, k: KernelBuilder) -> None:
         self.plan, self.part, self.k = plan, part, k
@@ -117,14 +116,14 @@ class _Product:
             self._finish(self._all_of(self._sums()), result, left, meeting)
 
     def _all_of(self, sums: Sequence[Var]) -> Whole:
-        """The sums of this subgroup's share of the tile, of which those along K have parts."""
+        """Return the sums of this subgroup's share of the tile, reduced over subgroups along K."""
         meet = self.plan.teams_meet
         if meet is None:
             return [(total, mma.d) for mma, total in zip(self.mmas, sums)]
         return [(meet.sums(self.k, mma, total), mma.met) for mma, total in zip(self.mmas, sums)]
 
     def _finish(self, sums: Whole, result: View, epilogue: Epilogue, meeting: Meeting | None) -> None:
-        """Store the tile, or leave this share of it for the last of the sharers to do so."""
+        """Store the tile, or store this sharer's sums for the last to arrive."""
         sharers = self.tile["sharers"]
         if meeting is None:
             row = self._row_of_slice() if self.plan.reduction is Reduction.LAUNCH else self.m0
@@ -144,7 +143,7 @@ class _Product:
                 self._store(result, self.m0, made, (0, 0))
 
     def _settle(self, sums: Whole, make: _Make, leave: Callable[[_Made, Start], None]) -> None:
-        """Leave what is made of the sums; where padding has spoiled any, of others, each piece of the tile alone."""
+        """Pass the finished sums to `leave`; where padding has made one NaN, recompute each piece of the tile."""
         padding = self.part.padding
         if padding is None:
             leave(make(sums, (0, 0)), (0, 0))
@@ -160,22 +159,22 @@ class _Product:
                 leave(make([(anew.sums((self.n0 + n, self.m0 + m)), anew.unit.d)], (n, m)), (n, m))
 
     def _meanwhile(self, made: _Made) -> _Made:
-        """The same, computed here, where that goes on beside the last products and takes the place of the sums."""
+        """Return the values, computed now if that overlaps with the last products and reuses the sums' registers."""
         if not self.plan.facts.core.reorders or self.plan.config.separate_accumulators:
             return made
         return [(self.k.let("made", value), layout) for value, layout in made]
 
     def _made(self, epilogue: Epilogue, sums: Whole, start: Start) -> _Made:
-        """What the epilogue makes of sums that begin at a place within the tile, piece by piece."""
+        """Yield the epilogue's results for sums that begin at a place within the tile, piece by piece."""
         for total, layout, held in self._pieces(sums, self._reader(start), epilogue):
             yield epilogue.apply(self.k, total, held), layout
 
     def _reader(self, start: Start = (0, 0)) -> Reader:
-        """Of what stands beside the tile, or a piece that begins at a place within."""
+        """Return a reader of the epilogue's inputs beside the tile, or beside a piece that begins at `start`."""
         return Reader(self.k, (plus(self.n0, start[0]), plus(self.m0, start[1]), *self.batch))
 
     def _pieces(self, sums: Whole, reader: Reader, epilogue: Epilogue) -> Iterator[_Piece]:
-        """The sums as they are, or where steps need room, few at a time; what the next need is loaded meanwhile."""
+        """Yield the sums whole, or in pieces if steps need registers; the next pieces' inputs load meanwhile."""
         if epilogue.is_light:
             for total, layout in sums:
                 yield total, layout, epilogue.load(reader, layout)
@@ -193,19 +192,19 @@ class _Product:
             ahead.extend(islice(loaded, 1))
 
     def _store(self, result: View, row: Index, made: _Made, start: Start) -> None:
-        """Store, or add, what was made of each part of what begins at a place within the tile."""
+        """Store, or add atomically, values that begin at a place within the tile."""
         k, at = self.k, (plus(self.n0, start[0]), plus(row, start[1]), *self.batch)
         store = partial(k.atomic_view, "add") if self.plan.reduction is Reduction.ATOMIC else k.store_view
         for value, layout in made:
             store(result, at, value, layout, "store", result.memory.name)
 
     def _row_of_slice(self) -> Index:
-        """The first row of the tile in the part of its slice in a workspace."""
+        """Return the tile's first row in its slice's part of the workspace."""
         slice: Index = self.tile["k"]
         return self.m0 + slice * (self.part.mapping.counts[1] * self.plan.config.tile[0])
 
     def _leave(self, meet: Meet, sums: Whole) -> None:
-        """Leave the sums of this share."""
+        """Store the sums of this share in the workspace."""
         at = meet.left_at(self.tile["rank"])
 
         def leave(sums: _Made, start: Start) -> None:
@@ -215,19 +214,19 @@ class _Product:
         self._settle(sums, lambda sums, start: sums, leave)
 
     def _begun(self, addend: Addend | None, layout: Fragment, at: Sequence[Index]) -> Expr:
-        """What sums begin with, which are distributed as `layout` from a place on: zero, or the term of a step."""
-        held = vector(self.plan.acc_type, layout.registers)
+        """Return the start value of sums from a place on: zero, or the term of the epilogue's first step."""
+        sums_type = vector(self.plan.acc_type, layout.registers)
         if addend is None:
-            return zeros(held)
+            return zeros(sums_type)
         read, each = addend.load(Reader(self.k, (*at, *self.batch)), layout), self.plan.mma.atom.d.registers
-        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, held.lanes, each)]
-        terms = {piece: self.k.let("begun", addend.term(held.elem, piece)) for piece in dict.fromkeys(pieces)}
-        return Pack(held, tuple(terms[piece] for piece in pieces))
+        pieces = [tuple(b.piece(n, each) for b in read) for n in range(0, sums_type.lanes, each)]
+        terms = {piece: self.k.let("begun", addend.term(sums_type.elem, piece)) for piece in dict.fromkeys(pieces)}
+        return Pack(sums_type, tuple(terms[piece] for piece in pieces))
 
     def _sums(self) -> list[Var]:
-        """The sums over the K blocks of this slice, of each part of the tile."""
+        """Return the sums over the K blocks of this slice, for each part of the tile."""
         k, types = self.k, [mma.acc_type for mma in self.mmas]
-        # Variables in this order: the order of operands in a sum follows from their numbers.
+        # Variables in this order: their numbers decide the order of operands in a sum.
         totals = [k.var("acc_total", t) for t in types]
         if not k.has_subgroup:
             k.name_subgroup("wave")
@@ -239,20 +238,20 @@ class _Product:
         held = {key: k.var(f"{key[1].view.memory.name}_held", found.type) for key, found in first.items()}
         with k.suite() as body:
             later = self._block(kb, acc, products, held)
-        left = tuple(k.var(v.name, v.type) for v in held.values())  # behind the loop nobody wants it
+        left = tuple(k.var(v.name, v.type) for v in held.values())  # not read after the loop
         carried, inits = (*acc, *held.values()), (*begun, *first.values())
         state = carried, inits, block(*body), (*products, *later.values()), (*totals, *left)
         k.add(For(kb, begin, end, *state, K_LOOP))
         return totals
 
     def _blocks(self, like: Expr) -> tuple[Expr, Expr]:
-        """The first block of K of this slice or share, and the one behind the last."""
+        """Return the first block of K of this slice or share, and the one after its last."""
         begin, end = (lift(self.tile[name] * self.part.mapping.grain, like) for name in ("begin", "end"))
         trips = self.part.trips(self.plan.config.tile[2])
         return begin, end if trips is None else lift(trips, like)
 
     def _shared_parts(self, kb: Expr) -> dict[_Key, Expr]:
-        """What neighbours among the weights of a K block share, by fragment."""
+        """Return the shared elements of a K block's dequantised inputs (scales, zero points), by fragment."""
         sides = [(self.part.of_n, self.n0, self.plan.mma.a)]
         sides += [(self.part.of_m, self.m0, mma.b) for mma in self.mmas]
         return {
@@ -264,9 +263,9 @@ class _Product:
     def _block(
         self, kb: Var, acc: Sequence[Var], products: Sequence[Var], held: Mapping[_Key, Expr]
     ) -> dict[_Key, Expr]:
-        """One K block: copy it, multiply it. The parts of the tile come one after the other.
+        """Add one K block: copy it and multiply it, one part of the tile after the other.
 
-        `held` is what neighbours among its weights share; gives that of the next block, on its way meanwhile.
+        `held` has the block's scales and zero points; return those of the next block, loaded meanwhile.
         """
         k, part, config = self.k, self.part, self.plan.config
         operands = (part.of_n, self.n0), (part.of_m, self.m0)
@@ -286,14 +285,14 @@ class _Product:
             for operand in operands:
                 self._prefetch(*operand, kb + ahead)
         for n, mma in enumerate(self.mmas):
-            # The next part is read while this one multiplies.
+            # Read the next part's fragment while this one multiplies.
             after = [self._fragment(*operands[1], kb, further.b, held) for further in self.mmas[n + 1 : n + 2]]
             k.add(Let(products[n], Mma(mma, acc[n], a, b)))
             b = after[0] if after else b
         return later
 
     def _taps(self, acc: Sequence[Var], products: Sequence[Var]) -> None:
-        """The products of one K block of windows that are resident in shared memory, tap by tap."""
+        """Add the products of one K block of resident windows, tap by tap."""
         of_n, of_m = self.part.of_n, self.part.of_m
         assert of_n.tile is not None
         assert of_m.tile is not None
@@ -313,14 +312,14 @@ class _Product:
         return self.k.load_part(f"{name}_frag", tile, layout, start, "fragment", name)
 
     def _prefetch_at_first(self) -> None:
-        """The blocks that the loop's own prefetches come too late for; the first one is loaded at once."""
+        """Prefetch the blocks for which the loop's own prefetches are too late; the first block is loaded at once."""
         config, part = self.plan.config, self.part
         for n in range(max(1, config.depth), min(config.depth + config.prefetch, part.k_blocks)):
             for operand in ((part.of_n, self.n0), (part.of_m, self.m0)):
                 self._prefetch(*operand, lift(self.tile["begin"] * part.mapping.grain + n, self.m0))
 
     def _at(self, start: Expr, kb: Expr, depth: int = 0) -> tuple[Index, ...]:
-        """The coordinates of a K block of this slice, and of this product where there are several.
+        """Return the coordinates of a K block of this slice, and of this product if there are several.
 
         A block is as deep as the config's tile, or `depth`.
         """
@@ -341,25 +340,25 @@ class _Product:
         self.k.copy(operand.tile, operand.view, at, copy.stored, 0, "copy", copy.loaded, name, operand.less, stages)
 
     def _prefetch(self, operand: Operand, start: Expr, kb: Expr) -> None:
-        """The workgroup's tile, shared out as if it were copied."""
+        """Prefetch the workgroup's tile, distributed over lanes as for a copy."""
         assert operand.copy is not None
         name = operand.view.memory.name
         self.k.prefetch(operand.view, self._at(start, kb), operand.copy.loaded, "prefetch", name)
 
     def _fragment(self, operand: Operand, start: Expr, kb: Expr, layout: Fragment, held: Mapping[_Key, Expr]) -> Var:
-        """A fragment of an operand as it is multiplied."""
-        found, made = self._loaded(operand, self._at(start, kb), layout), operand.made
+        """Return a fragment of an input in the type in which it is multiplied."""
+        fragment, made = self._loaded(operand, self._at(start, kb), layout), operand.made
         if made is None:
-            return found
+            return fragment
         own = {what: held[layout, what] for what in made.shared}
-        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, found, layout))
+        return self.k.let(f"{operand.view.memory.name}_made", dequantise.applied(self.k, made, own, fragment, layout))
 
     def _loaded(self, operand: Operand, at: Sequence[Index], layout: Fragment) -> Var:
         name = operand.view.memory.name
         if operand.tile is None:
-            found = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
+            fragment = self.k.load_view(f"{name}_frag", operand.view, at, layout, "fragment", name)
             if operand.less:
-                return self.k.let(f"{name}_signed", flipped(found, operand.less, operand.elem))
+                return self.k.let(f"{name}_signed", flipped(fragment, operand.less, operand.elem))
             wanted = vector(operand.elem, layout.registers)
-            return found if found.type is wanted else self.k.let(f"{name}_as_{operand.elem}", found.to(wanted))
+            return fragment if fragment.type is wanted else self.k.let(f"{name}_as_{operand.elem}", fragment.to(wanted))
         return self.k.load_shared(f"{name}_frag", operand.tile, layout, 0, "fragment", name)

@@ -1,10 +1,10 @@
-"""Kernels that only stream: sums along one axis, and with nothing to sum, fills.
+"""Streaming kernels: sums along one axis, fills (sums of no terms), and reorders.
 
     result[n, m, p] = epilogue(sum over the r of part p of source[n, m, r])
 
-A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. What different lanes
-and slices hold of one sum are the parts p; a sum of many terms takes several such kernels, one behind the other. The
-order of all additions is fixed.
+A workgroup has one tile of N x M and one slice of R; its lanes are spread along N, then M, then R. The partial sums of
+different lanes and slices are the parts p; a long sum takes several such kernels in sequence. The order of all
+additions is fixed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from convgen.problem.tensors import TensorSpec
 _VECTOR = 4  #: neighbours along N in the registers of a lane: one wide access
 _AHEAD = 8  #: terms that a lane loads together, so that their latencies overlap
 _SUBGROUPS = 4
-_MOST_TERMS = 256  #: that one lane sums
+_MOST_TERMS = 256  #: terms that one lane sums
 
-_TURN_SHARE = 64  #: elements that a lane reorders
+_TURN_SHARE = 64  #: elements of a lane that it transposes in registers
 
 ONE = Dim("one", 1, 1)  #: an axis with one position
 
@@ -56,12 +56,12 @@ class Stream:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Extents along M and N."""
+        """Return the extents along M and N."""
         return self.layout.extent("m"), self.layout.extent("n")
 
     @property
     def meets(self) -> bool:
-        """Whether what lanes and subgroups hold of one sum meets here, and is no part of its own."""
+        """Whether the kernel reduces the partial sums of lanes and subgroups, instead of storing them as parts."""
         return self.result.extent(2) == 1 and any(
             d.dim == "r" and d.space is not Space.REGISTER for d in self.layout.digits
         )
@@ -90,25 +90,25 @@ class Stream:
     def _sum(self, k: KernelBuilder, at: tuple[Expr, Expr], part: Index, total: VectorType) -> Expr:
         if self.source is None:
             return zeros(total)
-        held = vector(self.acc, self.layout.registers)
-        with k.loop("r_loop", 0, self.rounds, sum=zeros(held)) as loop:
+        sums_type = vector(self.acc, self.layout.registers)
+        with k.loop("r_loop", 0, self.rounds, sum=zeros(sums_type)) as loop:
             r0 = (loop.var + part * self.rounds) * self.layout.extent("r")
             term = k.load_view("term", self.source, (*at, r0), self.layout, "load")
-            loop.yields(k.let("sum_next", loop["sum"] + term.to(held)))
-        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, held.lanes, total.lanes)]
+            loop.yields(k.let("sum_next", loop["sum"] + term.to(sums_type)))
+        parts: list[Expr] = [Slice(loop.result("sum"), i, total.lanes) for i in range(0, sums_type.lanes, total.lanes)]
         while len(parts) > 1:
             parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
         return k.let("total", parts[0])
 
 
 def _without_terms(layout: Fragment) -> Fragment:
-    """The distribution of the sums: terms in one lane are one sum, those in other lanes and subgroups are parts."""
+    """Return the layout of the sums: terms in one lane are one sum, those in other lanes and subgroups are parts."""
     kept = (d for d in layout.digits if d.dim != "r" or d.space is not Space.REGISTER)
     return Fragment(("n", "m", "p"), tuple(evolve(d, dim="p") if d.dim == "r" else d for d in kept))
 
 
 def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int = 1, subgroups_r: int = 1) -> Fragment:
-    """A tile of at most n x m: registers along N, lanes along N and M, `ahead` terms in the registers of a lane."""
+    """Return a tile of at most n x m: registers along N, lanes along N and M, `ahead` terms of a lane in registers."""
     registers = min(_VECTOR, power_of_two(n))
     lanes_n = min(lanes // lanes_r, power_of_two(n) // registers)
     lanes_m = lanes // lanes_r // lanes_n
@@ -125,9 +125,9 @@ def _layout(n: int, m: int, lanes: int, subgroups: int, ahead: int, lanes_r: int
 
 
 def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts) -> tuple[Kernel, WorkgroupMapping]:
-    """Bring tensors from one layout, and element type, to another, both as (rows, K), and all in one launch.
+    """Return one launch that copies tensors to other layouts and element types; each move is two views as (rows, K).
 
-    Each lane turns a little matrix in its registers, so that loads and stores both run along memory.
+    Each lane transposes a small matrix in its registers, so that loads and stores both run along memory.
     """
     side = power_of_two(isqrt(_TURN_SHARE * facts.subgroup_size))
     tiles = [[-(-target.extent(axis) // side) for axis in (0, 1)] for _, target in moves]
@@ -147,7 +147,10 @@ def transpose(name: str, moves: Sequence[tuple[View, View]], facts: TargetFacts)
 
 
 def fill(result: View, epilogue: Epilogue, acc: Type, tile: tuple[int, int], facts: TargetFacts, role: str) -> Stream:
-    """What the epilogue makes of zero, everywhere in `result` (N, M); tiles lie within those of `tile` (M, N)."""
+    """Return a stream that stores the epilogue of zero all over `result` (N, M).
+
+    Its tiles lie within those of `tile` (M, N).
+    """
     return Stream(role, None, _with_parts(result), epilogue, acc, _nested(tile, facts, 1), 0, 1)
 
 
@@ -161,10 +164,10 @@ def sum_slices(
     role: str,
     most: int,
 ) -> Stream:
-    """The sum over R of `source` (N, M, R); tiles lie within those of `tile` (M, N).
+    """Return a stream that sums `source` (N, M, R) over R; its tiles lie within those of `tile` (M, N).
 
-    Where there are more than `most` terms, subgroups and lanes share them; and where one workgroup for each tile would
-    leave units idle, as long as each lane has terms to load together.
+    Subgroups and lanes share the terms if there are more than `most`, or if one workgroup for each tile would leave
+    units idle, as long as each lane has several terms to load together.
     """
     terms, ahead = source.extent(2), min(_AHEAD, power_of_two(source.extent(2)))
     alone = -(-source.extent(0) * source.extent(1) // (_VECTOR * facts.subgroup_size * _SUBGROUPS))
@@ -176,7 +179,7 @@ def sum_slices(
 
 
 def _nested(tile: tuple[int, int], facts: TargetFacts, ahead: int, shared: int = 1) -> Fragment:
-    """`shared` is by how many subgroups and lanes terms are summed, if there are so many."""
+    """Return a layout whose tile lies within `tile` and whose terms are shared by `shared` subgroups and lanes."""
     tile_m, tile_n = (size & -size for size in tile)
     subgroups_r = min(shared, _SUBGROUPS)
     lanes_r = min(shared // subgroups_r, facts.subgroup_size)
@@ -194,7 +197,7 @@ def _with_parts(view: View) -> View:
 def sums_of_channels(
     gradient: View, result: TensorSpec, acc: Type, facts: TargetFacts, role: str
 ) -> tuple[Stream, ...]:
-    """The sum of `gradient` (N, R) along R into a vector of N elements, in as many kernels as it takes."""
+    """Return streams that sum `gradient` (N, R) along R into a vector of N elements, as many as it takes."""
     out: list[Stream] = []
     target, (channels, terms_axis) = buffer(result), gradient.axes
     (n,), terms = result.dims, gradient.extent(1)
@@ -220,7 +223,7 @@ def sums_of_channels(
 
 
 def _rows(memory: Global, n: int, parts: int) -> View:
-    """`parts` rows of n elements, as (N, M, P); a vector if there is one."""
+    """Return a view of `parts` rows of n elements as (N, M, P); of a vector if there is one part."""
     axes = ((Dim("n", n, n),), (Dim("m", 1, 1),), (Dim("p", parts, parts),))
     columns, rows = TensorDim(n, (("n", 1),)), TensorDim(parts, (("p", 1),))
     if parts == 1:

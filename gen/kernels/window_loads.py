@@ -1,7 +1,7 @@
-"""What kernels of sums over windows have in common: each lane loads what its windows see, row by row of the source.
+"""Common part of the kernels of sums over windows: each lane loads the source of its windows, row by row.
 
-A place of the source is loaded once and met with all taps of all neighbours that read it. Taps are straight-line code,
-those of outer axes of space a loop, or tiles of weights, where they are many.
+A place of the source is loaded once and multiplied with all taps of all neighbouring positions that read it. Taps are
+straight-line code; where there are many, those of outer spatial axes are a loop, or tiles of weights.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from convgen.plan.plan import Part, Plan
 from convgen.plan.window_views import Window, Windows
 
 PLACES = ("d", "h", "w")
-_AT_A_TIME = 16  #: registers; of sums that become results together
-ROOM = 16  #: registers; for what several of these read alike
+_AT_A_TIME = 16  #: registers; sums that become results together
+ROOM = 16  #: registers; for epilogue inputs that several of these share
 
-_Met = list[tuple[int, int]]  #: (position, tap) of one axis
-Row = tuple[tuple[int, _Met], ...]  #: places of the outer axes of space, and who meets there
-Sums = tuple[Expr, ...]  #: of a lane, along N each: of positions, or of taps
+_Met = list[tuple[int, int]]  #: (position, tap) pairs of one axis
+Row = tuple[tuple[int, _Met], ...]  #: places of the outer spatial axes, and the (position, tap) pairs that read them
+Sums = tuple[Expr, ...]  #: sums of a lane, each a vector along N: by position, or by tap
 
 
 @frozen
 class Taps:
-    """The taps of one axis of space of one turn: all of them, or one that is counted."""
+    """The taps of one spatial axis in one turn of the loops: all of them, or the one that `counter` selects."""
 
     window: Window
     counter: Index | None = None
@@ -47,21 +47,21 @@ class Taps:
 
     @property
     def places(self) -> int:
-        """Of the source, that they reach over."""
+        """Return the places of the source that the taps cover."""
         return self.window.places(len(self.numbers))
 
     @property
     def first(self) -> Index:
-        """The first of the places."""
+        """Return the first of the places."""
         return 0 if self.counter is None else self.counter * self.window.growth
 
     def of_weights(self, tap: int) -> Index:
-        """Where the weights have one of the `numbers`."""
+        """Return the weights' coordinate of one of the `numbers`."""
         return self.window.of_weights(tap if self.counter is None else self.counter)
 
 
 class WindowsKernel:
-    """What kernels of images and of weights have in common: the tile, and the source row by row."""
+    """Base class of the kernels for images and for weights: the tile, and the source row by row."""
 
     def __init__(self, plan: Plan, part: Part, product: Windows, tile: LaneTile, name: str) -> None:
         self.plan, self.part, self.product, self.tile = plan, part, product, tile
@@ -80,11 +80,11 @@ class WindowsKernel:
         return k.done()
 
     def _compute(self, tile: Mapping[str, Index]) -> None:
-        """Sums, and their store."""
+        """Add the sums and their store."""
         raise NotImplementedError
 
     def _store(self, total: Expr, whole: Fragment, reader: Reader) -> None:
-        """Store what the epilogue makes of the sums, few at a time if that takes more than registers."""
+        """Store the epilogue's results, in small pieces if it takes registers."""
         k, epilogue, start = self.k, self.epilogue, 0
         for layout in (whole,) if epilogue.is_light else whole.parts(_AT_A_TIME):
             piece = Slice(total, start, layout.registers)
@@ -94,22 +94,22 @@ class WindowsKernel:
 
     @property
     def _held(self) -> VectorType:
-        """What a lane has along N."""
+        """Return the type of a lane's vector along N."""
         return vector(self.plan.acc_type, self.tile.own.channels)
 
     def _sum(self, a: Expr, b: Expr, total: Expr) -> Var:
-        """The product of `a` and `b` added to a sum."""
+        """Return the product of `a` and `b` added to a sum."""
         return self.k.let("sum", fma(a, b, total) if self.plan.acc_type.is_float else total + a * b)
 
     # ------------------------------------------------------------ the source
 
     @staticmethod
     def _rows(taps: Sequence[Taps]) -> list[Row]:
-        """The rows of the source that a block of positions sees."""
+        """Return the rows of the source that a block of positions reads."""
         return list(product(*(t.window.reads(t.numbers).items() for t in taps[:-1])))
 
     def _loaded(self, taps: Sequence[Taps], t0: Index) -> Iterator[tuple[Row, Expr]]:
-        """The rows for blocks of positions from `t0` on; the next one is on its way meanwhile."""
+        """Yield the rows for blocks of positions from `t0` on, each while the next one loads."""
         rows = self._rows(taps)
         coming = self._row(taps, rows[0], t0)
         for row, after in zip_longest(rows, rows[1:]):
@@ -119,7 +119,7 @@ class WindowsKernel:
             yield row, held
 
     def _row(self, taps: Sequence[Taps], met: Row, t0: Index) -> Expr:
-        """A row of the source, at places of the outer axes of space: channels and places along the last axis."""
+        """Load a row of the source at places of the outer spatial axes: channels, and places along the last axis."""
         *outer, inner = taps
         dims = ("s", "t", *PLACES[-len(taps) :])
         registers = ("s", self._sources), (dims[-1], inner.places)
@@ -131,25 +131,25 @@ class WindowsKernel:
 
     @property
     def _depth(self) -> int:
-        """How many products along the source's channels of a group a tap takes."""
+        """Return the products that a tap takes along the source's channels of a group."""
         return self.product.ins
 
     @property
     def _sources(self) -> int:
-        """Channels of the source that a lane reads."""
+        """Return the channels of the source that a lane reads."""
         return self.tile.own.channels // self.product.outs * self.product.ins
 
     def _seen(self, row: Expr, places: int, place: int, c: int) -> Var:
-        """For each of a lane's channels of the image, what stands at a place of a row in the source's channel c."""
+        """Return the row's element at a place, in source channel c of its group, for each image channel of a lane."""
         product, count = self.product, self._sources
         channels = [n // product.outs * product.ins + c for n in range(self.tile.own.channels)]
         order = (s * places + place if product.run > 1 else place * count + s for s in channels)
         return self.k.let("seen", Shuffle(row, tuple(order)).to(self._held))
 
     def _met(self, row: Row, held: Expr, inner: Taps) -> Iterator[tuple[Var, tuple[int, ...], tuple[int, ...]]]:
-        """What is seen in a row, and for each who meet there: along axes of space the position, and tap; of a channel.
+        """Yield (element, position, tap) for each place of a row and each position and tap that read it.
 
-        The last of the tap's numbers is that of the source's channel.
+        The last number of a tap is the source's channel.
         """
         for place, reads in inner.window.reads(inner.numbers).items():
             for c in range(self._depth):
@@ -159,23 +159,23 @@ class WindowsKernel:
                     yield seen, positions, (*taps, c)
 
     def _position(self, at: Sequence[int]) -> int:
-        """The number of a lane's position by those along the axes of space."""
+        """Return the number of a lane's position from those along the spatial axes."""
         return as_number(at, [w.count for w in self.product.axes])
 
     # ------------------------------------------------------------ one position of a lane, one tap of each axis
 
     def _places(self, taps: Sequence[Taps], position: Index) -> list[Index]:
-        """Where a position of a block looks at such a tap, along axes of space."""
+        """Return the places that one tap reads for a position of a block, along the spatial axes."""
         numbers = as_digits(position, [w.count for w in self.product.axes])
         return [t.first + (t.window.lead + n * t.window.step) for t, n in zip(taps, numbers)]
 
     def _alone(self, s: Index, t0: Index, places: Sequence[Index], layout: Fragment) -> Var:
-        """What is there in the source, from the channel `s` on."""
+        """Load the source at these places, from the channel `s` on."""
         view = self.product.of_m
         return self.k.load_view("alone", view, (s, t0, *places), layout.over(len(view.axes)), "load", view.memory.name)
 
     def _inside(self, t0: Expr, places: Sequence[Index]) -> Expr:
-        """Whether there is no padding."""
+        """Whether the places are inside the tensor."""
         view = self.product.of_m
         block = self.tile.fragment(("s", "t"), (), self.along_m).coords(self.k.subgroup, Lane(), 0)["t"]
         dims = view.decode(1, block + t0) | {dim.name: place for (dim,), place in zip(view.axes[2:], places)}
@@ -183,7 +183,7 @@ class WindowsKernel:
 
 
 def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
-    """Digits of some sizes as one number, the outermost first."""
+    """Return the number with these digits of given sizes, the outermost first."""
     found = 0
     for digit, size in zip(at, sizes, strict=True):
         found = found * size + digit
@@ -191,12 +191,12 @@ def as_number(at: Sequence[int], sizes: Sequence[int]) -> int:
 
 
 def as_digits(number: Index, sizes: Sequence[int]) -> list[Index]:
-    """The digits of some sizes of a number, the outermost first."""
+    """Return the digits of a number, of given sizes, the outermost first."""
     dims = [(str(n), size) for n, size in enumerate(sizes)]
     digits = Digits(tuple(name for name, _ in dims), stacked(Space.AXIS, tuple(reversed(dims))))
     return list(digits.coordinates({Space.AXIS: number}, overrun=True).values())
 
 
 def first_of(layout: Fragment, dim: str, count: int) -> Fragment:
-    """The same of `count` times as many positions along a dim: at the first one of each so many."""
+    """Return the layout with `count` times as many positions along a dim, at the first of every `count`."""
     return Fragment(layout.dims, (Digit(dim, count, Space.FIXED, 0), *layout.digits))

@@ -1,7 +1,7 @@
-"""Build the tile-level IR of a sum over windows: of an image, or of weights.
+"""Tile-level IR of a sum over windows: for an image, or for weights.
 
-Of an image each lane has whole sums: rows of them are stored as soon as they are whole. Of weights it has sums over its
-own positions, block after block; those of all lanes of a workgroup meet when the last block is done.
+For an image each lane computes whole sums, and stores a row of them when it is complete. For weights it sums over its
+own positions, block after block; the sums of all lanes of a workgroup are reduced after the last block.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from convgen.plan.lane_tile import LaneTile
 from convgen.plan.plan import Part, Plan
 from convgen.plan.window_views import Window, Windows
 
-_CHOSEN = 16  #: registers; of sums that are made again in one loop, which needs as many twice
+_CHOSEN = 16  #: registers; sums that are recomputed in one loop, which needs twice as many
 
 
 def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, role: str) -> Kernel:
-    """One output tile a workgroup, and of weights one slice of the positions."""
+    """Return a kernel with one output tile in each workgroup and, for weights, one slice of the positions."""
     assert isinstance(plan.unit, LaneTile)
     assert isinstance(part.product, Windows)
     kind = _OfWeights if part.product.of_weights else _OfImageByBlocks if plan.unit.atom else _OfImage
@@ -41,9 +41,9 @@ def windows_kernel(plan: Plan, part: Part, result: View, epilogue: Epilogue, rol
 
 
 class _OfImage(WindowsKernel):
-    """Sums over taps and channels of the source; the lane has the weights of all taps of a turn.
+    """Sums over taps and channels of the source; a lane has the weights of all taps of a turn.
 
-    Where padding may have spoiled them, one position of the first row tells: it has met all weights of its channels.
+    One position of the first row detects sums that padding has turned into NaN: it uses all weights of its channels.
     """
 
     def _compute(self, tile: Mapping[str, Index]) -> None:
@@ -69,11 +69,11 @@ class _OfImage(WindowsKernel):
 
     @property
     def _each(self) -> int:
-        """Vectors of sums that a position has."""
+        """Return the vectors of sums of one position."""
         return self.tile.own.channels // self._held.lanes
 
     def _whole_rows(self) -> Iterator[tuple[Sums, int]]:
-        """A lane's sums each time that those of one more row are whole, and which one it is."""
+        """Yield a lane's sums each time one more row is complete, with the row's number."""
         begin = (zeros(self._held),) * (self.tile.own.positions * self._each)
         if not self.product.looped:
             yield from self._added(tuple(map(Taps, self.product.axes)), begin)
@@ -83,7 +83,7 @@ class _OfImage(WindowsKernel):
             yield sums, row
 
     def _looped(self, axes: Sequence[Window], chosen: tuple[Taps, ...], sums: Sums) -> Sums:
-        """The sums with the taps of axes that remain added, those of outer axes in loops."""
+        """Return the sums with the taps of the remaining axes added, those of outer axes in loops."""
         if len(chosen) == self.product.looped:
             *_, (whole, _) = self._added((*chosen, *map(Taps, axes)), sums)
             return whole
@@ -94,7 +94,7 @@ class _OfImage(WindowsKernel):
         return tuple(loop.result(n) for n in names)
 
     def _added(self, taps: tuple[Taps, ...], sums: Sums) -> Iterator[tuple[Sums, int]]:
-        """The sums with these taps added, each time that a row of them has all."""
+        """Yield the sums with these taps added, each time a row of them is complete."""
         added, loaded = list(sums), self._loaded(taps, self.t0)
         first = next(loaded)
         factors = self._factors(taps)
@@ -120,7 +120,7 @@ class _OfImage(WindowsKernel):
             self._store(self.k.let("total", packed), layout, self.reader)
 
     def _store_again(self) -> None:
-        """Make and store one position after the other, tap by tap: what is outside at a tap keeps its sums."""
+        """Recompute and store one position after another, tap by tap; a tap that is outside changes no sum."""
         k, own, axes = self.k, self.tile.own, self.product.axes
         begin = {f"sum{n}": zeros(self._held) for n in range(self._each)}
         layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
@@ -132,7 +132,7 @@ class _OfImage(WindowsKernel):
             self._store(k.let("total", packed), layout, Reader(k, (self.n0, self.m0 + position.var), ROOM))
 
     def _added_inside(self, taps: tuple[Taps, ...], position: Expr, sums: list[Expr]) -> list[Expr]:
-        """The sums of a position with one tap of each axis added, where that is inside."""
+        """Return the sums of a position with one tap of each axis added, where that is inside."""
         layout = self.tile.fragment(("s", "t"), (("s", self._sources),), self.along_m)
         places = self._places(taps, position)
         row, inside = self._alone(self.s0, self.t0, places, layout), self._inside(self.t0, places)
@@ -143,12 +143,12 @@ class _OfImage(WindowsKernel):
         return added
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
-        """By tap and channel of the source what is multiplied with it, for each vector of a position's sums."""
+        """Return, by tap and channel of the source, the weights for each vector of a position's sums."""
         numbers = *(t.numbers for t in taps), range(self.product.ins)
         return {tap: (self.k.let("factor", self._weight(taps, tap)),) for tap in product(*numbers)}
 
     def _weight(self, taps: Sequence[Taps], tap: tuple[int, ...]) -> Expr:
-        """The weights of one tap of each axis and one channel of the source, along N."""
+        """Return the weights of one tap of each axis and one channel of the source, along N."""
         product, (*numbers, c) = self.product, tap
         at = [t.of_weights(number) for t, number in zip(taps, numbers)]
         if product.flat:
@@ -163,12 +163,12 @@ class _OfImage(WindowsKernel):
         return self.k.load_view("weight", product.of_n, (self.n0, *at, c), layout, "load", "wei").to(self._held)
 
     def _along_n(self, registers: tuple[str, int]) -> Fragment:
-        """The same for all lanes along positions."""
+        """Return a layout along N, replicated in lanes along positions."""
         return self.tile.fragment((registers[0], "m"), (registers,), self.along_m).without("m")
 
 
 class _OfImageByBlocks(_OfImage):
-    """The same by a matrix instruction: a block of lanes has the weights of one group, one row of them each."""
+    """Sums for an image by a matrix instruction: a block of lanes has one group's weights, a row in each lane."""
 
     @property
     def _atom(self) -> BlockAtom:
@@ -193,7 +193,7 @@ class _OfImageByBlocks(_OfImage):
         return self.k.let("seen", Slice(row, place * count + c * k, k))
 
     def _factors(self, taps: Sequence[Taps]) -> dict[tuple[int, ...], tuple[Expr, ...]]:
-        found: dict[tuple[int, ...], tuple[Expr, ...]] = {}
+        factors: dict[tuple[int, ...], tuple[Expr, ...]] = {}
         atom, ins, outs = self._atom, self.product.ins, self.tile.own.channels
         for numbers in product(*(t.numbers for t in taps)):
             at = [t.of_weights(number) for t, number in zip(taps, numbers)]
@@ -202,12 +202,12 @@ class _OfImageByBlocks(_OfImage):
             )
             for c in range(self._depth):
                 starts = (tile * ins + c * atom.k for tile in range(outs // atom.side))
-                found[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
-        return found
+                factors[*numbers, c] = tuple(self.k.let("factor", Slice(held, start, atom.k)) for start in starts)
+        return factors
 
     @cached_property
     def _rows_of_weights(self) -> Fragment:
-        """Of one tap, over channels of the image, taps and channels of the source."""
+        """Return the layout of one tap's weights, over channels of the image, taps and channels of the source."""
         tile, atom, ins = self.tile, self._atom, self.product.ins
         digits = (
             Digit("n", atom.side, Space.LANE, 1),
@@ -221,12 +221,12 @@ class _OfImageByBlocks(_OfImage):
 
 
 def _lane_rows(row: Row) -> list[int]:
-    """Which rows of a lane's positions see a row of the source."""
+    """Return the rows of a lane's positions that read a row of the source."""
     return sorted({position for position, _ in row[-1][1]}) if row else [0]
 
 
 class _OfWeights(WindowsKernel):
-    """Sums over positions; the lane has the image's elements of a block of them, of one turn."""
+    """Sums over positions; a lane has the image's elements of a block of positions, for one turn of the loops."""
 
     def _compute(self, tile: Mapping[str, Index]) -> None:
         k, config = self.k, self.plan.config
@@ -241,30 +241,31 @@ class _OfWeights(WindowsKernel):
         self._meet(self._again(taps, tile["k"], sums) if self.product.halo else sums, self._row_of(tile))
 
     def _taps(self, tile: Index) -> tuple[Taps, ...]:
-        """Those of a tile: one of each looped axis, all of the others."""
+        """Return the taps of a tile: one of each looped axis, all of the others."""
         product = self.product
         counters = as_digits(tile, [w.taps for w in product.axes[: product.looped]])
         return (*map(Taps, product.axes, counters), *map(Taps, product.unrolled))
 
     def _again(self, taps: tuple[Taps, ...], slice: Index, sums: Sums) -> Sums:
-        """The sums, or where padding may have spoiled them, others in their place, made one after the other.
+        """Return the sums; where padding may have made them NaN, recompute them one after the other.
 
-        Those of one tap tell: it has met all that a lane has of the image.
+        The sums of one tap detect it: they use all of the lane's elements of the image.
         """
-        are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)  # when they meet, one subgroup stores
+        # `alone`, since in the reduction only one subgroup stores
+        are_finite = all_finite(self.k, self.plan.facts, sums[:1], alone=True)
         spoiled = self.k.let("spoiled", select(are_finite, const(0), const(1)))
-        made, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
+        finished, together = list(sums), max(1, _CHOSEN // self.tile.own.channels)
         for first in range(0, len(sums), together):
             few = {f"sum{n}": sums[n] for n in range(len(sums))[first:][:together]}
             with self.k.loop("again", first, first + spoiled * len(few), **few) as loop:
                 found = self._of_one(taps, loop.var, slice)
                 numbers = enumerate(few, first)
                 loop.yields(*(select(eq(loop.var, n), found, loop[name]) for n, name in numbers))
-            made[first : first + len(few)] = map(loop.result, few)
-        return tuple(made)
+            finished[first : first + len(few)] = map(loop.result, few)
+        return tuple(finished)
 
     def _of_one(self, taps: tuple[Taps, ...], number: Expr, slice: Index) -> Expr:
-        """The sums of this number, of positions one after the other, of which padding is left out."""
+        """Return the sums of one number (taps, channel), over positions one after the other, without padding."""
         k, own, (blocks, per_tile) = self.k, self.tile.own, (self.part.k_blocks, self.plan.config.tile[2])
         looped, unrolled, ins = self.product.looped, self.product.unrolled, self.product.ins
         *at, c = as_digits(number, [*(w.taps for w in unrolled), ins])
@@ -280,14 +281,14 @@ class _OfWeights(WindowsKernel):
         return outer.result("total")
 
     def _seen_alone(self, t0: Expr, places: Sequence[Index], c: Index) -> Expr:
-        """For each of a lane's channels of the image, what is there in the source's channel c of its group."""
+        """Return, for each of a lane's image channels, the source at these places in channel c of its group."""
         outs, ins, channels = self.product.outs, self.product.ins, self.tile.own.channels
         layout = first_of(self.tile.fragment(("s", "t"), (("s", channels // outs),), self.along_m), "s", ins)
         held = self._alone(self.s0 + c, t0, places, layout)
         return Shuffle(held, tuple(n // outs for n in range(channels))).to(self._held)
 
     def _image_at(self, start: Expr) -> tuple[Expr, list[Expr]]:
-        """What a lane has at one of its positions of the tile from there on, and in which ways it exists if it does."""
+        """Return a lane's image elements at one position of the tile, and the conditions for it to exist."""
         view, own = self.product.of_n, self.tile.own
         layout = first_of(self.tile.fragment(("n", "m"), (("n", own.channels),), self.along_m), "m", own.positions)
         held = self.k.load_view("image", view, (self.n0, start), layout, "load", view.memory.name)
@@ -296,7 +297,7 @@ class _OfWeights(WindowsKernel):
         return held.to(self._held), [lift(t.at(dims), start) < t.size for t in masked]
 
     def _added(self, taps: tuple[Taps, ...], block: Expr, sums: Sums) -> Sums:
-        """The sums with a block of positions added."""
+        """Return the sums with a block of positions added."""
         view, per_tile, name = self.product.of_n, self.plan.config.tile[2], self.product.of_n.memory.name
         image = self.k.load_view("image", view, (self.n0, block * per_tile), self.image, "load", name)
         exists = self._exists(block) if self.plan.acc_type.is_float else {}
@@ -314,21 +315,21 @@ class _OfWeights(WindowsKernel):
         return tuple(added)
 
     def _exists(self, block: Expr) -> dict[tuple[int, int], Expr]:
-        """By axis of space and place in a lane's block, whether there is such a position, where that is a question.
+        """Return, by (spatial axis, place in a lane's block), whether the position exists; only uncertain ones.
 
-        Where there is none the image is zero, but the source may be infinite, and of that nothing must be counted.
+        Where it does not exist the image reads zero, but the source may be infinite, and the product must not count.
         """
-        view, axes, found = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
+        view, axes, exists = self.product.image, self.product.axes, dict[tuple[int, int], Expr]()
         start = block * self.plan.config.tile[2] + self.image.coords(self.k.subgroup, Lane(), 0)["m"]
         dims, cut = view.decode(1, start), [n for n, w in enumerate(axes) if w.count > 1]
         for n, dim in zip(reversed(cut), reversed(view.axes[1])):
             for t in (t for t in view.index if t.masked and dim.name in dict(t.terms)):
                 for i in range(t.size % dim.size, dim.size):
-                    found[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
-        return found
+                    exists[n, i] = self.k.let("exists", lift(t.at({**dims, dim.name: i}), block) < t.size)
+        return exists
 
     def _at(self, image: Expr, position: int) -> Expr:
-        """What a lane has at one of its positions, along N."""
+        """Return a lane's elements at one of its positions, along N."""
         own = self.tile.own
         row, column = divmod(position, own.columns)
         apart, first = (own.columns, column) if self.along_m else (1, column * own.channels)
@@ -336,13 +337,13 @@ class _OfWeights(WindowsKernel):
         return Shuffle(image, tuple(start + n * apart for n in range(own.channels))).to(self._held)
 
     def _row_of(self, tile: Mapping[str, Index]) -> Expr:
-        """The first row of the tile, in the part of its slice where there are several."""
+        """Return the tile's first row, in the part of its slice where there are several."""
         mapping = self.part.mapping
         row = tile["k"] * mapping.counts[1] + tile["m"] if mapping.counts[3] > 1 else tile["m"]
         return self.k.let("row0", row * self.plan.config.tile[0])
 
     def _meet(self, sums: Sums, row: Expr) -> None:
-        """Store the sums of all lanes along positions, once, tap after tap: subgroups' parts all go to registers."""
+        """Store the sums, reduced over all lanes along positions, tap after tap, by one subgroup for each."""
         k, layout = self.k, self.tile.fragment(("n", "m"), (("n", self.tile.own.channels),), self.along_m)
         for n, held in enumerate(sums):
             total, left = k.reduce("total", held, layout, "m", Add, "meet")

@@ -1,4 +1,4 @@
-"""Which matrix instructions multiply a problem's inputs, in which types, and how many make the tile of a workgroup."""
+"""Matrix instructions for a problem's inputs: choice, types, and the number of them in a workgroup's tile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convgen.problem.matmul import Problem
 
 
 def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
-    """The matrix instructions for a problem's inputs and accumulator, in the target's order of preference."""
+    """Return the matrix instructions for a problem's types, in the target's order of preference."""
     rounded = {"tf32": "xf32"}.get(problem.fpmath) if problem.inputs[0].dtype == "f32" else None
     given = signed(_multiplied(problem), facts)
     exact = [a for a in facts.atoms if not a.rounds_to or a.rounds_to == rounded]
@@ -24,7 +24,7 @@ def input_atoms(problem: Problem, facts: TargetFacts) -> list[MmaAtom]:
 
 
 def _multiplied(problem: Problem) -> tuple[Type, Type]:
-    """The types of N's and M's input, of those that are dequantised the one they become."""
+    """Return the types in which N's and M's input are multiplied; a dequantised input has its wide type."""
     wide = {role: dequantise.multiplied_type(problem, role) for role in ("src", "wei")}
     if not any(wide.values()):
         return views.operand_types(problem)
@@ -33,7 +33,7 @@ def _multiplied(problem: Problem) -> tuple[Type, Type]:
 
 
 def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Type, Type]) -> list[MmaAtom]:
-    """The instructions of the narrowest types that hold both inputs, and convert the fewest."""
+    """Return the instructions of the narrowest types that hold both inputs and convert the fewest inputs."""
 
     def fits(a: MmaAtom) -> bool:
         return a.acc.name == problem.acc_type and a.a_elem.holds(given[0]) and a.b_elem.holds(given[1])
@@ -47,23 +47,23 @@ def _of_wider_types(problem: Problem, atoms: Sequence[MmaAtom], given: tuple[Typ
 
 
 def converted(given: tuple[Type, Type], atom: MmaAtom) -> tuple[str, ...]:
-    """The types in which N's and M's side are multiplied, one if they are the same; none where neither is converted."""
+    """Return the types to which N's and M's input are converted: one name if equal, () if neither is converted."""
     wanted = atom.a_elem, atom.b_elem
-    flipped = {(u8, s8)}  # which is no conversion: only how the bits are seen, and a sum beside
+    flipped = {(u8, s8)}  # u8 read as s8 is no conversion: one bit flips and a compensation sum corrects the product
     if all(to is of or (of, to) in flipped for to, of in zip(wanted, given)):
         return ()
     return tuple(dict.fromkeys(t.name for t in wanted))
 
 
 def signed(types: tuple[Type, Type], facts: TargetFacts) -> tuple[Type, Type]:
-    """The types in which numbers of some types are multiplied: s8 for u8 where no instruction takes that."""
+    """Return the types in which the given types are multiplied: s8 instead of u8 where no instruction takes u8."""
     known = {(atom.a_elem, atom.b_elem) for atom in facts.atoms}
     one, other = (s8 if elem is u8 else elem for elem in types)
     return types if types in known else (one, other)
 
 
 def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom:
-    """The matrix instruction that a config names; DoesNotFit where the target has none such for the problem."""
+    """Return the matrix instruction that a config names; DoesNotFit where the target has no such one."""
     given = views.operand_types(problem)
     for atom in input_atoms(problem, facts):
         if (atom.n, atom.m, atom.k) == config.mma and converted(given, atom) == config.types:
@@ -75,9 +75,9 @@ def chosen_atom(problem: Problem, config: Config, facts: TargetFacts) -> MmaAtom
 
 
 def mma_tile(atom: MmaAtom, config: Config, facts: TargetFacts, stored: Type) -> MmaTile:
-    """The products of a workgroup by one matrix instruction, whose sums are stored in a type.
+    """Return the instructions of a workgroup's tile; `stored` is the type in which the result is stored.
 
-    DoesNotFit where they do not come out even.
+    DoesNotFit where tile, subgroups and instruction do not divide evenly.
     """
     tile_m, tile_n, tile_k = config.tile
     teams_m, subgroups_n = config.waves

@@ -1,8 +1,8 @@
-"""Blocked layouts: the dims of a product cut where blocks end, so that each piece has one stride in every tensor.
+"""Blocked layouts: split the dims of a product at block boundaries, so that each piece has one stride in every tensor.
 
-Channels in blocks of 16 are, to a product, two dims: `ic_1` counts the blocks and `ic_0` the channels of one. In a
-tensor without blocks the coordinate is `16 * ic_1 + ic_0`. Where blocks do not divide a dim, the pieces hold its
-padding: tensors without blocks mask it, blocked ones have zeros there.
+A product sees channels in blocks of 16 as two dims: `ic_1` counts the blocks and `ic_0` the channels within one. In a
+tensor without blocks the coordinate is `16 * ic_1 + ic_0`. Where blocks do not divide a dim, the pieces cover the
+padding too: loads from tensors without blocks are masked, blocked tensors hold zeros there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Index = tuple[TensorDim, ...]
 
 @frozen
 class Cuts:
-    """The sizes of the pieces of dims, innermost first; dims that are not named stay whole."""
+    """Sizes of the pieces of each split dim, innermost first; dims that are not listed stay whole."""
 
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, dims: Iterable[Dim], tensors: Collection[tuple[TensorSpec, Index]]) -> Cuts:
-        """The fewest pieces that suit all tensors; Unsupported where blocks end within what one dim counts."""
+        """Return the fewest pieces that suit all tensors; Unsupported where a block ends inside one step of a dim."""
         extents = {d.name: d.size for d in dims}
         ends: dict[str, dict[int, TensorSpec]] = {}
         for spec, index in tensors:
@@ -46,14 +46,14 @@ class Cuts:
         return cuts
 
     def dims(self, side: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Dims as their pieces, outermost first."""
+        """Return the dims with each split dim replaced by its pieces, outermost first."""
         known = dict(self.sizes)
         pieces = ([Dim(_piece(d.name, n), s, s) for n, s in enumerate(known[d.name])][::-1] if d.name in known else [d]
                   for d in side)  # fmt: skip
         return tuple(p for found in pieces for p in found)
 
     def index(self, layout: Layout, index: Index) -> Index:
-        """The coordinates of a tensor as functions of the pieces; those of a dim in blocks reach its padding."""
+        """Return a tensor's coordinates in terms of the pieces; a coordinate along blocks extends into the padding."""
         known = dict(self.sizes)
         return tuple(
             _in_pieces(t, known, padded if len(layout.digits.of(letter)) > 1 else t.size)
@@ -61,28 +61,28 @@ class Cuts:
         )
 
 
-WHOLE = Cuts()  #: of problems without blocked layouts
+WHOLE = Cuts()  #: for problems without blocked layouts
 
 
 def _ends(layout: Layout, letter: str) -> list[int]:
-    """Where blocks of a dim end, in positions along it."""
+    """Return the sizes of a dim's nested blocks, in elements, innermost first."""
     sizes = [d.size for d in layout.digits.of(letter)[:-1]]
     return [end for end in accumulate(sizes, mul) if end > 1]
 
 
 def _counted(t: TensorDim, extents: Mapping[str, int]) -> list[tuple[int, str]]:
-    """(coefficient, dim) of the terms that move, finest first."""
+    """Return (coefficient, dim) of the terms whose dim is longer than 1, smallest coefficient first."""
     return sorted((coef, name) for name, coef in t.terms if extents.get(name, 1) > 1)
 
 
 def _ends_with(t: TensorDim, name: str, extents: Mapping[str, int]) -> bool:
-    """Whether a coordinate is past the tensor's end just where a dim is past its own."""
+    """Whether a coordinate leaves the tensor exactly where the dim `name` leaves its extent."""
     *finer, (coef, last) = _counted(t, extents) or [(1, name)]
     return last == name and not t.const and sum((extents[other] - 1) * abs(c) for c, other in finer) < coef
 
 
 def _cut(t: TensorDim, end: int, extents: Mapping[str, int], spec: TensorSpec) -> tuple[str, int] | None:
-    """The dim within which a block ends, and after how many of its positions; None where it ends between two dims."""
+    """Return the dim to split and the size of its inner piece; None where the block boundary falls between two dims."""
     terms = _counted(t, extents) or [(coef, name) for name, coef in t.terms[-1:]]
     within, beyond = [term for term in terms if term[0] <= end], [coef for coef, _ in terms if coef > end]
     if t.masked or t.const or not within or within[0][0] < 1 or any(coef % end for coef in beyond):

@@ -1,16 +1,17 @@
-"""What is added to a product whose factors are less than what is multiplied, or more: sums of the other factor.
+"""Compensation terms for zero points and for u8 multiplied as s8: sums of one factor that are added to the product.
 
-A factor stands in memory as x, counts as x - z with a zero point z, and is multiplied as x - o: u8 as s8 is less by
-o = 128. With w, y and p for the other factor,
+A factor is stored as x, means x - z with the zero point z, and is multiplied as x - o (o = 128 where u8 is multiplied
+as s8, else 0). With w, y and p for the second factor,
 
     sum of (x - z) * (w - y) = sum of (x - o) * (w - p)      the product, over all K
                              + o * sum of w - K * o * p      over all K
                              - sum of z * (w - y)            where x is inside its tensor
                              + (p - y) * sum of x            over all K
 
-An element outside its tensor is a zero, which on its way to the product becomes -o like any other; so `all K` counts
-what pads blocks, and what sums are of is as it is in memory. Where windows reach outside the tensor of x, the third
-term depends on the pixel: it is summed for each tap first, and for each pixel over the taps that are inside.
+An element outside its tensor is loaded as zero and becomes -o on its way to the product. `All K` therefore counts the
+padding of blocks, and the sums are taken over elements as stored. Where windows reach outside the tensor of x, the
+third term depends on the pixel: one launch sums it for each tap, a second one adds, for each pixel, the taps that are
+inside.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Axes = tuple[tuple[Dim, ...], ...]
 
 @frozen
 class Sums:
-    """A launch: result[n, m] is what the steps make of the sum over r of (source - shift) * factor, in s32."""
+    """A launch that computes result[n, m]: the steps applied to the sum over r of (source - shift) * factor, in s32."""
 
     role: str
     source: View  #: axes N, M, R
@@ -53,30 +54,30 @@ class Sums:
 
     @property
     def reads(self) -> tuple[View, ...]:
-        """The tensors that are summed."""
+        """Return the tensors that the launch reads."""
         return tuple(v for v in (self.source, self.factor, self.shift) if isinstance(v, View))
 
 
 @frozen
 class Compensation:
-    """The launches before the product's, in order, and what is to be added to its sums."""
+    """The launches before the product's, in order, and the steps that add their results to the product."""
 
     sums: tuple[Sums, ...] = ()
     steps: tuple[Step, ...] = ()
 
 
 def compensation(problem: Problem, product: Product, less: tuple[int, int], depth: Extent) -> Compensation:
-    """Of `of_n` and `of_m`, multiplied as so much less than they are, over so many positions along K."""
+    """Return the compensation of a product of length `depth` along K; `less` has the offsets o of `of_n` and `of_m`."""
     if problem.acc_type != "s32":
-        return Compensation()  # zero points of floats are taken off before
+        return Compensation()  # zero points of floats are subtracted before the product
     factors = [
         _Factor(view, by, problem.zero_point(_name(view))) for view, by in zip((product.of_n, product.of_m), less)
     ]
-    made = _Maker(problem, product)
+    maker = _Maker(problem, product)
     w, x = sorted(factors, key=lambda f: _name(f.view) == "src")
-    made.weights(w, x, times(depth, -w.less * x.less))
-    made.source(x, w)
-    return Compensation(tuple(made.sums), tuple(made.steps))
+    maker.weights(w, x, times(depth, -w.less * x.less))
+    maker.source(x, w)
+    return Compensation(tuple(maker.sums), tuple(maker.steps))
 
 
 def _name(view: View) -> str:
@@ -86,28 +87,28 @@ def _name(view: View) -> str:
 @frozen
 class _Factor:
     view: View  #: axes rows, K, and the batch if there is one
-    less: int
+    less: int  #: offset o, subtracted on the way to the product
     point: ZeroPoint | None
 
     @property
     def known(self) -> int:
-        """The zero point, if it is known."""
+        """Return the zero point if the problem states its value, else 0."""
         return self.point.value or 0 if self.point else 0
 
     @property
     def batch(self) -> tuple[Dim, ...]:
-        """The dims of a batch on which it depends."""
+        """Return the dims of the batch that index the factor's tensor."""
         used = names_in(self.view.index)
         return tuple(d for dims in self.view.axes[2:] for d in dims if d.name in used)
 
     @property
     def halo(self) -> tuple[TensorDim, ...]:
-        """Coordinates of windows that reach outside the tensor."""
+        """Return the coordinates along which windows reach outside the tensor."""
         return halo(self.view)
 
     @property
     def windows(self) -> dict[int, TensorDim]:
-        """Coordinates, by tensor dimension, that depend on rows and on K."""
+        """Return the coordinates that depend on both rows and K, by tensor dimension."""
         return windows(self.view)
 
     @property
@@ -117,17 +118,17 @@ class _Factor:
 
     @property
     def k_dims(self) -> tuple[Dim, ...]:
-        """Those of K, without what pads blocks of the product."""
+        """Return the dims of K without the padding of the product's blocks."""
         return tuple(evolve(d, padded=d.size) for d in self.view.axes[1])
 
     def over(self, others: tuple[Dim, ...], summed: tuple[Dim, ...]) -> View:
-        """Its rows, other dims, and those along which it is to be summed, as the axes N, M, R."""
+        """Return the factor's view with the axes N (its rows), M (`others`) and R (`summed`, the dims of the sum)."""
         return replace(self.view, axes=(self.view.axes[0], others or _ONE, summed))
 
 
 @frozen
 class _Left:
-    """Sums that a launch leaves for those behind it: dense, the last dims innermost."""
+    """Sums that one launch stores for later launches: a dense tensor, its last dim innermost."""
 
     name: str
     dims: tuple[Dim, ...]
@@ -143,7 +144,7 @@ class _Left:
     def view(
         self, *axes: tuple[Dim, ...], at: Mapping[str, TensorDim] | None = None, halo: tuple[TensorDim, ...] = ()
     ) -> View:
-        """The sums by some axes, `at` other places along some dims; where a `halo` leaves its range they are zero."""
+        """Return the sums by the given axes, zero outside `halo`; `at` replaces the coordinates of some dims."""
         memory = Global(self.name, s32, self.layout.size_elems * s32.bytes)
         index = tuple((at or {}).get(d.name, t) for d, t in zip(self.dims, self.index))
         sizes = (*self.layout.dims, *(t.size for t in halo))
@@ -152,7 +153,7 @@ class _Left:
 
 
 class _Maker:
-    """Collects launches and steps for one product."""
+    """Collector of the compensation launches and steps of one product."""
 
     def __init__(self, problem: Problem, product: Product) -> None:
         self.problem, self.product = problem, product
@@ -160,7 +161,7 @@ class _Maker:
         self.steps: list[Step] = []
 
     def weights(self, w: _Factor, x: _Factor, both: Extent) -> None:
-        """The terms with sums of weights."""
+        """Add the terms with sums of weights."""
         scale = x.less
         if x.point and x.point.is_known and not x.halo:
             scale -= x.known
@@ -174,15 +175,15 @@ class _Maker:
             self._inside(w, x)
 
     def _count(self, dims: tuple[Dim, ...]) -> Extent:
-        """Positions that exist along some dims of K, along pieces of them, or along several that are one."""
+        """Count the positions along dims of K without padding; pieces of a split dim count once, as the whole dim."""
         extents, joined = views.summed(self.problem), self.product.joined
-        apart = (each for d in dims for each in (joined.dims if joined and d.name == joined.name else (d,)))
+        apart = (part for d in dims for part in (joined.dims if joined and d.name == joined.name else (d,)))
         names = dict.fromkeys(d.name.partition("_")[0] for d in apart)
-        found: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
-        return found
+        count: Extent = reduce(times, (extents[name] for name in names if name in extents), 1)
+        return count
 
     def source(self, x: _Factor, w: _Factor) -> None:
-        """The term with sums of the source."""
+        """Add the term with sums of the source."""
         if w.point is None or w.point.is_known:
             if w.less - w.known:
                 self._rows(x, w.less - w.known, 0)
@@ -196,9 +197,10 @@ class _Maker:
     def _rows(
         self, own: _Factor, scale: int, shift: Extent, steps: tuple[Step, ...] = (), *, add: bool = True
     ) -> _Left:
-        """Sums of rows along all of K, multiplied and shifted; they are added to the product.
+        """Add a launch that sums rows along all of K; the sums are scaled, shifted and, if `add`, added to the product.
 
-        Windows take sums of bytes that are made before where these are fewer bytes than what they sum.
+        A preceding launch sums each position once, and windows add these sums, where they are fewer bytes than the
+        elements.
         """
         moving = names_in(own.windows.values())
         taps, rest = (tuple(d for d in own.k_dims if (d.name in moving) == inside) for inside in (True, False))
@@ -207,7 +209,7 @@ class _Maker:
         return self._left(f"sums_{_name(own.view)}", source, own.batch, (Affine(scale, shift), *steps), add=add)
 
     def _by_position(self, own: _Factor, taps: tuple[Dim, ...], rest: tuple[Dim, ...]) -> View:
-        """What windows take of sums along the rest of K, which are made once for each position of the tensor."""
+        """Add a launch that sums each position of the tensor along `rest`; return the view that windows read."""
         moving = names_in(own.windows.values())
         places = {n: Dim(f"at{n}", t.size, t.size) for n, t in own.windows.items()}
         index = tuple(
@@ -221,13 +223,13 @@ class _Maker:
         return left.view(own.view.axes[0], own.batch or _ONE, taps, at=at)
 
     def _points_of_rows(self, w: _Factor, axes: Axes, scale: Extent) -> tuple[Step, ...]:
-        """What is to be added of the zero points of rows, where these are a tensor."""
+        """Return the step that adds the zero points of rows, scaled, where they are a tensor; else no step."""
         if w.point is None or w.point.is_known:
             return ()
         return (Bias(views.operand_over(self.problem, self.product, w.point.name, "wei", *axes), scale=scale),)
 
     def _inside(self, w: _Factor, x: _Factor) -> None:
-        """What the zero point of x takes away, where x is inside its tensor."""
+        """Add the term -sum of z * (w - y), taken where x is inside its tensor."""
         moving = names_in(x.halo)
         taps = tuple(d for d in w.k_dims if d.name in moving)
         summed = tuple(d for d in w.k_dims if d.name not in moving) or _ONE
@@ -240,7 +242,7 @@ class _Maker:
     def _weighted(
         self, w: _Factor, x: _Factor, others: tuple[Dim, ...], summed: tuple[Dim, ...], *, add: bool
     ) -> _Left:
-        """The sums of -z * (w - y), for each of `others`."""
+        """Add a launch with the sums of -z * (w - y), one for each position of `others`."""
         assert x.point is not None
         source, role = w.over(others, summed), "sums_points"
         if x.point.is_known:
@@ -250,7 +252,9 @@ class _Maker:
         factor = views.operand_over(self.problem, self.product, x.point.name, "src", *source.axes)
         joined = self.product.joined
         if joined and names_in(factor.index) & {d.name for d in joined.dims}:
-            raise DoesNotFit(f"taps={joined.name}s: wanted {x.point.name} alike along channels, which these hold")
+            raise DoesNotFit(
+                f"taps={joined.name}s: wanted {x.point.name} constant along channels, part of a {joined.name}"
+            )
         shift: View | int = w.known
         if w.point and not w.point.is_known:
             shift = views.operand_over(self.problem, self.product, w.point.name, "wei", *source.axes)
@@ -267,7 +271,7 @@ class _Maker:
         *,
         add: bool = True,
     ) -> _Left:
-        """A launch that leaves sums by rows and `others`; unless others want them they are added to the product."""
+        """Add a launch that stores sums by row and `others`; with `add`, the product adds them as a bias."""
         role = f"{name}_{self.product.role}" if self.product.role else name
         left = _Left(role, (*others, *source.axes[0]))
         self.sums.append(Sums(role, source, left.view(*source.axes[:2]), steps, factor, shift))

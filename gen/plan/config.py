@@ -1,4 +1,4 @@
-"""How a kernel is built: one replayable line of choices."""
+"""The config: how a kernel is built, as one replayable line of choices."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ _TRIPLE = re.compile(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)")
 _GRID = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:x([1-9]\d*))?")
 
 
-EXACT, ZEROS = "exact", "zeros"  #: what padding adds to sums: nothing, or products with zeros
-PADDING = EXACT  #: where a config does not say
-#: How taps and channels become K, in the order in which the chooser tries them: modules of `plan/variants`.
+EXACT, ZEROS = "exact", "zeros"  #: effect of padding on sums: none, or products with zeros
+PADDING = EXACT  #: default of `padding=`
+#: Variants by which taps and channels become K, in the order in which the chooser tries them: modules of
+#: `plan/variants`.
 VARIANTS = ("split", "fused", "chunk", "images", "resident", "runs", "lines")
 SPLIT, FUSED = "split", "fused"
-APART, MERGED = "apart", "merged"  #: launches of several products
+APART, MERGED = "apart", "merged"  #: the products of stride phases: one launch each, or all in one launch
 COLUMNS = "columns"  #: stride phases as columns of one product
 REGISTERS, DIRECT = "registers", "direct"
-COPIES = (REGISTERS, DIRECT)  #: paths into shared memory: through registers, or by messages without
+#: paths from global into shared memory: through registers, or by messages that bypass them
+COPIES = (REGISTERS, DIRECT)
 
 
 @frozen
 class Own:
-    """What a lane has of the result where lanes multiply and add, or a matrix instruction for blocks of them."""
+    """One lane's part of the result, computed by multiply-adds or by matrix instructions on blocks of lanes."""
 
     channels: int  #: neighbours along N
-    rows: int  #: positions along the last axis of space but one
+    rows: int  #: positions along the second to last spatial axis
     columns: int  #: positions along the last axis of space
-    atom: tuple[int, int, int] | None = None  #: elements; of that instruction, side x side x K
+    #: elements; side x side x K of the matrix instruction on blocks of lanes, None for multiply-adds
+    atom: tuple[int, int, int] | None = None
 
     @property
     def size(self) -> int:
@@ -51,7 +54,7 @@ class Own:
 
 @frozen
 class Staging:
-    """The pipeline of operands: slots of shared memory and stages of registers before them, or none and a prefetch."""
+    """The input pipeline: shared-memory slots and register stages before them, or (slots=0) a prefetch distance."""
 
     slots: int
     stages: int = 1
@@ -60,57 +63,62 @@ class Staging:
 
     @property
     def held(self) -> int:
-        """Blocks of K that registers hold on their way to shared memory."""
+        """Return the blocks of K that registers hold on their way to shared memory."""
         return self.stages if self.slots and not self.copy else 0
 
     @property
     def round(self) -> int:
-        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
+        """Return the blocks of K after which shared-memory slots and register stages repeat."""
         return lcm(max(1, self.slots), self.stages)
 
     @property
     def depth(self) -> int:
-        """Blocks of K from the load of one to its product, where any is shared."""
+        """Return the blocks of K from a load to its use in the product, 0 without shared memory."""
         return max(1, self.slots - 1 + self.held) if self.slots else 0
 
     @property
     def awaited(self) -> int:
-        """Blocks of K from a load, or what brings it nearer, to where it is awaited: its write to shared memory if it
-        comes through registers, else its product.
+        """Return the blocks of K from a load or prefetch to the wait for it.
+
+        A load through registers is awaited before its write to shared memory, any other before its product.
         """
         return self.held or self.depth or self.prefetch
 
 
 @frozen
 class Config:
-    """Tiles in GEMM terms: M pixels, N output channels, K taps and input channels."""
+    """The choices for one kernel, with tile sizes in GEMM terms: M x N outputs, each a sum over K."""
 
     tile: tuple[int, int, int]  #: elements; M x N x K of a workgroup
     waves: tuple[int, int]  #: subgroups; along M and N of the tile
-    mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or what each lane has
-    slots: int = 2  #: buffers of the K loop in shared memory; with 0 fragments come from global memory
+    mma: tuple[int, int, int] | Own  #: elements; n x m x k of the matrix instruction, or each lane's part of the result
+    slots: int = 2  #: buffers of the K loop in shared memory; with 0, fragments are loaded from global memory
     taps: str = SPLIT  #: how taps and channels become K: one of `VARIANTS`
-    acc: str = "v"  #: where accumulators live: "v" among the vector registers, "a" in a file of their own
-    slices: int = 1  #: parts of K, each with workgroups of its own
-    reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel brings into their default layout
-    #: Parts of M that a subgroup multiplies one after the other, each with registers for its inputs only.
+    acc: str = "v"  #: accumulators on AMD: "v" in vector registers, "a" in accumulation registers
+    slices: int = 1  #: parts of K, each computed by workgroups of its own
+    reorder: tuple[str, ...] = ()  #: names of inputs that an earlier kernel reorders into their default layout
+    #: Parts of M that a subgroup multiplies in sequence; its registers hold the inputs of one part at a time.
     subtiles: int = 1
     prefetch: int = 0  #: blocks of K; distance between prefetch and load
     packed: tuple[str, ...] = ()  #: names of inputs that an earlier kernel lays out as the product reads them
-    sum: str = ""  #: how slices meet, by name of a `plan.Reduction`; empty: atomically if that is right, else `launch`
-    at_a_time: int = 0  #: slices; that meet at most where `last` ones add up, then as many of their sums; 0: all
+    #: how slices are reduced: name of a `plan.Reduction`; empty: `atomic` where that is correct, else `launch`
+    sum: str = ""
+    at_a_time: int = 0  #: slices; the most that one `last` arrival adds up, level after level; 0: all at once
     map: Order = IN_ROWS  #: order in which workgroups take their tiles
-    types: tuple[str, ...] = ()  #: in which N's and M's inputs are multiplied, one for both, where any is converted
-    grids: str = APART  #: products of several stride phases: "apart" in launches of their own, "merged" in one
-    phases: str = APART  #: of strides in backward data: "apart" in products of their own, or "columns" of one
+    #: types in which N's and M's inputs are multiplied (one name for both), where either is converted
+    types: tuple[str, ...] = ()
+    grids: str = APART  #: products of stride phases: "apart" in one launch each, "merged" in one launch
+    #: stride phases of backward data: "apart" as one product each, "columns" as columns of one product
+    phases: str = APART
     stages: int = 1  #: blocks of K in registers on their way to shared memory
-    copy: tuple[str, ...] = ()  #: how N's and M's inputs come into shared memory, one way for both: see `COPIES`
-    padding: str = PADDING  #: what it adds to sums: "exact": nothing; "zeros": these times weights, a NaN of infinities
-    waves_k: int = 1  #: subgroups; along K of the tile, each with a part of every sum
+    copy: tuple[str, ...] = ()  #: paths of N's and M's inputs into shared memory (one name for both): see `COPIES`
+    #: "exact": padding adds nothing; "zeros": padding adds 0 * weight, which is NaN if the weight is inf
+    padding: str = PADDING
+    waves_k: int = 1  #: subgroups; along K of the tile, each computes a partial sum of every output
 
     @property
     def subgroups(self) -> int:
-        """Of a workgroup."""
+        """Return the number of subgroups in a workgroup."""
         return self.waves[0] * self.waves[1] * self.waves_k
 
     @property
@@ -119,7 +127,7 @@ class Config:
 
     @property
     def direct(self) -> tuple[bool, bool]:
-        """Whether N's and M's inputs come into shared memory without registers."""
+        """Whether N's and M's inputs are copied into shared memory without registers."""
         ways = self.copy or (REGISTERS,)
         return ways[0] == DIRECT, ways[-1] == DIRECT
 
@@ -129,23 +137,23 @@ class Config:
 
     @property
     def depth(self) -> int:
-        """Blocks of K from the load of one to its product, of N's or M's input that is loaded later."""
+        """Return the blocks of K from a load to its product, for the input that is loaded further ahead."""
         return self.staging.depth
 
     @property
     def round(self) -> int:
-        """Blocks of K after which slots of shared memory and registers on the way are used as before."""
+        """Return the blocks of K after which shared-memory slots and register stages repeat."""
         return self.staging.round
 
     def groups(self, sharers: int) -> list[int]:
-        """Groups of those that share K which meet, level after level, the last of which is one."""
+        """Return, level by level, how many groups reduce the `sharers` of one tile's K; the last level has one."""
         return levels(sharers, self.at_a_time or sharers)
 
     @classmethod
     def parse(cls, line: str) -> Config:
-        """The config of a line such as `tile=128x64x32 waves=2x2 mma=32x32x8 slots=2 taps=split acc=v`.
+        """Parse a line such as `tile=128x64x32 waves=2x2 mma=32x32x8 slots=2 taps=split acc=v`.
 
-        Raises UserError: given, wanted, where.
+        Raises UserError, which names what was given, what is wanted and where.
         """
         values: dict[str, Any] = {}
         for word in line.split():
@@ -193,22 +201,22 @@ class Config:
 
 
 def levels(sharers: int, at_a_time: int) -> list[int]:
-    """Groups of so many at most that meet, level after level, the last of which is one."""
-    found = [-(-sharers // at_a_time)]
-    while found[-1] > 1:
-        found.append(-(-found[-1] // at_a_time))
-    return found
+    """Return the number of groups on each level of a reduction of at most `at_a_time`; the last level has one."""
+    counts = [-(-sharers // at_a_time)]
+    while counts[-1] > 1:
+        counts.append(-(-counts[-1] // at_a_time))
+    return counts
 
 
 def evenly(sharers: int, at_a_time: int) -> int:
-    """The least that meet at a time, of numbers up to one, in as many groups and levels: so none is left with few."""
+    """Return the least group size up to `at_a_time` that needs as few groups and levels: groups are nearly equal."""
     counts = levels(sharers, at_a_time)
     even = -(-sharers // counts[0])
     return even if counts[0] > 1 and levels(sharers, even) == counts else at_a_time
 
 
-_AT_A_TIME = range(2, 9)  #: slices that may meet at a time: straight-line code, which grows with their number
-ATTRIBUTES = {"in": "types"}  #: of a Config, where a line calls it otherwise
+_AT_A_TIME = range(2, 9)  #: slices reduced at a time; each adds straight-line code
+ATTRIBUTES = {"in": "types"}  #: config word -> attribute of Config, where the two names differ
 
 
 def _numbers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:

@@ -1,8 +1,8 @@
-"""Contractions: products of tensors before M, N and K are axes of views, and what makes views of them.
+"""Contractions: products of tensors before M, N and K become axes of views, and the step that makes them views.
 
-N is the side along which the result lies contiguous in memory: the matrix unit holds neighbours along N in one lane.
-Where the result's layout runs along the other side, the two change places. The order of the dims within an axis is that
-of memory, so that what is contiguous stays together.
+N is the side along which the result is contiguous in memory: the matrix instruction keeps neighbours along N in one
+lane. Where the result is contiguous along M, M and N are exchanged. Dims within an axis keep their order in memory, so
+that contiguous elements stay together.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from convgen.problem.tensors import TensorSpec
 
 @frozen
 class Joined:
-    """Dims of a view that are one, the last of them innermost, behind a `lead` of positions that do not exist."""
+    """Dims of a view fused into one dim, the last of them innermost, after `lead` positions that hold no element."""
 
-    name: str  #: of the one
+    name: str  #: name of the fused dim
     dims: tuple[Dim, ...]
     lead: int
     index: tuple[TensorDim, ...]  #: coordinates of the tensor by the dims
 
     def apart(self, at: Mapping[str, Any]) -> dict[str, Any]:
-        """Positions along the dims, of those that include one along all of them together."""
-        found = {name: each for name, each in at.items() if name != self.name}
+        """Return positions along the separate dims; a position along the fused dim is split into them."""
+        positions = {name: position for name, position in at.items() if name != self.name}
         if self.name in at:
             rest = at[self.name] - self.lead
             for d in self.dims[:0:-1]:
-                found[d.name], rest = rest % d.size, rest // d.size
-            found[self.dims[0].name] = rest
-        return found
+                positions[d.name], rest = rest % d.size, rest // d.size
+            positions[self.dims[0].name] = rest
+        return positions
 
 
 @frozen
@@ -50,13 +50,13 @@ class Product:
     of_m: View
     result: View
     role: str = ""  #: name of the product among those of one problem
-    cuts: Cuts = WHOLE  #: of the dims of the problem into those of the views
-    joined: Joined | None = attrs.field(default=None, kw_only=True)  #: dims of the result that are one
-    gap: int = attrs.field(default=0, kw_only=True)  #: rows; behind the last one of the result that is a position
+    cuts: Cuts = WHOLE  #: from the dims of the problem to those of the views
+    joined: Joined | None = attrs.field(default=None, kw_only=True)  #: fused dims of the result, if any
+    gap: int = attrs.field(default=0, kw_only=True)  #: rows; empty ones after the last row of the result
 
     @property
     def m(self) -> int:
-        """Rows up to the last one that is a position of the result."""
+        """Return the number of rows that are positions of the result."""
         return self.of_m.extent(0) - self.gap
 
     @property
@@ -65,17 +65,17 @@ class Product:
 
     @property
     def k(self) -> int:
-        """Length of the fused K axis, padding included."""
+        """Return the length of the fused K axis, padding included."""
         return self.of_m.extent(1)
 
     @property
     def batch(self) -> int:
-        """How many such products there are, one for each position of the views' last axis, if they have a third."""
+        """Return the number of products: the length of the views' third axis, 1 without one."""
         return self.result.extent(2) if len(self.result.axes) > 2 else 1
 
     @property
     def k_inner(self) -> Dim:
-        """The innermost dimension of K: what a block of K may run along."""
+        """Return the innermost dim of K, along which a block of K may run."""
         return self.of_m.axes[1][-1]
 
 
@@ -85,26 +85,26 @@ class Tensor:
 
     spec: TensorSpec
     index: Index
-    sizes: tuple[Size, ...] = ()  #: those of its dims that are known at launch
+    sizes: tuple[Size, ...] = ()  #: sizes of its dims that are known only at launch
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """Of the tensor's dims."""
+        """Return the extents of the tensor's dims; a size known only at launch is symbolic."""
         known = {size.name: size for size in self.sizes}
         names = (t.terms[0][0] if t.terms else "" for t in self.index)
         return tuple(known.get(name, t.size) for name, t in zip(names, self.index))
 
     def counted(self, sizes: tuple[Size, ...]) -> Tensor:
-        """The same with those of these sizes that it has."""
+        """Return the tensor with those of the launch-time sizes that occur in its coordinates."""
         own = {name for t in self.index for name, _ in t.terms}
         return evolve(self, sizes=tuple(size for size in sizes if size.name in own))
 
     def stride(self, dim: str) -> int:
-        """Distance in memory, in elements, between neighbours along a dim."""
+        """Return the distance in memory between neighbours along a dim, in elements."""
         return stride(self.spec.layout, self.index, dim)
 
     def cut(self, cuts: Cuts) -> Tensor:
-        """The same with pieces of the dims for coordinates."""
+        """Return the tensor with coordinates in terms of the pieces of split dims."""
         return evolve(self, index=cuts.index(self.spec.layout, self.index)) if cuts.sizes else self
 
     def runs_along(self, dims: tuple[Dim, ...]) -> bool:
@@ -115,19 +115,19 @@ class Tensor:
         memory, layout = buffer(self.spec), self.spec.layout.padded
         if not self.sizes:
             return View(memory, layout, axes, self.index)
-        held = SizedGlobal(memory.name, memory.elem, memory.bytes, self.extents)
-        return SizedView(held, layout, axes, self.index, layout.strides_of(self.extents))
+        sized = SizedGlobal(memory.name, memory.elem, memory.bytes, self.extents)
+        return SizedView(sized, layout, axes, self.index, layout.strides_of(self.extents))
 
 
 def buffer(spec: TensorSpec) -> Global:
-    """The kernel argument that holds a tensor."""
+    """Return the kernel argument that holds a tensor."""
     elem = scalar(spec.dtype)
     return Global(spec.name, elem, elem.size(spec.layout.size_elems))
 
 
 @frozen
 class Contraction:
-    """A product before M and N, and the order of the dims, are settled."""
+    """A product before it is settled which side is M, which is N, and in which order the dims are."""
 
     m: tuple[Dim, ...]
     n: tuple[Dim, ...]
@@ -136,11 +136,11 @@ class Contraction:
     of_n: Tensor
     result: Tensor
     role: str = ""
-    batch: tuple[Dim, ...] = ()  #: each position is a product by itself
-    cuts: Cuts = WHOLE  #: of the problem's dims into these
+    batch: tuple[Dim, ...] = ()  #: dims whose positions are separate products
+    cuts: Cuts = WHOLE  #: from the problem's dims to the dims of this contraction
 
     def in_blocks(self, others: Collection[Tensor] = ()) -> Contraction:
-        """The same with dims cut where blocks of the tensors' layouts end, `others` included."""
+        """Return the contraction with dims split where blocks of the layouts of its tensors, and of `others`, end."""
         tensors = self.of_m, self.of_n, self.result
         cuts = Cuts.of((*self.m, *self.n, *self.k, *self.batch), [(t.spec, t.index) for t in (*tensors, *others)])
         if not cuts.sizes:
@@ -150,11 +150,11 @@ class Contraction:
         return Contraction(m, n, k, of_m, of_n, result, self.role, batch, cuts)
 
     def fused(self) -> Contraction:
-        """The same result where the batch is part of N: right for who writes all of it alike."""
+        """Return the contraction with the batch as part of N: correct for a launch that treats all results equally."""
         return evolve(self, n=(*self.batch, *self.n), batch=())
 
     def reading(self, problem: Problem, moved: Collection[str]) -> Contraction:
-        """The same with some inputs read where they were moved to."""
+        """Return the contraction with the inputs in `moved` read from their reordered copies."""
         of_m, of_n = (
             evolve(t, spec=reordered(problem, t.spec.name)) if t.spec.name in moved else t
             for t in (self.of_m, self.of_n)
@@ -162,7 +162,7 @@ class Contraction:
         return evolve(self, of_m=of_m, of_n=of_n)
 
     def counted(self, sizes: tuple[Size, ...]) -> Contraction:
-        """The same where some sizes are known at launch."""
+        """Return the contraction with symbolic extents for the sizes that are known only at launch."""
         if not sizes:
             return self
         exact = {size.name: size for size in sizes}
@@ -172,7 +172,7 @@ class Contraction:
         return evolve(self, m=m, n=n, k=k, batch=batch, of_m=of_m, of_n=of_n, result=result)
 
     def product(self, block: int) -> Product:
-        """The views; M and N are exchanged where the result is contiguous along M."""
+        """Return the product's views; M and N are exchanged where the result is contiguous along M."""
         if not self.result.runs_along(self.n) and self.result.runs_along(self.m):
             return evolve(self, m=self.n, n=self.m, of_m=self.of_n, of_n=self.of_m)._ordered(block)
         return self._ordered(block)
@@ -183,7 +183,7 @@ class Contraction:
             in_order(self.n, self.result, self.of_n),
             self.k,
         )
-        # K follows the tensor that lies contiguous along it, the larger one if that does not decide.
+        # K follows the tensor that is contiguous along it; if that does not decide, the larger one.
         k = in_order(k, *sorted((self.of_m, self.of_n), key=lambda t: (not t.runs_along(k), -prod(t.spec.dims))))
         inner = k[-1]
         k = (*k[:-1], evolve(inner, padded=-(-inner.size // block) * block))
@@ -193,9 +193,9 @@ class Contraction:
 
 
 def in_order(dims: tuple[Dim, ...], first: Tensor, second: Tensor) -> tuple[Dim, ...]:
-    """The dims as they lie in memory, outermost first; dims of one position go outermost.
+    """Return the dims in memory order, outermost first; dims of size 1 come first.
 
-    Where a dim does not occur in the first tensor (or both run alike) the second decides.
+    Where a dim does not occur in the first tensor, or has the same stride as another, the second tensor decides.
     """
 
     def place(d: Dim) -> tuple[bool, int, int]:
@@ -213,6 +213,6 @@ def along(name: str, size: int) -> TensorDim:
 
 
 def reordered(problem: Problem, name: str) -> TensorSpec:
-    """An input in the layout that its tag `any` means, in a buffer of its own."""
+    """Return an input with the default layout (tag `any`), in a buffer of its own."""
     spec = evolve(problem, stag="any", wtag="any", dtag="any").tensor(name)
     return evolve(spec, name=f"{name}_reordered")

@@ -1,9 +1,9 @@
-"""How a workgroup brings a tile into shared memory: which lane loads what, and in which order its registers stand.
+"""Copies of a tile into shared memory: which lane loads which elements, and in which order its registers hold them.
 
-A lane writes chunks: runs along K, for that is how fragments are read. Where memory runs along K too, it loads the same
-chunks. Where memory runs along the rows, a lane loads runs of rows at several K and turns that little matrix round on
-the way (`ir.stmt.Copy.loaded`). Where rectangles of memory come in the order in which blocks are stored, a subgroup
-brings them as they are.
+A lane writes chunks, runs along K, because fragments are read along K. Where memory is contiguous along K too, it loads
+these chunks. Where memory is contiguous along rows, a lane loads runs of rows at several K and transposes them in
+registers (`ir.stmt.Copy.loaded`). Where a 2-D message brings a rectangle of memory in the order in which shared memory
+stores blocks, a subgroup copies it unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from convgen.passes.messages.swizzle import find_gaps, widest, write_conflicts
 
 _WORD_BYTES = 4
 
-K, ROWS = 1, 0  #: axes of an operand's view
+K, ROWS = 1, 0  #: axes of an input's view
 
-_PLACE = "place"  #: the number of a line in the order in which lines are dealt
+#: number of a line (a row or a column of the tile) in the order in which lines are distributed to lanes
+_PLACE = "place"
 
 
 @frozen
 class CopyLayout:
-    """The share of each lane, as it stands when loaded and when stored; `message` elements come with one load."""
+    """Each lane's share of a copy, as loaded and as stored; `message` elements come with one load."""
 
     loaded: Fragment
     stored: Fragment
@@ -54,10 +55,12 @@ def copy_layout(
     elem: Type,
     across: int = 1,
 ) -> CopyLayout:
-    """The split of the copy of a rows x cols tile of `elem` whose digits are `memory`; DoesNotFit where it is not even.
+    """Return the lane layout of the copy of a rows x cols tile; DoesNotFit if it does not divide evenly.
 
-    Elements of the view are of this type, or are converted to it on the way. So many lanes stand side by side along a
-    row of a tile in blocks, if memory runs along it, too.
+    The shared tile has elements of type `elem` and the digits `memory`.
+
+    Elements of the view have the type `elem` or are converted to it on the way. `across` lanes stand side by side along
+    a row of a blocked tile, if memory is contiguous along rows of the tile.
     """
     linear = linearize(view)
     if elem is view.memory.elem and (whole := _split_as_stored(linear, memory, facts, subgroups)):
@@ -74,9 +77,9 @@ def copy_layout(
 
 
 def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayout]:
-    """The same shares, first as they are and then dealt to other lanes, so that others write together.
+    """Yield the copy, then variants with shares swapped between lanes, so that other lanes write together.
 
-    Two bits of a lane's number change places, the lowest ones last: lanes that load a run of memory stay neighbours.
+    Each variant swaps two bits of the lane number, low bits last: lanes that load one run of memory stay neighbours.
     """
     yield copy
     if facts.tiles_as_fragments:
@@ -92,14 +95,14 @@ def deals(copy: CopyLayout, elem: Type, facts: TargetFacts) -> Iterator[CopyLayo
 
 
 def _with_lanes_swapped(layout: Fragment, one: int, other: int) -> Fragment:
-    """The same where two bits of a lane's number, given by their values, have changed places."""
+    """Return the layout with two bits of the lane number, given by their values, swapped."""
     place = {one: other, other: one}
     bits = layout.factored(Space.LANE)
     return bits.renumbered(Space.LANE, lambda _, d: place.get(d.stride, d.stride)).merged(Space.LANE)
 
 
 def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) -> bool:
-    """Whether a tile stands in shared memory as it does in memory, along the rows, and is turned when it is read."""
+    """Whether shared memory keeps a tile contiguous along rows, as memory does, and reads transpose it."""
     linear = linearize(view)
     if not facts.turned_reads or elem is not view.memory.elem or elem.bits != TURNED_BITS:
         return False
@@ -108,13 +111,13 @@ def is_turned(view: View, elem: Type, fragment: Fragment, facts: TargetFacts) ->
 
 
 def message_elems(view: View, chunk_bytes: int, along: int = K, alignment: int = 4) -> int:
-    """Elements along an axis that one load can bring, at most a chunk."""
+    """Return the elements along an axis that one load can bring, at most a chunk."""
     linear = linearize(view)
     return _message(linear, chunk_bytes // linear.memory.elem.bytes, alignment) if linear.unit_axis == along else 1
 
 
 def _runs_along(view: LinearView) -> int:
-    """The axis along which neighbours are nearest in memory: neighbouring lanes go along it."""
+    """Return the axis with the smaller stride in memory: neighbouring lanes go along it."""
     if view.unit_axis is not None:
         return view.unit_axis
     return min((K, ROWS), key=lambda axis: most(view.axes[axis][-1].stride) or view.memory.bytes)
@@ -128,12 +131,12 @@ def _message(view: LinearView, most: int, alignment: int) -> int:
 
 
 def power_of_two(most: int) -> int:
-    """The greatest power of two up to a number from 1."""
+    """Return the largest power of two that is not above a number from 1."""
     return 1 << most.bit_length() - 1
 
 
 def divide(what: str, total: int, part: int) -> int:
-    """The quotient; DoesNotFit unless it is whole and positive."""
+    """Return the quotient; DoesNotFit unless it is whole and positive."""
     count, rest = divmod(total, part)
     if rest or not count:
         raise DoesNotFit(f"{what}: {total} is not a multiple of {part}")
@@ -141,9 +144,9 @@ def divide(what: str, total: int, part: int) -> int:
 
 
 def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgroups: int) -> CopyLayout | None:
-    """Runs of the shared tile, the longest blocks that come out even, where each is a rectangle of memory.
+    """Return a copy by 2-D messages that bring runs of the shared tile unchanged; None where that is impossible.
 
-    They are dealt so that messages bring most of them at a time.
+    Runs are the longest blocks that divide evenly; they are distributed so that one message brings the most elements.
     """
     elem, total = view.memory.elem.bytes, prod(memory.shape)
     if plane_of(view, facts.planes) is None:
@@ -163,17 +166,17 @@ def _split_as_stored(view: LinearView, memory: Digits, facts: TargetFacts, subgr
 def _blocks(
     memory: Digits, block: int, elem_bytes: int, facts: TargetFacts, subgroups: tuple[int, int]
 ) -> Fragment | None:
-    """Blocks of `block` elements, dealt to so many subgroups in turn and to so many a part of the tile each.
+    """Return a layout of blocks: near subgroups take blocks of `block` elements in turn, far ones a part each.
 
-    None where digits straddle.
+    `subgroups` counts near and far ones. None where digits straddle.
     """
-    lanes, each = facts.subgroup_size, _WORD_BYTES // elem_bytes
+    lanes, word = facts.subgroup_size, _WORD_BYTES // elem_bytes
     near, far = subgroups
     rounds = prod(memory.shape) // (block * near * far)
     dealt = (
-        Digit(Space.MEMORY, each, Space.REGISTER, 1),
+        Digit(Space.MEMORY, word, Space.REGISTER, 1),
         Digit(Space.MEMORY, lanes, Space.LANE, 1),
-        Digit(Space.MEMORY, block // (each * lanes), Space.REGISTER, each),
+        Digit(Space.MEMORY, block // (word * lanes), Space.REGISTER, word),
         Digit(Space.MEMORY, near, Space.SUBGROUP, 1),
         Digit(Space.MEMORY, rounds, Space.REGISTER, block // lanes),
         Digit(Space.MEMORY, far, Space.SUBGROUP, near),
@@ -195,10 +198,10 @@ def _split_in_chunks(
     across: int = 1,
     suits: Callable[[Fragment], bool] = lambda loaded: True,
 ) -> CopyLayout:
-    """A lane takes whole chunks along a dim, K mostly; neighbouring lanes go on along it, across it for block messages.
+    """Return a layout in which each lane copies whole chunks along one dim, usually K.
 
-    Each dim is given with how many positions it has. Of layouts that suit, the one with which lanes write in the least
-    time. DoesNotFit where none does.
+    Neighbouring lanes continue along that dim, or go across it where tiles are blocked. `across_lines` and `along` are
+    (dim, positions). Among the layouts that suit, the one whose writes take the least time; DoesNotFit where none does.
     """
     lanes = facts.subgroup_size
     (line, rows), (k, cols) = across_lines, along
@@ -223,21 +226,20 @@ def _split_in_chunks(
         Digit(k, subgroups_across, Space.SUBGROUP, subgroups_down),
         Digit(k, rounds_across, Space.REGISTER, chunk),
     )
-    found = []
+    layouts = []
     for dealt in _deals(line, rows, memory, elem, facts):
         with suppress(Straddles):
             loaded = _share(*along_k, *Digits((line,), dealt).then(places).digits)
             if suits(loaded):
-                found.append(
-                    CopyLayout(loaded, in_memory_order(loaded, memory), _message(view, chunk, facts.message_alignment))
-                )
-    if not found:
+                message = _message(view, chunk, facts.message_alignment)
+                layouts.append(CopyLayout(loaded, in_memory_order(loaded, memory), message))
+    if not layouts:
         raise DoesNotFit("no such layout suits")
-    return _with_least_conflicts(found, memory, elem, facts)
+    return _with_least_conflicts(layouts, memory, elem, facts)
 
 
 def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Type, facts: TargetFacts) -> CopyLayout:
-    """That with which lanes write to a tile in blocks, kept apart as may be, in the fewest extra cycles."""
+    """Return the layout whose writes to a blocked tile, with gaps added, take the fewest extra cycles."""
 
     def conflicts(each: CopyLayout) -> int:
         return write_conflicts(find_gaps(memory, elem, each.stored, facts), elem, each.stored, facts)
@@ -247,17 +249,17 @@ def _with_least_conflicts(found: Iterable[CopyLayout], memory: Digits, elem: Typ
 
 
 def _lanes_of(memory: Digits, elem: Type, lanes: int) -> tuple[str, int]:
-    """Along which side of a tile in blocks neighbouring lanes stand, and how many positions apart: rows, as a rule."""
+    """Return (side of a blocked tile along which neighbouring lanes stand, their distance in elements)."""
     word = _WORD_BYTES // elem.bytes
     return next(((d.dim, step) for step, d in memory.stepped() if (d.stride, d.size) == (word, lanes)), (ROW, 1))
 
 
 def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts) -> Iterator[tuple[Digit, ...]]:
-    """Ways to deal lines to places, of which the first go to the lanes of a message.
+    """Yield distributions of lines to places; the first places belong to the lanes of one message.
 
-    In order, or in a tile in blocks those on end that stand `apart` where neighbouring lanes do along lines. Else some
-    lanes take neighbours there and others those of further blocks: neighbours in a block begin in few banks, which no
-    gaps behind it change.
+    Tiles in rows keep lines in order. A blocked tile whose neighbouring lanes stand `apart` > 1 along lines takes the
+    matching interleave. Other blocked tiles try lines in order, then distributions where some lanes take neighbouring
+    lines and others lines of further blocks: neighbours within a block start in few banks, whatever gap follows it.
     """
     in_order = (Digit(line, rows, _PLACE, 1),)
     if not facts.tiles_as_fragments:
@@ -274,7 +276,7 @@ def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts)
         return
     yield in_order
     powers = [lanes >> n for n in range(1, lanes.bit_length())]
-    # How many neighbours, and how many messages take those up to the next block: first all that make up `lanes`.
+    # How many neighbours, and how many messages until the next block: first the pairs whose product is `lanes`.
     ways = sorted(product(powers, powers), key=lambda way: (way[0] * way[1] != lanes, -way[0]))
     for near, messages in ways:
         if near * messages <= lanes and messages > 1 and rows % (lanes * messages) == 0:
@@ -289,7 +291,7 @@ def _deals(line: str, rows: int, memory: Digits, elem: Type, facts: TargetFacts)
 def _split_in_rectangles(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int
 ) -> CopyLayout | None:
-    """Whole chunks of a lane where memory runs along the rows, if rectangles bring them: these turn on the way."""
+    """Return chunks along K of memory that is contiguous along rows, if 2-D messages can transpose it; else None."""
     elem, suits = view.memory.elem, partial(comes_as_rectangles, view, facts=facts)
     with suppress(DoesNotFit):
         return _split_in_chunks(view, memory, ("row", rows), ("k", cols), facts, subgroups, elem, suits=suits)
@@ -297,9 +299,9 @@ def _split_in_rectangles(
 
 
 def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, least: int = 1) -> bool:
-    """Whether messages bring rectangles of at least so many elements, and are worth saying where their planes begin.
+    """Whether 2-D messages of at least `least` elements load the layout and are worth the cost of their start address.
 
-    That takes about four instructions, lanes' own messages one or two a register, and two more to turn it.
+    The address takes about four instructions; per-lane messages take one or two a register, and two more to transpose.
     """
     size = _rectangle_size(view, layout, facts)
     if size < least:
@@ -309,7 +311,7 @@ def comes_as_rectangles(view: LinearView, layout: Fragment, facts: TargetFacts, 
 
 
 def _rectangle_size(view: LinearView, layout: Fragment, facts: TargetFacts) -> int:
-    """Elements that each message brings, 0 where they are no rectangles."""
+    """Return the elements that one 2-D message brings, 0 where the layout is no rectangle."""
     shape = rectangle_of(view, layout, facts)
     return shape.size if shape else 0
 
@@ -318,10 +320,9 @@ def _rectangle_size(view: LinearView, layout: Fragment, facts: TargetFacts) -> i
 def _chunks(
     rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side_by_side: int = 1
 ) -> tuple[int, int]:
-    """The elements of a chunk, and how many lanes stand side by side along a row; DoesNotFit if it is not even.
+    """Return (elements of a chunk, lanes side by side along a row); DoesNotFit if the tile does not divide evenly.
 
-    Blocks are written of what neighbouring lanes hold of neighbouring rows, if not of so many `side_by_side`; chunks
-    are halved until none is idle.
+    Where tiles are blocked, `side_by_side` lanes stand along a row, and chunks are halved until no subgroup is idle.
     """
     lanes, chunk = facts.subgroup_size, min(cols, facts.chunk_bytes // elem_bytes)
     if not facts.tiles_as_fragments:
@@ -337,8 +338,9 @@ def _chunks(
 
 
 def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
-    """As many rows, or the next more, whose copy comes out even (see `copy_layout`); where lanes go down rows, those
-    that take the fewest messages, of up to one strip more for each subgroup.
+    """Return `rows`, rounded up to a number whose copy divides evenly (see `copy_layout`).
+
+    Where lanes go down rows, up to one strip of lanes more for each subgroup is tried, and the fewest messages win.
     """
     if facts.tiles_as_fragments:
         lanes = facts.subgroup_size
@@ -354,9 +356,9 @@ def even_rows(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgrou
 
 
 def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tuple[int, int]:
-    """The same for rows of chunks in a number that lanes have not.
+    """Return (elements of a chunk, lanes side by side) for rows whose chunks do not divide the lanes evenly.
 
-    The longest chunks, then the most lanes side by side, with which the tile comes out even.
+    The longest chunks that make the tile divide evenly, then the most lanes side by side.
     """
     chunk = most
     while chunk:
@@ -372,15 +374,15 @@ def _in_parts(rows: int, cols: int, most: int, lanes: int, subgroups: int) -> tu
 
 
 def copied_at_once(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> int:
-    """Elements along K that a lane takes at once of a tile that comes out even."""
+    """Return the elements along K in one chunk of a tile that divides evenly."""
     return _chunks(rows, cols, elem_bytes, facts, subgroups)[0]
 
 
 def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
-    """How many elements apart rows of a shared tile stand, and the bytes of a chunk, which begin at multiples of that.
+    """Return (elements from row to row of a shared tile, bytes of the chunks to whose multiples elements are aligned).
 
-    No swizzle suits rows of an odd number of chunks. Half a chunk behind them makes halves in an odd number, so that
-    rows begin in different banks.
+    No swizzle avoids conflicts if rows have an odd number of chunks. Half a chunk of padding then makes the number of
+    half chunks odd, so that rows start in different banks.
     """
     chunk = facts.chunk_bytes
     row = cols * elem_bytes
@@ -390,7 +392,7 @@ def pitch_of(cols: int, elem_bytes: int, facts: TargetFacts) -> tuple[int, int]:
 
 
 def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int) -> bool:
-    """Whether the lanes of a workgroup share a tile out in whole chunks."""
+    """Whether a tile can be distributed over the lanes of a workgroup in whole chunks."""
     try:
         chunk, across = _chunks(rows, cols, elem_bytes, facts, subgroups)
     except DoesNotFit:
@@ -399,29 +401,29 @@ def comes_out_even(rows: int, cols: int, elem_bytes: int, facts: TargetFacts, su
 
 
 def in_memory_order(loaded: Fragment, memory: Digits) -> Fragment:
-    """The same elements with the registers of a lane in the order of the shared tile's memory."""
+    """Return a layout with each lane's registers in the order of the shared tile's memory."""
     tile = memory.renamed({COL: "k"})
     by_place = loaded.factored(Space.REGISTER).renumbered(Space.REGISTER, lambda step, d: tile.distance(d.dim, step))
     return _share(*by_place.digits)
 
 
 def _share(*digits: Digit) -> Fragment:
-    """Each lane's elements of a tile, without digits of one position, register digits that run on as one."""
+    """Return a fragment without digits of size 1, adjacent register digits merged."""
     return Fragment(("row", "k"), digits).merged(Space.REGISTER)
 
 
 def rows_at_once(widest: int, share: int, elem_bytes: int) -> int:
-    """Rows that a lane loads with one message, given its share: a word at least, and as many as leave a word along K.
+    """Return the rows that a lane loads with one message: at least a word, and few enough that a word along K remains.
 
-    A message takes the address pipe as long however wide it is, and words are what turning a little matrix moves;
-    shared memory takes short runs along K as fast as whole chunks.
+    `share` counts the lane's elements. The address pipe takes one message in a fixed time, whatever its width, and the
+    transpose in registers moves words; shared memory takes short runs along K as fast as whole chunks.
     """
     word = max(1, _WORD_BYTES // elem_bytes)
     return power_of_two(max(1, min(widest, max(word, share // word), share)))
 
 
 def rows_evenly(widest: int, share: int, elem_bytes: int) -> int:
-    """As many of these rows as leave whole words along K: about what `_blocks_of_words` finds for a tile."""
+    """Return `rows_at_once` halved until whole words along K remain: about what `_blocks_of_words` takes for a tile."""
     run, word = rows_at_once(widest, share, elem_bytes), max(1, _WORD_BYTES // elem_bytes)
     while run > word and share % (run * word):
         run //= 2
@@ -431,15 +433,14 @@ def rows_evenly(widest: int, share: int, elem_bytes: int) -> int:
 def _blocks_of_words(
     most: int, rows: int, cols: int, elem_bytes: int, facts: TargetFacts, subgroups: int, side: str
 ) -> tuple[int, int, int, int]:
-    """A lane's run of rows, at most `most`, lanes down the rows, its run along K, and subgroups along K.
+    """Return (rows of a lane's run, lanes down the rows, elements of its run along K, subgroups along K).
 
-    Along which side of a tile in blocks lanes stand is given.
-
-    The most rows with which a lane has a word along K, as single elements are written one by one; where there are none,
-    the most that come out even. DoesNotFit where nothing does.
+    `side` is the side of a blocked tile along which lanes stand. The run has the most rows, at most `most`, that leave
+    a lane a word along K, because single elements are written one by one; failing that, the most that divide evenly.
+    DoesNotFit where none does.
     """
     word = max(1, _WORD_BYTES // elem_bytes)
-    share, run, found = rows * cols // (facts.subgroup_size * subgroups), most, []
+    share, run, blocks = rows * cols // (facts.subgroup_size * subgroups), most, []
     while run >= min(word, most):
         with suppress(DoesNotFit):
             lines = max(1, facts.caches.line_bytes // (run * elem_bytes))
@@ -449,19 +450,18 @@ def _blocks_of_words(
             down = gcd(facts.subgroup_size, lines, messages)
             chunk = min(facts.chunk_bytes // elem_bytes, power_of_two(max(1, share // run)), power_of_two(cols))
             across = facts.subgroup_size // down
-            found.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
+            blocks.append((run, down, *_even_blocks(chunk, cols, across, subgroups, messages // down)))
         run //= 2
-    if not found:
+    if not blocks:
         raise DoesNotFit(f"{rows} rows of {cols} over the lanes of {subgroups} subgroups")
-    return next((each for each in found if each[2] >= word), found[0])
+    return next((each for each in blocks if each[2] >= word), blocks[0])
 
 
 def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -> tuple[int, int]:
-    """The longest runs along K, at most `most`, with which a tile comes out even, and the subgroups side by side then.
+    """Return (elements of the longest runs along K that divide evenly, subgroups side by side along K).
 
-    These are as many as there are runs for. Lanes stand `across` side by side, and go down the rows in `down` steps.
-
-    Raises DoesNotFit where none does.
+    Runs have at most `most` elements. Lanes stand `across` side by side and take `down` steps down the rows. As many
+    subgroups stand side by side as there are runs for them. Raises DoesNotFit where nothing divides evenly.
     """
     chunk = most
     while chunk:
@@ -477,16 +477,17 @@ def _even_blocks(most: int, cols: int, across: int, subgroups: int, down: int) -
 def _split_along_rows(
     view: LinearView, memory: Digits, rows: int, cols: int, facts: TargetFacts, subgroups: int, elem: Type
 ) -> CopyLayout:
-    """A lane takes blocks of `run` rows by `chunk` of K, neighbouring lanes go down the rows.
+    """Return a layout with a block of `run` rows by `chunk` of K in each lane, neighbouring lanes down the rows.
 
-    Where each lane writes by itself, they do so for a line of memory, which is as good as more; those that write
-    together then have other places along K, which swizzles bring into other banks, as they do not with far rows.
+    Where each lane writes by itself, lanes go down the rows for one cache line of memory: longer runs are no faster.
+    Lanes that write together then differ along K, and a swizzle moves these to different banks, which it does not for
+    distant rows.
     """
     lanes = facts.subgroup_size
     share = divide("elements of a lane", rows * cols, lanes * subgroups)
     widest = _message(view, facts.chunk_bytes // elem.bytes, facts.message_alignment) if view.unit_axis == ROWS else 1
     run = rows_at_once(widest, share, elem.bytes)
-    if view.memory.elem.bits == 4:  # of which two stand in a byte
+    if view.memory.elem.bits == 4:  # two elements share a byte
         run = max(run, 2)
         divide("elements of a lane over those of a byte", share, run)
     side, _ = _lanes_of(memory, elem, lanes)
@@ -497,7 +498,7 @@ def _split_along_rows(
     rounds_down = rows // (run * down * subgroups_down)
 
     def copied(near: int) -> CopyLayout:
-        """With so many lanes side by side along K, and the others behind what further subgroups and rounds have."""
+        """Return a layout with `near` lanes side by side along K, the rest after the subgroups and rounds."""
         loaded = _share(
             Digit("k", chunk, Space.REGISTER, run),
             Digit("k", near, Space.LANE, down),
@@ -511,7 +512,7 @@ def _split_along_rows(
         )
         return CopyLayout(loaded, in_memory_order(loaded, memory), run)
 
-    # In a tile in blocks neighbours along K may begin in few banks, as neighbouring lines do (see `_deals`).
+    # In a blocked tile neighbours along K may start in few banks, as neighbouring lines do (see `_deals`).
     in_blocks = facts.tiles_as_fragments and memory != row_major(rows, cols)
     ways = [across >> n for n in range(across.bit_length())] if in_blocks else [across]
     return _with_least_conflicts(map(copied, ways), memory, elem, facts)

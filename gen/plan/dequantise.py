@@ -1,7 +1,8 @@
-"""Factors that become floats on their way: (q - zero point) * scale, which differ along what is summed.
+"""Dequantisation of factors on their way to the product: (q - zero point) * scale, which vary along K.
 
-Both are views with the axes of the factor, of which K and N go in groups that share one. What comes of it is rounded
-to the type in which the product multiplies: that of `--attr-fpmath`, the source's, or f32, the first that holds both.
+Zero points and scales are views with the axes of the factor; groups along K and N share one element. The result is
+rounded to the type of the product: the first of `--attr-fpmath`'s type, the source's type and f32 that holds both
+inputs.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from convgen.problem.scales import Scale
 from convgen.problem.tensors import TensorSpec
 from convgen.problem.zero_points import ZeroPoint
 
-_AT_A_TIME = 8  #: elements of a lane; what is held of them in between is not much
+_AT_A_TIME = 8  #: elements of a lane; dequantised at once, few enough to need few temporary registers
 
 
 @frozen
 class Shared:
-    """A tensor of which `spans` neighbours along rows and K share an element: all, or a power of two."""
+    """A tensor of which `spans` neighbours along rows and along K share one element: all of them, or a power of two."""
 
     view: View
     spans: tuple[int, int]
@@ -39,19 +40,19 @@ class Shared:
 
 @frozen
 class Dequantisation:
-    """What becomes of a factor: `zero` is taken off, then they are multiplied by `scale`."""
+    """The dequantisation of a factor: subtract `zero`, then multiply by `scale`."""
 
     zero: Shared | int
     scale: Shared | None
 
     @property
     def shared(self) -> tuple[Shared, ...]:
-        """The tensors, in order."""
+        """Return the zero points and scales that are tensors, in the order of use."""
         return tuple(each for each in (self.zero, self.scale) if isinstance(each, Shared))
 
 
 def multiplied_type(problem: Problem, role: str) -> Type | None:
-    """The type that src or weights become; None where they are multiplied as they are."""
+    """Return the type to which src or weights are dequantised; None where they are multiplied as stored."""
     if not isinstance(problem, Matmul) or not problem.dequantises or not _is_made(problem, role):
         return None
     given = [scalar(t.dtype) for t in problem.factors]
@@ -61,12 +62,12 @@ def multiplied_type(problem: Problem, role: str) -> Type | None:
 
 
 def _is_made(problem: Matmul, role: str) -> bool:
-    """Whether anything is taken off a factor, or it is multiplied by anything, on its way."""
+    """Whether a factor has a zero point, or a scale that is applied before the product."""
     return problem.zero_point(role) is not None or role in problem.scales_on_the_way
 
 
 def check(problem: Problem) -> None:
-    """Refuse groups that end within others along one axis, and dequantised factors where sizes are not known."""
+    """Refuse groups that straddle others along an axis, and dequantised factors of sizes known only at launch."""
     if not isinstance(problem, Matmul):
         return
     if problem.runtime and (problem.dequantises or any(problem.groups.values())):
@@ -79,7 +80,7 @@ def check(problem: Problem) -> None:
 
 
 def of(problem: Problem, operand: View, cuts: Cuts, tile: tuple[int, int]) -> Dequantisation | None:
-    """How a factor is dequantised, of which a workgroup takes so many rows, and so many along K."""
+    """Return the dequantisation of an input, None if there is none; `tile` is (rows, elements along K)."""
     role = next(r for r in ("src", "wei", "") if operand.memory.name.startswith(r))
     if multiplied_type(problem, role) is None:
         return None
@@ -103,8 +104,8 @@ def _shared(
 def spans_of(sizes: Sequence[int], spans: Sequence[int], tile: Sequence[int]) -> tuple[int, int]:
     """Return how many neighbours along rows and K of a tile share an element: all, or a power of two.
 
-    `spans` of them share one along axes of `sizes`; tiles begin at multiples of their sides. Behind the end of K none
-    has the element of those before it.
+    Along axes of `sizes`, `spans` positions share an element; tiles begin at multiples of their sides. Positions past
+    the end of K must not share an element with positions before it.
     """
     rows, depth = (
         most if span >= size else _power_of_two(gcd(span, most))
@@ -119,33 +120,33 @@ def _power_of_two(number: int) -> int:
 
 
 def load(k: KernelBuilder, what: Shared, at: tuple[Index, ...], layout: Fragment) -> Expr:
-    """What neighbours share, of a tile at coordinates: each lane loads an element once."""
+    """Load the shared elements of a tile at given coordinates; each lane loads an element once."""
     few = few_of(layout, what.spans)
     name = what.view.memory.name
     return k.load_view(f"{name}_part", what.view, at, few, "fragment", name)
 
 
 def held_type(what: Shared, layout: Fragment) -> VectorType:
-    """Of what `load` gives."""
+    """Return the type of the value that `load` returns."""
     return vector(what.view.memory.elem, few_of(layout, what.spans).registers)
 
 
 def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], value: Expr, layout: Fragment) -> Expr:
-    """A fragment as floats; rounded once where zero point and product are exact in f32."""
-    elem, each = value.type.elem, gcd(_AT_A_TIME, layout.registers)
+    """Return a dequantised fragment; the result is rounded once if subtraction and product are exact in f32."""
+    elem, count = value.type.elem, gcd(_AT_A_TIME, layout.registers)
     exact = how.scale is None or how.scale.view.memory.elem is elem
     wide = elem if exact else f32
     zeros = _spread(k, how.zero, elem, held, layout) if isinstance(how.zero, Shared) else None
     scales = _spread(k, how.scale, wide, held, layout) if how.scale else None
     parts = []
-    for start in range(0, layout.registers, each):
-        part: Expr = Slice(value, start, each)
+    for start in range(0, layout.registers, count):
+        part: Expr = Slice(value, start, count)
         if zeros is not None:
             part = part - zeros(start)
         elif isinstance(how.zero, int) and how.zero:
             part = part - float(how.zero)
         if scales is not None:
-            part = (part.to(vector(wide, each)) * scales(start)).to(part.type)
+            part = (part.to(vector(wide, count)) * scales(start)).to(part.type)
         parts.append(k.let("dequantised", part))
     return Pack(value.type, tuple(parts))
 
@@ -153,22 +154,22 @@ def applied(k: KernelBuilder, how: Dequantisation, held: Mapping[Shared, Expr], 
 def _spread(
     k: KernelBuilder, what: Shared, to: Type, held: Mapping[Shared, Expr], layout: Fragment
 ) -> Callable[[int], Expr]:
-    """For a few registers from one on what they share, as another type."""
+    """Return a function from a first register to the shared elements of the next few registers, as another type."""
     order, each = order_of(layout, what.spans), gcd(_AT_A_TIME, layout.registers)
     few = k.let(f"{what.view.memory.name}_{to}", held[what].to(vector(to, held[what].type.lanes)))
     return lambda start: Shuffle(few, order[start : start + each])
 
 
 def few_of(layout: Fragment, spans: tuple[int, int]) -> Fragment:
-    """The layout without the registers of what neighbours share: they are at the first of these."""
+    """Return the layout of the shared elements: one register where a run of registers shares an element."""
     digits = (evolve(d, space=Space.FIXED, stride=0) if shared else d for d, _, shared in _told(layout, spans))
     return Fragment(layout.dims, tuple(digits)).renumbered(Space.REGISTER)
 
 
 def _told(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int, bool]]:
-    """The digits, registers' of prime sizes, each with its step and whether all its positions share one element.
+    """Yield (digit, step, whether all its positions share one element); register digits are split into prime sizes.
 
-    They do if runs of so many positions, of which tiles and subgroups have whole numbers, divide what is shared.
+    Positions share one if a run of `step * size` of them divides the span; tiles and subgroups hold whole runs.
     """
     of = dict(zip(layout.dims, spans))
     for step, d in layout.factored(Space.REGISTER).stepped():
@@ -176,7 +177,7 @@ def _told(layout: Fragment, spans: tuple[int, int]) -> Iterator[tuple[Digit, int
 
 
 def order_of(layout: Fragment, spans: tuple[int, int]) -> tuple[int, ...]:
-    """For each register of a layout that of what it shares."""
+    """Return, for each register of a layout, the register of its shared element."""
     own = [(d, step) for d, step, shared in _told(layout, spans) if d.space == Space.REGISTER and not shared]
 
     def place(coords: Mapping[str, Any]) -> tuple[int, ...]:

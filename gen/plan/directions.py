@@ -1,14 +1,14 @@
-"""Problems as contractions, the only place that knows the word convolution.
+"""Problems as contractions: the only module of the plan that knows convolutions.
 
 | direction | M | N | K | product |
 |---|---|---|---|---|
 | forward | mb, o… | oc | k…, ic | dst = src * wei |
 | backward data | mb, i… of one stride phase | ic | taps of that phase, oc | diff_src = diff_dst * wei |
-| the same, phases as columns | mb, i… of one phase | phases, ic | as many taps as a phase has, oc | the same |
+| backward data, columns | mb, i… of one phase | phases, ic | most taps of a phase, oc | diff_src = diff_dst * wei |
 | backward weights | oc | k…, ic | mb, o… | diff_wei = diff_dst * src |
 
-Channels are those of one group: groups, and the matrices of a batch, are a third axis, each position of which is a
-product by itself.
+Channels are those of one group. Groups, and the matrices of a batch, are a third axis, each position of which is a
+separate product.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES = "dhw"
 
 
 def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contraction]:
-    """The products of a problem; DoesNotFit where its stride phases make no `phases`, a way of the config."""
+    """Return the products of a problem; DoesNotFit where its stride phases cannot be arranged as `phases` says."""
     if phases == COLUMNS:
         return (_phases_as_columns(problem),)
     if isinstance(problem, Matmul):
@@ -43,12 +43,12 @@ def contractions_of(problem: Problem, phases: str = APART) -> Iterable[Contracti
 
 
 def product_count(problem: Problem) -> int:
-    """How many products there are in one: of groups, or of the matrices of a batch."""
+    """Return the number of matrix products in a contraction: groups, or matrices of a batch."""
     return problem.groups if isinstance(problem, Conv) else prod(problem.dst_dims[:-2])
 
 
 def coordinates(problem: Problem) -> dict[str, Index]:
-    """Those of src, of weights, of dst and of the channels that a bias has, of what is computed forward."""
+    """Return the coordinates of src, weights, dst and bias channels, for the forward computation."""
     if isinstance(problem, Matmul):
         return {role: batched(problem.tensor(role), dims) for role, dims in MATRICES.items()}
     _, _, src, wei, dst = forward_dims(problem)
@@ -56,7 +56,7 @@ def coordinates(problem: Problem) -> dict[str, Index]:
 
 
 def _matmul(problem: Matmul) -> Contraction:
-    """dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; a tensor of size 1 along b is read again."""
+    """Return dst[b..., m, n] = sum over k of src[b..., m, k] * wei[b..., k, n]; size 1 along b is broadcast."""
     src, wei, dst = map(problem.tensor, MATRICES)
     index = {role: tuple(grouped(problem, t) for t in own) for role, own in coordinates(problem).items()}
     return Contraction(
@@ -71,7 +71,7 @@ def _matmul(problem: Matmul) -> Contraction:
 
 
 def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
-    """M, N or K as one dim, or as several: the numbers of groups that share a scale, and the position in the least."""
+    """Return M, N or K as one dim, or split at group boundaries: numbers of groups, then the position in the least."""
     *inner, (outermost, step) = _digits(problem, name)
     ends = (step for _, step in _digits(problem, name)[1:])
     within = [dim_of(digit, end // start) for (digit, start), end in zip(inner, ends, strict=True)]
@@ -79,9 +79,9 @@ def _in_groups(problem: Matmul, name: str, size: int) -> tuple[Dim, ...]:
 
 
 def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
-    """Return a coordinate along M, N or K by the dims of `_in_groups`; a tensor has an element for `span` positions.
+    """Return a coordinate along M, N or K by the dims of `_in_groups`; `span` positions share an element of the tensor.
 
-    It is masked where the last group is shorter than the others.
+    The coordinate is masked where the last group is shorter than the others.
     """
     for name, _ in t.terms:
         digits = _digits(problem, name)
@@ -92,12 +92,12 @@ def grouped(problem: Matmul, t: TensorDim, span: int = 1) -> TensorDim:
 
 
 def _digits(problem: Matmul, name: str) -> list[tuple[str, int]]:
-    """The dims of M, N or K, innermost first, each with the positions from one to the next; the batch has one."""
+    """Return (dim, positions from one of its steps to the next) of M, N or K, innermost first; a batch dim has one."""
     return [(f"{name}{'g' * level}", step) for level, step in enumerate((1, *problem.groups.get(name, ())))]
 
 
 def batched(spec: TensorSpec, matrix: str) -> Index:
-    """The coordinates of a tensor of matrices; where one of a batch is 1 long, it is read again."""
+    """Return the coordinates of a tensor of matrices; a batch dim of size 1 is broadcast."""
     *sizes, rows, columns = spec.dims
     batch = (along(f"b{i}", size) if size > 1 else TensorDim(size, ()) for i, size in enumerate(sizes))
     return *batch, along(matrix[0], rows), along(matrix[1], columns)
@@ -112,7 +112,7 @@ def tensor_of(problem: Conv, name: str) -> TensorSpec:
 
 
 def _input_coordinate(name: str, axis: Axis) -> TensorDim:
-    """i = o * s + k * (d + 1) - p; masked only where a window reaches outside."""
+    """Return i = o * s + k * (d + 1) - p; masked only where a window reaches outside the tensor."""
     reach = (axis.o - 1) * axis.s + (axis.k - 1) * (axis.d + 1) - axis.p
     outside = axis.p > 0 or reach >= axis.i
     return TensorDim(axis.i, ((f"o{name}", axis.s), (f"k{name}", axis.d + 1)), -axis.p, outside)
@@ -124,12 +124,12 @@ def _weight_index(problem: Conv, taps: Index) -> Index:
 
 
 def _of_group(problem: Conv) -> dict[str, int]:
-    """Output and input channels of one group."""
+    """Return the output and input channels of one group."""
     return {name: getattr(problem, name) // problem.groups for name in ("oc", "ic")}
 
 
 def _channels(problem: Conv, name: str) -> TensorDim:
-    """The coordinate along a tensor's channels, those of all groups."""
+    """Return the coordinate along a tensor's channels, over all groups."""
     size = _of_group(problem)[name]
     group = (("g", size),) if problem.groups > 1 else ()
     return TensorDim(size * problem.groups, (*group, (name, 1)))
@@ -140,7 +140,7 @@ def _groups(problem: Conv) -> tuple[Dim, ...]:
 
 
 def forward_dims(problem: Conv) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Index, Index, Index]:
-    """Output positions, taps, and the coordinates of src, of weights and of dst."""
+    """Return output positions, taps, and the coordinates of src, weights and dst."""
     axes = axes_of(problem)
     positions = (dim_of("mb", problem.mb), *(dim_of(f"o{n}", a.o) for n, a in axes))
     taps = tuple(dim_of(f"k{n}", a.k) for n, a in axes)
@@ -178,12 +178,12 @@ def _backward_weights(problem: Conv) -> Contraction:
 
 
 def phases(problem: Conv) -> int:
-    """How many products backward data takes at most: one for each combination of residues that have taps."""
+    """Return the most products that backward data takes: one for each combination of residues that have taps."""
     return prod(Phase.count(axis) for _, axis in axes_of(problem))
 
 
 def _backward_data(problem: Conv) -> Iterator[Contraction]:
-    """A product for each combination of stride phases that has something to sum."""
+    """Yield one product for each combination of stride phases that has taps."""
     axes, channels = axes_of(problem), _of_group(problem)
     images = along("mb", problem.mb)
     of_axes = [
@@ -216,7 +216,7 @@ def have_columns(problem: Problem) -> bool:
 
 
 def _phases_as_columns(problem: Problem) -> Contraction:
-    """One product of all stride phases: N are the phases and channels of diff_src, M one position of each phase."""
+    """Return one product of all stride phases: N is phases x channels of diff_src, M the positions of one phase."""
     if not isinstance(problem, Conv) or not have_columns(problem):
         wanted = "backward data with strides, taps at each input position and sizes that are known"
         raise DoesNotFit(f"phases={COLUMNS}: wanted {wanted}")

@@ -1,4 +1,4 @@
-"""From sums to results: which steps a problem asks for, and which of them are not generated."""
+"""Epilogues of problems: the steps from sums to results, and checks for steps that convgen does not generate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _FLOATS_OF_8_BITS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 
 
 def results(problem: Problem) -> tuple[str, ...]:
-    """The types that sums may become."""
+    """Return the types to which sums can be converted."""
     return ("f64",) if problem.acc_type == "f64" else (*_ADDED, *_FLOATS_OF_8_BITS)
 
 
 def check(problem: Problem) -> None:
-    """Raise Unsupported for a bias, scales, zero points or post-ops that are not generated."""
+    """Raise Unsupported for a bias, scales, zero points or post-ops that convgen does not generate."""
     _check_bias(problem)
     _check_scales(problem)
     _check_zero_points(problem)
@@ -34,7 +34,7 @@ def check(problem: Problem) -> None:
 
 
 def _check_bias(problem: Problem) -> None:
-    """Refuse a bias, or the gradient of one, of a type that sums do not take or become."""
+    """Refuse a bias, or its gradient, of a type that cannot be added to sums or converted from them."""
     known = ("f64",) if problem.acc_type == "f64" else _ADDED
     if problem.bias_type and problem.bias_type not in known:
         wanted = f"wanted one of {', '.join(known)}"
@@ -42,7 +42,7 @@ def _check_bias(problem: Problem) -> None:
 
 
 def _check_scales(problem: Problem) -> None:
-    """Refuse them where they have no meaning, and those that differ along what is summed."""
+    """Refuse scales where they have no meaning, and scales that vary along K unless factors are dequantised."""
     _check_steps(problem, "attr-scales", "scales")
     for scale in problem.scales:
         if _is_on_the_way(problem, scale):
@@ -51,11 +51,11 @@ def _check_scales(problem: Problem) -> None:
         if isinstance(problem, Conv) and _is_grouped(problem, scale):
             raise Unsupported(f"{given}, wanted one without groups", rule="scales-groups")
         if scale.value is None and views.is_along_k(problem, scale.name, scale.role):
-            raise Unsupported(f"{given} that differs along what is summed, wanted another mask", rule="scales-k")
+            raise Unsupported(f"{given} that differs along dims that are summed, wanted another mask", rule="scales-k")
 
 
 def _check_zero_points(problem: Problem) -> None:
-    """Refuse them where they have no meaning, or would differ along dims along which no sum is alike."""
+    """Refuse zero points where they have no meaning, and along dims where no compensation sum is shared."""
     text, rank = problem.knob_texts["attr-zero-points"], len(problem.dst_dims)
     if not text:
         return
@@ -63,7 +63,7 @@ def _check_zero_points(problem: Problem) -> None:
     if isinstance(problem, Conv) and not problem.direction.is_forward:
         raise Unsupported(f"{given} in {problem.direction.value}, wanted none", rule="zero-points")
     if isinstance(problem, Matmul) and problem.dequantises and _are_integers(problem):
-        if problem.zero_point("src") and problem.zero_point("wei"):  # behind the end of K neither factor would be zero
+        if problem.zero_point("src") and problem.zero_point("wei"):  # past the end of K neither factor would be zero
             one = "wanted those of src or of wei, not of both, where scales differ along K"
             raise Unsupported(f"{given}, {one}", rule="zero-points")
         return
@@ -83,18 +83,18 @@ def _check_zero_points(problem: Problem) -> None:
 
 
 def _are_integers(problem: Matmul) -> bool:
-    """Whether the tensors that have zero points are of integers, or the result is of any type."""
+    """Whether all tensors with zero points, apart from dst, hold integers."""
     types = (scalar(problem.tensor(point.role).dtype) for point in problem.zero_points if point.role != "dst")
     return all(elem.is_int for elem in types)
 
 
 def _is_grouped(problem: Problem, attribute: problem_scales.Scale | ZeroPoint) -> bool:
-    """Whether neighbours along an axis share an element, and not all of them."""
+    """Whether several positions along an axis, but not all, share an element."""
     return any(1 < span < size for span, size in zip(problem.spans(attribute), problem.size(attribute.role)))
 
 
 def _check_steps(problem: Problem, knob: str, rule: str) -> None:
-    """Refuse steps behind sums in other directions than forward, and in a type in which they are not computed."""
+    """Refuse steps after the sums in directions other than forward, and in types in which they are not computed."""
     text = problem.knob_texts[knob]
     if text and isinstance(problem, Conv) and not problem.direction.is_forward:
         raise Unsupported(f"given {knob} {text} in {problem.direction.value}, wanted none", rule=f"{rule}-backward")
@@ -104,7 +104,7 @@ def _check_steps(problem: Problem, knob: str, rule: str) -> None:
 
 
 def _check_post_ops(problem: Problem) -> None:
-    """Refuse them where they have no meaning, or in a type in which they are not computed."""
+    """Refuse post-ops where they have no meaning, or in types in which they are not computed."""
     _check_steps(problem, "attr-post-ops", "post-op")
     given = f"given attr-post-ops {problem.knob_texts['attr-post-ops']}"
     for read in {op.dtype for op in problem.post_ops if isinstance(op, post_ops.Sum)} - {"", problem.dst_type}:
@@ -114,21 +114,22 @@ def _check_post_ops(problem: Problem) -> None:
 
 
 def of(problem: Problem, product: Product, *, vanish: bool = True) -> tuple[Step, ...]:
-    """From sums to results, which are rounded at the end, or before what is the same of rounded numbers and costs less.
+    """Return the steps from sums to results, with the rounding at the end, or earlier where that is equal and cheaper.
 
-    Rounding to f16 keeps the order of numbers, and two of them make a register. Sums of padding may `vanish` or not.
+    An element-wise step that keeps rounded numbers rounded follows the rounding to f16, because two f16 share a
+    register. `vanish`: sums of padding are zero.
     """
-    made, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
-    match made:
+    steps, elem = list(_unrounded(problem, product, vanish=vanish)), product.result.memory.elem
+    match steps:
         case [*others, Eltwise() as last] if elem is f16 and last.keeps_rounded:
             return (*others, Convert(elem), last)
-    return (*made, Convert(elem))
+    return (*steps, Convert(elem))
 
 
 def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[Step]:
-    """Sums in their type, times the scales of the factors, a bias, post-ops, over the scale of dst.
+    """Yield the steps before rounding: scales of the factors, bias, post-ops, scale and zero point of dst.
 
-    Then comes its zero point; the padding of blocks becomes zero.
+    Sums are first converted to the type of the result's arithmetic; padding of blocks is zeroed last.
     """
     if problem.result_type != problem.acc_type:
         yield Convert(scalar(problem.result_type))
@@ -145,7 +146,7 @@ def _unrounded(problem: Problem, product: Product, *, vanish: bool) -> Iterator[
 
 
 def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
-    """One step for the scales of some tensors, if they have any."""
+    """Yield at most one step for the scales of some tensors."""
     chosen = [scale for scale in problem.scales if scale.role in roles and not _is_on_the_way(problem, scale)]
     if chosen:
         tensors = [views.operand(problem, product, s.name, s.role) for s in chosen if s.value is None]
@@ -154,12 +155,12 @@ def _scaled(problem: Problem, product: Product, *roles: str) -> Iterator[Scale]:
 
 
 def _is_on_the_way(problem: Problem, scale: problem_scales.Scale) -> bool:
-    """Whether factors are multiplied by it before products are summed."""
+    """Whether the scale multiplies a factor before products are summed."""
     return isinstance(problem, Matmul) and scale in problem.scales_on_the_way.values()
 
 
 def _shifted(problem: Problem, product: Product, point: ZeroPoint) -> Step:
-    """Adds the zero point of the result."""
+    """Return the step that adds the zero point of the result."""
     if point.value is None:
         return Bias(views.operand(problem, product, point.name))
     return Eltwise(post_ops.Eltwise("linear", 1, point.value))

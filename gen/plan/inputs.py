@@ -1,6 +1,4 @@
-"""How an input of a product comes from a view to the fragments that are multiplied: through which shared tile, and by
-which copy into it.
-"""
+"""Inputs of a product: the shared tile, and the copy into it, between a view and the fragments that are multiplied."""
 
 from __future__ import annotations
 
@@ -26,28 +24,28 @@ from convgen.plan.packing import Packing
 
 @frozen
 class Operand:
-    """One input of a product on its way: from a view through a shared tile, if there is one, into fragments."""
+    """One input of a product: its view, its shared tile if there is one, and the copy into it."""
 
     view: View
-    elem: Type  #: in which it is multiplied; elements are converted on the way
+    elem: Type  #: type in which it is multiplied; elements are converted on the way
     tile: Shared | None
     copy: CopyLayout | None  #: each lane's share of the copy or prefetch
-    made: Dequantisation | None = None  #: what becomes of it before it is multiplied
-    taps: tuple[int, ...] = ()  #: of windows that are resident in the tile, the rows at which they are at each tap
-    direct: int = 0  #: bytes of a lane; in messages that bring it to shared memory without registers, if such do
-    conflicts: int = 0  #: cycles; extra ones of the first accesses to its shared tile
+    made: Dequantisation | None = None  #: dequantisation before the product, if any
+    taps: tuple[int, ...] = ()  #: rows of the resident tile at which each tap's windows begin (taps=resident)
+    direct: int = 0  #: bytes of a lane in messages that copy to shared memory without registers; 0: through registers
+    conflicts: int = 0  #: cycles; extra ones for bank conflicts of the first accesses to the shared tile
     packing: Packing | None = None  #: how a launch packs it, if one does
 
     def through(self, tile: Shared, facts: TargetFacts) -> Operand:
-        """The same through a tile in blocks that has gaps elsewhere."""
+        """Return the operand with another tile, in blocks with gaps elsewhere."""
         assert self.copy is not None
         return evolve(self, tile=tile, conflicts=write_conflicts(tile.digits, self.elem, self.copy.stored, facts))
 
     @property
     def less(self) -> int:
-        """By how much less than they are numbers are multiplied: unsigned ones as signed ones, by half their range.
+        """Return the offset subtracted from elements: half the range of u8 that is multiplied as s8, else 0.
 
-        It is the bit that makes one of the other, which is flipped on the way.
+        One bit is flipped on the way.
         """
         return s8.max + 1 if (self.view.memory.elem, self.elem) == (u8, s8) else 0
 
@@ -63,9 +61,9 @@ def operand(
     direct: bool = False,
     period: int = 0,
 ) -> Operand:
-    """How `rows` rows of a view, as deep as the config's tile, come to a fragment of a type; DoesNotFit if uneven.
+    """Return the path of `rows` rows of a view, as deep as the config's tile, to a fragment; DoesNotFit if uneven.
 
-    Of a turned tile, fragments may begin at multiples of `period` columns.
+    Fragments of a transposed tile may begin at multiples of `period` columns.
     """
     cols = config.tile[2]
     if direct:
@@ -93,33 +91,33 @@ def operand(
     return _with_least_conflicts(map(dealt, deals(copy, elem, facts)))
 
 
-def _with_least_conflicts(found: Iterator[Operand]) -> Operand:
-    """The first operand without conflicts of banks, else the first with the fewest."""
-    best = next(found)
-    while best.conflicts and (other := next(found, None)):
+def _with_least_conflicts(operands: Iterator[Operand]) -> Operand:
+    """Return the first operand without bank conflicts, else the first with the fewest."""
+    best = next(operands)
+    while best.conflicts and (other := next(operands, None)):
         best = min(best, other, key=lambda each: each.conflicts)
     return best
 
 
 def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Operand, ...]:
-    """The same, their tiles with gaps where these spare conflicts of banks and there is room (see `find_gaps`).
+    """Return the operands with gaps in their blocked tiles where gaps avoid bank conflicts and fit (see `find_gaps`).
 
-    Windows that are resident begin at any row, of which none is further from the next.
+    Tiles of resident windows get no gaps: windows begin at any row, and all rows are equally far apart.
     """
     if not facts.tiles_as_fragments:
         return operands
-    found, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
-    for each in operands:
-        if each.tile and each.copy and not each.taps:
-            stored = each.copy.stored
-            tile = replace(each.tile, digits=find_gaps(each.tile.digits, each.elem, stored, facts))
-            if (longer := tile.bytes - each.tile.bytes) <= room:
+    apart, room = [], facts.shared_bytes - sum(o.tile.bytes for o in operands if o.tile)
+    for side in operands:
+        if side.tile and side.copy and not side.taps:
+            stored = side.copy.stored
+            tile = replace(side.tile, digits=find_gaps(side.tile.digits, side.elem, stored, facts))
+            if (longer := tile.bytes - side.tile.bytes) <= room:
                 room -= longer
             else:
-                tile = each.tile
-            each = evolve(each, tile=tile, conflicts=write_conflicts(tile.digits, each.elem, stored, facts))
-        found.append(each)
-    return tuple(found)
+                tile = side.tile
+            side = evolve(side, tile=tile, conflicts=write_conflicts(tile.digits, side.elem, stored, facts))
+        apart.append(side)
+    return tuple(apart)
 
 
 def operand_in_rows(
@@ -133,11 +131,11 @@ def operand_in_rows(
     run: int = 0,
     often: int,
 ) -> Operand:
-    """An operand whose fragments, read so `often`, may begin at any row, or at any of the runs of so many columns.
+    """Return an operand whose fragments may begin at any row, or at any run of `run` columns; it is read `often` times.
 
-    Of tiles in rows gaps behind these keep banks apart, and swizzles within a run; there are as many rows as come out
-    even. Where fragments take no more than half of a chunk, gaps of halves may do better. What is turned by
-    its reads stands in columns, with swizzles that are the same for each run.
+    In tiles of rows, gaps after rows avoid bank conflicts, and swizzles within a run; rows are rounded up until the
+    copy divides evenly. If fragments take at most half a chunk, gaps of half chunks are tried too. A tile that reads
+    transpose is stored in columns, with one swizzle for every run.
     """
     if run and is_turned(view, elem, fragment, facts):
         with suppress(DoesNotFit):
@@ -156,10 +154,10 @@ def operand_in_rows(
 def _rows_in_blocks(
     view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts, run: int
 ) -> Iterator[Operand]:
-    """The same in blocks, of so many rows and no more, with a lane to each or, where that comes out even, with two.
+    """Yield operands with blocked tiles of exactly these rows: one lane to a row, then two where that divides evenly.
 
-    Rows as many words long as a power of two begin in few banks; where two lanes are to each, half as many rows do.
-    DoesNotFit where they do not come out even.
+    Rows of a power of two of words start in few banks; with two lanes to a row, half as many rows start at once.
+    DoesNotFit where rows do not divide evenly.
     """
     digits = _rows_of_blocks(_image(fragment, elem, facts), run, *shape)
     tile = _tile(view, elem, digits, config.slots, Swizzle(), facts.chunk_bytes)
@@ -184,7 +182,7 @@ def _rows_apart(
     run: int,
     often: int,
 ) -> Operand:
-    """The same with gaps behind rows, of so many and no more; DoesNotFit where they do not come out even."""
+    """Return an operand with a tile of exactly these rows, gaps after them; DoesNotFit if they divide unevenly."""
     (rows, cols), chunk = shape, facts.chunk_bytes
     halved = fragment.contiguous("k") * elem.bytes <= chunk // 2
 
@@ -203,10 +201,9 @@ def _rows_apart(
 
 
 def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
-    """A tile in the order of the blocks that a fragment's image has: runs of columns behind one another, or rows of as
-    many columns as blocks have.
+    """Return a tile in the block order of a fragment's image: runs of columns, or rows as wide as a block.
 
-    DoesNotFit where it does not come out even, or blocks may not begin at any row.
+    DoesNotFit where it does not divide evenly, or blocks may not begin at any row.
     """
     if run:
         size = image.span(Space.MEMORY)
@@ -216,7 +213,7 @@ def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
     depth = image.merged(Space.MEMORY).of(COL)[0]
     down = next(d.stride for d in image.of(ROW))
     if (depth.stride, depth.size) != (1, down):
-        raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have rows one behind the other")
+        raise DoesNotFit("taps=resident: wanted a matrix instruction whose blocks have consecutive rows")
     whole = (
         Digit(COL, down, Space.MEMORY, 1),
         Digit(ROW, rows, Space.MEMORY, down),
@@ -228,7 +225,7 @@ def _rows_of_blocks(image: Digits, run: int, rows: int, cols: int) -> Digits:
 def _direct(
     view: View, elem: Type, shape: tuple[int, int], fragment: Fragment, config: Config, facts: TargetFacts
 ) -> Operand:
-    """The same without registers on the way; DoesNotFit where the target or the operand has no such messages."""
+    """Return an operand that is copied to shared memory without registers; DoesNotFit where no message suits."""
     name, chunk = view.memory.name, facts.chunk_bytes
     if not config.slots:
         raise DoesNotFit("copy=direct: there is no shared memory with slots=0")
@@ -249,12 +246,12 @@ def _direct(
 
 
 def _tile(view: View, elem: Type, digits: Digits, slots: int, swizzle: Swizzle, chunk: int) -> Shared:
-    """The shared tile through which an input of a product goes."""
+    """Return the shared tile of an input."""
     rows, cols = digits.shape
     return Shared(f"{view.memory.name}_tile", elem, rows, cols, digits, slots, swizzle, chunk)
 
 
 def _image(fragment: Fragment, elem: Type, facts: TargetFacts) -> Digits:
-    """The shared tile in the order of the registers that hold it: blocks of memory then are runs of registers."""
+    """Return the shared tile in register order of the fragment: blocks of memory are runs of registers."""
     image = fragment.image(facts.subgroup_size, elem.bytes)
     return image.renamed(dict(zip(image.dims, (ROW, COL))))

@@ -1,7 +1,7 @@
-"""The tile of a workgroup whose lanes have whole channels and positions: who holds what.
+"""The tile of a workgroup whose lanes compute whole channels and positions (`mma=fma:...`), and its distribution.
 
-Each lane has neighbours along N and a block of neighbouring positions. It multiplies and adds by itself; or blocks of
-lanes, which have neighbouring positions of one group, share a matrix instruction with others.
+Each lane has neighbouring channels along N and a block of neighbouring positions. It multiplies and adds by itself, or
+blocks of lanes with neighbouring positions of one group share a matrix instruction.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from convgen.problem.matmul import Problem
 
 @frozen
 class LaneTile:
-    """How the tile of a workgroup is distributed: each lane has `own`, lanes and subgroups stand in rows."""
+    """Distribution of a workgroup's tile: each lane has `own`; lanes and subgroups stand along positions and N."""
 
     own: Own
     lanes: tuple[int, int]  #: along positions and N
     subgroups: tuple[int, int]  #: along positions and N
-    atom: BlockAtom | None = None  #: what multiplies, if it is no lane for itself; blocks have neighbouring positions
+    #: matrix instruction on blocks of lanes, None for multiply-adds; a block has neighbouring positions
+    atom: BlockAtom | None = None
 
     @property
     def positions(self) -> int:
-        """That the workgroup has at a time."""
+        """Return the positions that the workgroup computes at a time."""
         return self.lanes[0] * self.subgroups[0] * self.own.positions
 
     @property
@@ -41,23 +42,26 @@ class LaneTile:
 
     @classmethod
     def of(cls, problem: Problem, config: Config, own: Own, facts: TargetFacts) -> LaneTile:
-        """DoesNotFit unless the config's tile comes out even."""
+        """Return the lane tile of a config; DoesNotFit unless its tile divides evenly."""
         tile_m, tile_n, tile_k = config.tile
         _, waves_n = config.waves
         lanes_n = divide("tile N over subgroups x the channels of a lane", tile_n, waves_n * own.channels)
         lanes_m = divide("lanes over those along N", facts.subgroup_size, lanes_n)
-        found = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
+        tile = cls(own, (lanes_m, lanes_n), config.waves, _atom(problem, own, facts))
         if own.atom:
             divide("lanes along positions over those of a block", lanes_m, own.atom[0])
         name, positions = ("K", tile_k) if sums_weights(problem) else ("M", tile_m)
-        if positions != found.positions:
-            raise DoesNotFit(f"tile {name} of {positions}, wanted {found.positions}: what all lanes have")
-        return found
+        if positions != tile.positions:
+            raise DoesNotFit(f"tile {name} of {positions}, wanted {tile.positions}: the positions of all lanes")
+        return tile
 
     def fragment(self, dims: tuple[str, ...], registers: Sequence[tuple[str, int]], along_m: bool) -> Fragment:
-        """Over dims along N, along positions and others; a lane has so many neighbours of each, the first side by side.
+        """Return a fragment over dims along N, along positions and others.
 
-        Lanes next to each other are so along positions, if memory runs along these or they make blocks, or along N.
+        `registers` are (dim, neighbours of a lane), innermost first.
+
+        Neighbouring lanes are neighbours along positions if memory is contiguous along these or lanes form blocks, else
+        along N.
         """
         n, m, *_ = dims
         order = ((m, 0), (n, 1)) if along_m or self.atom else ((n, 1), (m, 0))
@@ -68,18 +72,18 @@ class LaneTile:
         return Fragment(dims, _apart(stacked))
 
     def image(self, along_m: bool) -> Fragment:
-        """The layout of an image's tile, over N and positions; rows of a lane follow one another."""
+        """Return the layout of an image's tile over N and positions; the rows of a lane follow one another."""
         held = ("n", self.own.channels), ("m", self.own.columns)
         return self.fragment(("n", "m"), (*(reversed(held) if along_m else held), ("m", self.own.rows)), along_m)
 
 
 def sums_weights(problem: Problem) -> bool:
-    """Whether the result are weights, and sums are over positions."""
+    """Whether the result is the gradient of weights, so that sums run over positions."""
     return isinstance(problem, Conv) and problem.direction in (Direction.BWD_W, Direction.BWD_WB)
 
 
 def _atom(problem: Problem, own: Own, facts: TargetFacts) -> BlockAtom | None:
-    """The matrix instruction of a lane's sums, if there is to be one; DoesNotFit where the target has none."""
+    """Return the matrix instruction that `own` names, None for multiply-adds; DoesNotFit where the target lacks it."""
     if own.atom is None:
         return None
     for atom in blocks(problem, facts):
@@ -90,7 +94,7 @@ def _atom(problem: Problem, own: Own, facts: TargetFacts) -> BlockAtom | None:
 
 
 def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
-    """The matrix instructions of blocks of lanes that make images of a problem."""
+    """Return the matrix instructions on blocks of lanes that suit a problem's types."""
     if sums_weights(problem):
         return ()
     types = {scalar(t.dtype) for t in problem.factors}
@@ -98,10 +102,10 @@ def blocks(problem: Problem, facts: TargetFacts) -> tuple[BlockAtom, ...]:
 
 
 def _apart(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-    """Digits with strides above what those before reach in the same space; without those of one position."""
+    """Return the digits with strides in each space stacked in order, without digits of size 1."""
     reached: dict[str, int] = {}
-    found = []
+    stacked = []
     for d in digits:
-        found.append(evolve(d, stride=reached.get(d.space, 1)))
+        stacked.append(evolve(d, stride=reached.get(d.space, 1)))
         reached[d.space] = reached.get(d.space, 1) * d.size
-    return tuple(d for d in found if d.size > 1)
+    return tuple(d for d in stacked if d.size > 1)

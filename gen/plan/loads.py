@@ -1,4 +1,4 @@
-"""How an operand of a product is loaded: elements a message, along K or rows, whole rectangles or trimmed runs."""
+"""Loads of a product's inputs: elements of a message, along K or rows, whole rectangles or trimmed runs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from convgen.plan.copies import ROWS, K, comes_as_rectangles, is_turned, message
 
 @frozen
 class OperandLoad:
-    """The messages that bring an operand of a matrix instruction."""
+    """The messages that load one input of a matrix instruction."""
 
-    widest: int  #: elements of one message of a lane, at most
-    along_k: bool  #: a message's elements are neighbours along K, else along rows
+    widest: int  #: elements; the most that one message of a lane brings
+    along_k: bool  #: the elements of a message are neighbours along K, else along rows
     as_rectangles: bool = False  #: one message brings a rectangle of memory for all lanes
     by_reads: bool = False  #: messages run along rows, and reads from shared memory transpose them
-    trimmed: bool = False  #: messages bring runs, of which registers keep a part
+    trimmed: bool = False  #: messages bring runs of which registers keep a part
 
     def upto(self, chunk: int) -> OperandLoad:
-        """The load with messages of at most `chunk` elements along K."""
+        """Return the load with messages of at most `chunk` elements along K."""
         along_k = self.along_k and not self.by_reads
         return evolve(self, widest=min(self.widest, chunk)) if along_k else self
 
     def messages(self, rows: int, k: int, lanes: int, elem_bytes: int) -> float:
-        """Messages of each lane for a tile of `rows` x `k` elements."""
+        """Return the messages that each lane issues for a tile of `rows` x `k` elements."""
         share = rows * k / lanes
         if self.along_k and not (self.by_reads and share % self.widest):
             return share / self.widest
@@ -37,14 +37,14 @@ class OperandLoad:
 
 
 def view_load(view: View, facts: TargetFacts) -> OperandLoad:
-    """The load of a view whose lanes take neighbours in memory, whatever the fragment."""
+    """Return the load of a view whose lanes take neighbours in memory, whatever the fragment."""
     along_k, along_rows = (message_elems(view, facts.chunk_bytes, axis, facts.message_alignment) for axis in (K, ROWS))
     return OperandLoad(max(along_k, along_rows), along_k >= along_rows, trimmed=isinstance(view, RunView))
 
 
 @lru_cache(maxsize=2**10)
 def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> OperandLoad:
-    """The load of an instruction's operand: whole chunks if rectangles bring them, or if reads transpose them."""
+    """Return the load of an instruction's input: whole chunks if 2-D messages or transposing reads bring them."""
     linear, chunk = linearize(view), facts.chunk_bytes // view.memory.elem.bytes
     if is_plane(linear, facts.planes) or comes_as_rectangles(linear, fragment, facts):
         return OperandLoad(chunk, True, as_rectangles=True)
@@ -54,9 +54,9 @@ def fragment_load(view: View, fragment: Fragment, facts: TargetFacts) -> Operand
 
 
 def are_rectangles(view: View, fragment: Fragment, facts: TargetFacts) -> bool:
-    """Whether rectangles of one plane bring the fragment as the instruction reads it.
+    """Whether 2-D messages from a single plane load the fragment as the instruction reads it.
 
-    Of several planes each subgroup would have to find out where its plane begins.
+    With several planes each subgroup would have to compute where its plane begins.
     """
     return is_plane(linearize(view), facts.planes) and _is_rectangles(view, fragment, facts)
 

@@ -1,10 +1,10 @@
-"""Packed inputs: a launch before lays an input out as one product reads it, so that copies of it are whole messages.
+"""Packed inputs: an earlier launch lays an input out as one product reads it, so that whole messages copy it.
 
-What it takes to find elements (taps and channels apart, padding of runs and of tiles, masks of phases) is done once
-there, not by each workgroup that reads the input: none of its copies is masked or trimmed.
+That launch computes element addresses once (taps and channels, padding of runs and tiles, masks of phases) instead of
+every workgroup that reads the input: no copy is masked or trimmed.
 
-An input whose windows are read in runs or lines becomes an *image* with its padding around, in which windows overlap
-as they did; all others a *matrix*, in rows of K without gaps.
+An input whose windows are read in runs or lines becomes an *image*, padding included, in which windows overlap as in
+the tensor. Every other input becomes a *matrix*, in rows of K without gaps.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from convgen.ir.layout.tags import Layout
 from convgen.ir.record import evolve, frozen
 from convgen.plan.padding import windows
 
-_ROWS, _K = "packed_row", "packed_k"  #: dims of a matrix
-_MOST_GROWTH = 1.25  #: of an image, for whole tiles
+_ROWS, _K = "packed_row", "packed_k"  #: dims of a packed matrix
+_MOST_GROWTH = 1.25  #: most growth of an image when its axes are rounded up to whole tiles
 
 
 @frozen
 class Packing:
-    """An input that a launch packs."""
+    """An input that an earlier launch packs."""
 
-    source: View  #: what the launch reads, as (rows, what is contiguous)
-    target: View  #: and where it brings that
-    seen: View  #: what the product reads there
+    source: View  #: the launch's source; axes rows and contiguous elements
+    target: View  #: the launch's destination
+    seen: View  #: the product's view of the destination
     is_image: bool = False
 
 
 def packed(view: View, role: str, counts: tuple[int, int], *, image_of: int = 0) -> Packing:
-    """An input of the product `role`, as a matrix of so many rows and columns, or if it has windows as an image.
+    """Return the packing of an input of the product `role`: an image if it has windows, else a matrix.
 
-    A matrix has as many rows and columns as whole tiles have, an image where that takes little more. Rows of an image
-    begin at whole chunks, `image_of` so many elements; 0 if there are to be none.
+    Without `image_of` it is a matrix in any case.
 
-    Raises DoesNotFit where the input is that of several products, has sizes that are known at launch, or two elements
-    in a byte.
+    `counts` are the rows and columns of whole tiles. A matrix has that size, an image only where it grows little by it.
+    Rows of an image begin at multiples of `image_of` elements.
+
+    Raises DoesNotFit where the input belongs to several products, has sizes that are known only at launch, or packs two
+    elements in a byte.
     """
     memory = view.memory
     if isinstance(view, SizedView) or len(view.axes) > 2 or memory.elem.bits < 8:
@@ -60,12 +62,12 @@ def _matrix(view: View, name: str, rows: int, depth: int) -> Packing:
 
 
 def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packing:
-    """The tensor with all around it that windows reach, also what pads their runs and their axes up to some counts.
+    """Return the packing as an image: the tensor with all padding that its windows, runs and axes reach.
 
-    What pads runs are elements then, with which the other factor has none; what pads axes are zeros.
+    Padding of runs holds elements that the second factor multiplies by zero; padding of axes holds zeros.
     """
     strides = view.layout.strides()
-    # Not where runs begin; a single channel innermost, as several are.
+    # Drop coordinates with stride 0, the starts of runs. A single channel stays innermost, as several channels would.
     kept = sorted((n for n, apart in enumerate(strides) if apart), key=lambda n: (-strides[n], view.index[n].size == 1))
     index = [view.index[n] for n in kept]
     axes = [tuple(evolve(d, size=d.padded) for d in axis) for axis in view.axes]
@@ -75,7 +77,7 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
         axes = longer if _size(index, longer) <= most else axes
     lows, extents = zip(*((low, high - low + 1) for low, high in _reaches(index, axes)))
     sizes = [*extents]
-    row = -1 if chunk % extents[-1] else -2  # what runs along it: of lines their pixels, each so many channels
+    row = -1 if chunk % extents[-1] else -2  # Dim of a row: pixels x channels for taps=lines
     each = chunk // gcd(chunk, prod(extents[row:][1:]))
     sizes[row] = -(-extents[row] // each) * each
     layout = Layout.dense(sizes, range(len(sizes)))
@@ -92,7 +94,7 @@ def _image(view: View, name: str, counts: tuple[int, int], chunk: int) -> Packin
 
 
 def _at_least(axis: tuple[Dim, ...], count: int) -> tuple[Dim, ...]:
-    """The dims of an axis, the outermost so long that they have as many positions."""
+    """Return the dims of an axis, the outermost extended so that the axis has at least `count` positions."""
     outer, *rest = axis
     size = max(outer.size, -(-count // prod(d.size for d in rest)))
     return (evolve(outer, size=size, padded=size), *rest)
@@ -103,7 +105,7 @@ def _size(index: Sequence[TensorDim], axes: Sequence[Sequence[Dim]]) -> int:
 
 
 def _reaches(index: Sequence[TensorDim], axes: Sequence[Sequence[Dim]]) -> Iterator[tuple[int, int]]:
-    """The lowest and the highest value of each coordinate."""
+    """Yield the lowest and the highest value of each coordinate."""
     sizes = {d.name: d.size for axis in axes for d in axis}
     for t in index:
         ways = [coef * (sizes[name] - 1) for name, coef in t.terms]

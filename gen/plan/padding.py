@@ -1,10 +1,10 @@
-"""Padding contributes nothing, whatever it is multiplied with: what a kernel needs to know to sum without it.
+"""Exact padding: sums to which padding contributes nothing, even where the other factor is infinite or NaN.
 
-Where a window reaches outside its tensor it finds zeros, and a sum of products with zeros is right as long as the other
-factor is finite. Where that has an infinity or a NaN, no product with padding may be in the sum. A coordinate of
-windows is a linear function of two kinds of dims, those of taps and those of pixels, of which one is summed. So sums
-are made for one tap after the other, and what is outside at a tap is left out: rows of the result, or where pixels are
-summed, elements of the other factor.
+Where a window reaches outside its tensor, loads return zeros. A sum that includes products with these zeros is right as
+long as the other factor is finite; with an infinity or NaN the product is NaN. A coordinate of windows is a linear
+function of tap dims and pixel dims, one kind of which is summed over. The kernel therefore recomputes such sums one tap
+at a time and leaves out what is outside at that tap: rows of the result, or, where pixels are summed, elements of the
+other factor.
 """
 
 from __future__ import annotations
@@ -26,69 +26,71 @@ from convgen.plan.contraction import Product
 
 Dims = tuple[Dim, ...]
 
-_ROWS, _K = 0, 1  #: axes of a factor
+_ROWS, _K = 0, 1  #: axes of a factor's view
 
 
 @frozen
 class Padding:
-    """Sums of one tap at a time.
+    """Views for sums of one tap at a time.
 
-    The factors have the product's axes, taps, and where K is shared out, the first block of a share and the one behind
-    its last. Taps that are summed are no part of K any more.
+    The factors have the product's axes, then one of taps, and where several workgroups share K, two more: the first
+    block of a share and the block after its last. If the sums run over taps, those dims are removed from K.
     """
 
     of_n: View
     of_m: View
-    #: By factor whose windows reach outside, 0 that of N: coordinates by dims of its rows and of taps. A sum counts
+    #: Per factor whose windows reach outside (0: N's, 1: M's): coordinates by dims of its rows and of taps. A sum
+    #: counts where all of them are in range.
     #: where all are in range.
     inside: dict[int, tuple[TensorDim, ...]]
     taps: Dims
-    summed: bool  #: whether K has taps, not the rows
-    run: int  #: positions from one tap to the next where they are or were; 0 where other dims of K are around them
-    alone: bool = True  #: whether a matrix instruction's rows have one tap
-    blocks: int = 0  #: of K, as deep as messages, for one tap, if it has taps
-    shared: int = 0  #: blocks of all K, if it is shared out
+    summed: bool  #: whether taps belong to K, else to the rows
+    run: int  #: positions from one tap to the next along K or rows; 0 where other dims of K surround the taps
+    alone: bool = True  #: whether all rows of one matrix instruction have the same tap
+    blocks: int = 0  #: blocks of K for one tap, each as deep as a message, if taps belong to K
+    shared: int = 0  #: blocks of all of K, if K is shared
 
     @property
     def count(self) -> int:
-        """Taps."""
+        """Return the number of taps."""
         return prod(d.padded for d in self.taps)
 
     @property
     def side(self) -> int:
-        """The one factor whose windows reach outside, where its rows have taps."""
-        (found,) = self.inside
-        return found
+        """Return the one factor whose windows reach outside, where its rows have taps."""
+        (side,) = self.inside
+        return side
 
     def has_taps(self, side: int) -> bool:
-        """Whether rows of a factor have taps, which those of an instruction are counted by."""
+        """Whether rows of a factor have taps, so that an instruction's rows are numbered by tap."""
         return not self.summed and side == self.side
 
     def decoded(self, side: int, row: Any, tap: Any) -> dict[str, Any]:
-        """The dims of a row of a factor, and those of a tap."""
+        """Return the positions along the dims of a factor's row, and along those of a tap."""
         rows = (self.of_n, self.of_m)[side].axes[_ROWS]
         return {**_decoded(rows, row), **_decoded(self.taps, tap)}
 
 
 def piece(mma: MmaTile, facts: TargetFacts) -> MmaTile:
-    """The part of a tile of which sums are made again at a time: rows and columns of one matrix instruction, as deep as
-    a message brings them, by one subgroup.
+    """Return the part of a tile whose sums are recomputed at a time: a subgroup's single instruction.
 
-    Where rows are dealt to all instructions of a workgroup, it is the first of these.
+    The part is as deep along K as a message.
+
+    Where rows are distributed over all instructions of a workgroup, the part belongs to the first of these.
     """
     one, all_of_them = mma.atom.of_one(facts.atoms), mma.teams_m * mma.tiles_m * mma.parts
     return MmaTile(one, 1, 1, mma.pack, mma.pack, rows=mma.rows, parts=all_of_them if mma.rows else 1)
 
 
 def windows(view: View) -> dict[int, TensorDim]:
-    """Coordinates, by tensor dimension, that depend on rows and on K."""
+    """Return the coordinates that depend on rows and on K, by tensor dimension."""
     rows, summed = ({d.name for d in dims} for dims in view.axes[:2])
     used = ((n, t, names_in((t,))) for n, t in enumerate(view.index))
     return {n: t for n, t, names in used if names & rows and names & summed}
 
 
 def halo(view: View) -> tuple[TensorDim, ...]:
-    """Coordinates of windows that reach outside the tensor."""
+    """Return the coordinates along which windows reach outside the tensor."""
     return tuple(t for t in windows(view).values() if t.masked)
 
 
@@ -97,15 +99,16 @@ def names_in(index: Iterable[TensorDim]) -> set[str]:
 
 
 def kept_out(product: Product) -> tuple[TensorDim, ...]:
-    """Coordinates of windows that reach outside, where products with padding may be no zeros."""
+    """Return the coordinates along which windows reach outside, where the other factor's type has infinities or NaN."""
     factors = product.of_n, product.of_m
     spoiled = (view for view, other in zip(factors, factors[::-1]) if _has_more(other.memory.elem))
     return tuple(t for view in spoiled for t in halo(view))
 
 
 def has_whole_pairs(product: Product) -> bool:
-    """Whether two elements of 4 bits that share a byte are neighbours along K, outside windows, wherever sums without
-    padding are made again: of these each lane loads neighbours along K only.
+    """Whether two 4-bit elements in one byte are neighbours along K, outside windows, wherever sums are recomputed.
+
+    A lane loads such elements only as neighbours along K.
     """
     around = names_in(kept_out(product))
     for view in (product.of_n, product.of_m) if around else ():
@@ -122,24 +125,24 @@ def _has_more(elem: Type) -> bool:
 
 
 def padding(product: Product, unit: MmaTile, *, shared: bool) -> Padding | None:
-    """Of a kernel that multiplies by such tiles, K `shared` out or not; None where products with padding are zeros."""
+    """Return the views for exact padding of a kernel with the tile `unit`; None where padding adds zeros."""
     factors = product.of_n, product.of_m
-    found = [n for n, view in enumerate(factors) if halo(view)]
+    sides = [n for n, view in enumerate(factors) if halo(view)]
     if not kept_out(product):
         return None
-    names = {name for side in found for name in names_in(halo(factors[side]))}
+    names = {name for side in sides for name in names_in(halo(factors[side]))}
     of_k = _span(factors[0].axes[_K], names)
-    if len(found) > 1:
-        return _summed(factors, found, of_k, unit, shared=shared)
-    (side,) = found
+    if len(sides) > 1:
+        return _summed(factors, sides, of_k, unit, shared=shared)
+    (side,) = sides
     of_rows = _span(factors[side].axes[_ROWS], names)
     if _count(of_k) <= _count(of_rows):
-        return _summed(factors, found, of_k, unit, shared=shared)
+        return _summed(factors, sides, of_k, unit, shared=shared)
     return _of_rows(factors, side, of_rows, (unit.atom.n, unit.atom.m)[side])
 
 
 def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: MmaTile, *, shared: bool) -> Padding:
-    """Taps are taken out of K."""
+    """Return the views where taps belong to K: they become an axis of their own."""
     depth, tile_k = (steps * unit.atom.k for steps in (unit.pack, unit.steps * unit.teams_k))
     k = factors[0].axes[_K]
     inner = _behind(k, taps)
@@ -159,17 +162,17 @@ def _summed(factors: Sequence[View], sides: Sequence[int], taps: Dims, unit: Mma
 
 
 def _share(k: Dims, tile_k: int) -> tuple[tuple[TensorDim, ...], Dims]:
-    """Coordinates that are in range where K is in a share, by its dims and the blocks between which the share is."""
+    """Return coordinates that are in range inside a share of K, and the dims of the share's first and end block."""
     blocks = -(-_count(k) // tile_k)
     position = tuple((d.name, _behind(k, (d,))) for d in k)
     ends = tuple(Dim(name, blocks + 1, blocks + 1) for name in ("share_begin", "share_end"))
     size = blocks * tile_k
-    starts = 0, size  # it is from the first block on, and before the end
+    starts = 0, size  # in range from the first block on, and before the end
     return tuple(TensorDim(size, (*position, (d.name, -tile_k)), at, True) for d, at in zip(ends, starts)), ends
 
 
 def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Padding:
-    """Pixels are summed: where they are outside at a tap, the other factor has zeros."""
+    """Return the views where pixels are summed: outside at a tap, the other factor reads zeros."""
     view = factors[side]
     taps = tuple(evolve(d, name=f"{d.name}_tap") for d in own)
     names = {d.name: tap.name for d, tap in zip(own, taps)}
@@ -183,13 +186,13 @@ def _of_rows(factors: Sequence[View], side: int, own: Dims, rows: int) -> Paddin
 
 
 def _span(dims: Dims, names: Collection[str]) -> Dims:
-    """The dims from the first to the last of these names."""
+    """Return the dims from the first to the last of these names."""
     at = [n for n, d in enumerate(dims) if d.name in names]
     return dims[at[0] : at[-1] + 1]
 
 
 def _decoded(dims: Dims, position: Any) -> dict[str, Any]:
-    """The dims of a position along all of them; the first of more than one position is not reduced."""
+    """Return the positions along each dim of a position along all; the outermost long dim takes the overrun."""
     kept = [d for d in dims if d.padded > 1]
     digits = Digits(tuple(d.name for d in kept), stacked(Space.AXIS, [(d.name, d.padded) for d in reversed(kept)]))
     return {d.name: 0 for d in dims} | digits.coordinates({Space.AXIS: position}, overrun=True)
@@ -200,12 +203,12 @@ def _count(dims: Iterable[Dim]) -> int:
 
 
 def _behind(dims: Dims, some: Dims) -> int:
-    """Positions of the dims behind some of them."""
+    """Return the number of positions of the dims after the last of `some`."""
     return _count(dims[dims.index(some[-1]) + 1 :])
 
 
 def _seen(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> View:
-    """A view with other axes, zero where a further coordinate is out of range; memory knows of none of these."""
+    """Return a view with other axes, zero outside the range of further coordinates, which have stride 0."""
     held, rank = view.layout, len(view.index)
     nowhere = (Digit(LETTERS[rank + n], t.size, Space.MEMORY, 0) for n, t in enumerate(masks))
     layout = Layout((*held.dims, *(t.size for t in masks)), (*nowhere, *held.blocks))

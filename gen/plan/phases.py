@@ -1,8 +1,8 @@
-"""Stride phases of backward data along one axis: as convolutions of their own, and side by side as columns of one.
+"""Stride phases of backward data along one axis: as separate convolutions, or side by side as columns of one product.
 
 With D = d + 1 between taps, tap k takes output position o to the input position i = o*s + k*D - p. Taps that differ by
-s/gcd(D, s) lead to input positions of one residue of i + p modulo the stride, a phase, and within a phase backward
-data is a convolution of stride 1.
+s/gcd(D, s) reach input positions with one residue of i + p modulo the stride, a phase. Within a phase backward data is
+a convolution of stride 1.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from convgen.problem.conv import Axis
 
 @frozen
 class Phase:
-    """One residue of (i + p) modulo the stride along an axis: there backward data is a convolution of stride 1.
+    """One residue of (i + p) modulo the stride along an axis, for which backward data is a convolution of stride 1.
 
     With i + p = s*q + r, a tap k contributes where k*(d + 1) = r modulo s. With g = gcd(d + 1, s) these are the taps
     first + (s/g)*j, and o = q + (r - first*(d + 1))/s - j*(d + 1)/g. Taps are counted downwards, so that o grows with
-    the tap as in the forward convolution; q is counted from the first that is an input position.
+    the tap as in the forward convolution; q starts at the first input position.
     """
 
     axis: Axis
     name: str
-    first_tap: int  #: least tap that contributes
+    first_tap: int  #: smallest tap that contributes
 
     @staticmethod
     def count(axis: Axis) -> int:
-        """How many residues have taps: each of the first taps has one of its own."""
+        """Return the number of residues that have taps: each of the first taps has its own."""
         return min(axis.k, axis.s // gcd(axis.d + 1, axis.s))
 
     @property
@@ -42,13 +42,13 @@ class Phase:
 
     @property
     def positions(self) -> int:
-        """Input positions of this residue."""
+        """Return the number of input positions with this residue."""
         first = self._first_q * self.axis.s + self.residue - self.axis.p
         return max(0, -(-(self.axis.i - first) // self.axis.s))
 
     @property
     def is_empty(self) -> bool:
-        """Whether its sums are of nothing: it has no positions, or all taps lead outside diff_dst."""
+        """Whether no sum has a term: there are no positions, or all taps fall outside diff_dst."""
         if not self.positions:
             return True
         taps, _, _, diff_dst = self.coordinates()
@@ -56,7 +56,7 @@ class Phase:
         return start >= self.axis.o or start + self.positions - 1 + (taps - 1) * growth < 0
 
     def coordinates(self) -> tuple[int, TensorDim, TensorDim, TensorDim]:
-        """Taps, and the coordinates along this axis of diff_src, of the weights and of diff_dst."""
+        """Return the number of taps and the coordinates along this axis of diff_src, the weights and diff_dst."""
         a, first, g = self.axis, self.first_tap, gcd(self.axis.d + 1, self.axis.s)
         step = a.s // g
         taps = -(-(a.k - first) // step)
@@ -73,11 +73,11 @@ class Phase:
 
 @frozen
 class Columns:
-    """All phases along an axis of as many taps as a phase has at most, with weights of zero where taps do not exist.
+    """All phases along an axis, padded to the most taps of a phase; missing taps have zero weights.
 
-    Phase f has the taps k = f - e + s*j and at them the positions i = s*q + (f - e)*D - p and o = q - j*D: all of them
-    linear in f, q and j, whatever the dilation. The shift e < s decides where input positions are cut into q: the
-    fewest products are made with one that is near p modulo s. Taps are counted downwards, as those of a `Phase` are.
+    Phase f has the taps k = f - e + s*j, where its positions are i = s*q + (f - e)*D - p and o = q - j*D: all linear in
+    f, q and j, whatever the dilation. The shift e < s decides where input positions are cut into q; an e near p modulo
+    s needs the fewest products. Taps are counted downwards, as in `Phase`.
     """
 
     axis: Axis
@@ -86,7 +86,7 @@ class Columns:
 
     @classmethod
     def of(cls, axis: Axis, name: str) -> Columns:
-        """Those that multiply least."""
+        """Return the columns whose shift needs the fewest products."""
         return min((cls(axis, name, e) for e in range(axis.s)), key=lambda c: (c.positions * c.taps, c.shift))
 
     @staticmethod
@@ -96,12 +96,12 @@ class Columns:
 
     @property
     def phase(self) -> str:
-        """The dim that counts phases."""
+        """Return the name of the dim that counts phases."""
         return f"p{self.name}"
 
     @property
     def count(self) -> int:
-        """How many phases there are."""
+        """Return the number of phases."""
         return self.axis.s
 
     @property
@@ -110,17 +110,17 @@ class Columns:
 
     @property
     def positions(self) -> int:
-        """How many q it takes until all input positions are reached."""
+        """Return the number of q that reach all input positions."""
         return self._last_q - self._first_q + 1
 
     @property
     def _start(self) -> int:
-        """The input position of phase 0 at q = 0."""
+        """Return the input position of phase 0 at q = 0."""
         return -self.shift * (self.axis.d + 1) - self.axis.p
 
     @property
     def _first_q(self) -> int:
-        """From here on the last phase is inside."""
+        """Return the first q at which the last phase is inside the tensor."""
         return -((self._start + (self.count - 1) * (self.axis.d + 1)) // self.axis.s)
 
     @property
@@ -128,11 +128,11 @@ class Columns:
         return (self.axis.i - 1 - self._start) // self.axis.s
 
     def coordinates(self) -> tuple[TensorDim, TensorDim, TensorDim]:
-        """Those along this axis of diff_src, of the weights and of diff_dst."""
+        """Return the coordinates along this axis of diff_src, the weights and diff_dst."""
         a, apart = self.axis, self.axis.d + 1
         q, k = (f"i{self.name}", self.positions), (f"k{self.name}", self.taps)
         f = [(self.phase, self.count)] if self.count > 1 else []
-        before = self.taps - 1  #: taps that the last one is counted behind
+        before = self.taps - 1  #: taps before the last one
         diff_src = _within(a.i, [(*q, a.s), *((*dim, apart) for dim in f)], a.s * self._first_q + self._start)
         wei = _within(a.k, [*((*dim, 1) for dim in f), (*k, -a.s)], a.s * before - self.shift)
         diff_dst = _within(a.o, [(*q, 1), (*k, apart)], self._first_q - before * apart)
@@ -140,7 +140,7 @@ class Columns:
 
 
 def _within(size: int, counted: list[tuple[str, int, int]], const: int) -> TensorDim:
-    """A coordinate by (dim, its positions, coefficient), masked only where it leaves the tensor."""
+    """Return a coordinate by (dim, its positions, coefficient), masked only where it leaves the tensor."""
     steps = [(count - 1) * coef for _, count, coef in counted]
     least, most = (const + sum(end(0, step) for step in steps) for end in (min, max))
     return TensorDim(size, tuple((name, coef) for name, _, coef in counted), const, least < 0 or most >= size)

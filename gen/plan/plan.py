@@ -1,7 +1,7 @@
-"""From problem and config to everything the builder needs; what does not fit is said here.
+"""The plan: from problem and config to everything that the builder needs, with checks of what fits.
 
-A plan fixes views, fragments, shared tiles and grids, and estimates registers. For which problems there is none says
-`supported`; `DoesNotFit` concerns the config.
+A plan fixes views, fragments, shared tiles and grids, and estimates registers. `supported` refuses problems for which
+no plan exists; `DoesNotFit` concerns the config.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from convgen.plan.variants.variant import Packings, variant_of
 from convgen.plan.window_views import Windows
 from convgen.problem.matmul import Problem
 
-_CUTS = (2, 4, 8)  #: runs into which rows of an instruction may be cut
-MOST_GROUPS = (1 << 31) - 1  #: along an axis of a grid: kernels count them in s32
+_CUTS = (2, 4, 8)  #: numbers of runs into which an instruction's rows may be cut
+MOST_GROUPS = (1 << 31) - 1  #: workgroups; along an axis of a grid, which kernels count in s32
 
 
 class Reduction(Enum):
-    """How the slices of K become one result."""
+    """The way in which slices of K are reduced to one result."""
 
     ALONE = ""  #: there is one slice
-    ATOMIC = "atomic"  #: each adds to the result, which begins as zero or the bias
-    LAUNCH = "launch"  #: each has a part of a workspace; a second launch sums them in order
-    LAST = "last"  #: the same; the last to arrive sums them in order
+    ATOMIC = "atomic"  #: each slice adds to the result, which starts as zero or the bias
+    LAUNCH = "launch"  #: each slice stores to a part of a workspace; a second launch sums them in order
+    LAST = "last"  #: each slice stores to a part of a workspace; the last to arrive sums them in order
 
 
 @frozen
@@ -62,24 +62,24 @@ class Part:
     product: Product
     of_n: Operand
     of_m: Operand
-    sums: tuple[Sums, ...]  #: that are needed first
+    sums: tuple[Sums, ...]  #: launches of sums that must run before the product
     epilogue: Epilogue
     mapping: WorkgroupMapping
-    padding: Padding | None = None  #: what it takes to keep it out of sums, if anything does
+    padding: Padding | None = None  #: views for exact padding, where needed
 
     @property
     def k_blocks(self) -> int:
-        """Blocks of K of one slice."""
+        """Return the blocks of K of one slice."""
         return self.mapping.turns.blocks_of_tile
 
     def trips(self, tile_k: int) -> Extent | None:
-        """Blocks of K in a launch, where the host says how many."""
-        found = rounded_up(self.product.of_m.length(1), tile_k)
-        return None if isinstance(found, int) else found
+        """Return the blocks of K as an expression of launch-time sizes; None where the number is known."""
+        blocks = rounded_up(self.product.of_m.length(1), tile_k)
+        return None if isinstance(blocks, int) else blocks
 
     @property
     def tiles(self) -> tuple[Shared, ...]:
-        """In shared memory."""
+        """Return the tiles in shared memory."""
         return tuple(operand.tile for operand in (self.of_n, self.of_m) if operand.tile)
 
 
@@ -90,15 +90,15 @@ class Plan:
     problem: Problem
     config: Config
     facts: TargetFacts
-    unit: MmaTile | LaneTile  #: what multiplies: by matrix instructions, or each lane for itself
+    unit: MmaTile | LaneTile  #: the tile of matrix instructions, or of lanes that multiply by themselves
     parts: tuple[Part, ...]
     reduction: Reduction
     registers: int  #: registers; of a lane, accumulators included, estimate
-    teams_meet: TeamsMeet | None = None  #: how subgroups along K do, if there are several
+    teams_meet: TeamsMeet | None = None  #: reduction over subgroups along K, if there are several
 
     @property
     def mma(self) -> MmaTile:
-        """Of a plan with matrix instructions."""
+        """Return the tile of matrix instructions; the plan must have one."""
         assert isinstance(self.unit, MmaTile)
         return self.unit
 
@@ -108,16 +108,16 @@ class Plan:
 
     @property
     def shared_bytes(self) -> int:
-        """The most shared memory that a workgroup takes."""
+        """Return the most bytes of shared memory that a workgroup of any part takes."""
         return max((sum(t.bytes for t in p.tiles) for p in self.parts), default=0)
 
     @property
     def largest(self) -> Part:
-        """The part with the most work."""
+        """Return the part with the most work."""
         return max(self.parts, key=lambda p: p.product.m * p.product.n * p.product.k)
 
     def in_order(self, order: Order) -> Plan:
-        """The same with workgroups in another order."""
+        """Return the plan with workgroups in another order."""
         parts = (evolve(part, mapping=evolve(part.mapping, order=order)) for part in self.parts)
         return evolve(self, config=evolve(self.config, map=order), parts=tuple(parts))
 
@@ -127,13 +127,13 @@ class Plan:
 
 
 def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
-    """The plan; raises DoesNotFit where the config does not suit problem or target."""
+    """Return the plan; raises DoesNotFit where the config does not suit problem or target."""
     check_words(problem, config, facts)
     unit, products = variant_of(config).lay_out(problem, config, facts)
     unit, parts = _laid_out(problem, products, unit, config, facts)
     reduction = _reduction(problem, config, parts, facts)
     if reduction is Reduction.ATOMIC and isinstance(unit, MmaTile) and unit.deals_columns:
-        # One element a lane is added at a time, which is best where neighbouring lanes hold neighbours.
+        # Atomics add one element a lane at a time, fastest where neighbouring lanes have neighbouring elements.
         unit, parts = _laid_out(problem, products, evolve(unit, run=1), config, facts)
     if isinstance(unit, MmaTile):
         _check_halves(parts, unit, facts)
@@ -150,7 +150,7 @@ def make_plan(problem: Problem, config: Config, facts: TargetFacts) -> Plan:
 
 
 def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> None:
-    """Raise DoesNotFit where lanes would load one of two elements of 4 bits that share a byte."""
+    """Raise DoesNotFit where a lane would load only one of two 4-bit elements in a byte."""
     for part in parts:
         for side, whole in ((part.of_n, mma.a), (part.of_m, mma.b)):
             check_halves(side.view, side.copy.loaded if side.copy else whole)
@@ -159,22 +159,22 @@ def _check_halves(parts: Sequence[Part], mma: MmaTile, facts: TargetFacts) -> No
             try:
                 check_halves(part.padding.of_n, one.a)
                 check_halves(part.padding.of_m, one.b)
-            except DoesNotFit as error:  # whatever the tile
+            except DoesNotFit as error:  # independent of the tile
                 raise DoesNotFit(f"padding={EXACT}: {error}", short_of="pairs") from error
 
 
 def _with_teams(plan: Plan) -> Plan:
-    """The same, with a place for subgroups along K to meet; DoesNotFit where there is none."""
+    """Return the plan with scratch for the reduction over subgroups along K; DoesNotFit where it has no room."""
     found = TeamsMeet.of(plan.mma, plan.parts[0].tiles if plan.parts else (), plan.facts)
     if not found:
-        raise DoesNotFit("no input's shared memory has room for subgroups along K to meet")
+        raise DoesNotFit("no input's shared memory has room to reduce the sums of subgroups along K")
     return evolve(plan, teams_meet=found)
 
 
 def _laid_out(
     problem: Problem, products: Sequence[Product], unit: MmaTile | LaneTile, config: Config, facts: TargetFacts
 ) -> tuple[MmaTile | LaneTile, tuple[Part, ...]]:
-    """The parts, and what multiplies: with wide stores and rows in their order, unless banks are met more often."""
+    """Return the tile and the parts; wide stores and rows in order, unless these cause more bank conflicts."""
 
     def laid_out(unit: MmaTile | LaneTile) -> tuple[Part, ...]:
         return tuple(_part(problem, product, unit, config, facts) for product in products)
@@ -192,9 +192,10 @@ def _laid_out(
 def _other_orders(
     unit: MmaTile, parts: Sequence[Part], config: Config, facts: TargetFacts
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """By sides of the product, what changes: N in order, and M dealt to instructions where tiles are in blocks.
+    """Yield (side, changed fields): N in order; M distributed over instructions where tiles are blocked.
 
-    M is not where windows are resident, which begin at any row, nor where an instruction's rows are counted by taps.
+    M stays in order where windows are resident and may begin at any row, and where an instruction's rows are numbered
+    by tap.
     """
     if unit.run > 1:
         yield 0, {"run": 1}
@@ -204,16 +205,14 @@ def _other_orders(
 
 
 def _conflicts(parts: tuple[Part, ...], side: int) -> int:
-    """Extra cycles of the first accesses to shared tiles of N's or M's inputs."""
+    """Return the extra cycles for bank conflicts of the first accesses to shared tiles of N's or M's inputs."""
     return sum((part.of_n, part.of_m)[side].conflicts for part in parts)
 
 
 def _in_one_grid(
     parts: tuple[Part, ...], config: Config, unit: MmaTile | LaneTile, reduction: Reduction, facts: TargetFacts
 ) -> tuple[Part, ...]:
-    """Products whose workgroups stand behind one another in one grid, those of most work first; DoesNotFit if they
-    cannot.
-    """
+    """Return the products one after another in one grid, most work first; DoesNotFit where that is impossible."""
     given = f"grids={config.grids}"
     if len(parts) < 2 or isinstance(unit, LaneTile):
         raise DoesNotFit(f"{given}: wanted several products of stride phases by matrix instructions")
@@ -224,23 +223,24 @@ def _in_one_grid(
     parts = _in_one_order(parts, facts)
     if len({part.tiles for part in parts}) > 1:
         raise DoesNotFit(f"{given}: products would take different tiles of shared memory")
-    first, found = 0, []
+    first, placed = 0, []
     for part in sorted(parts, key=lambda part: -part.k_blocks):
-        found.append(evolve(part, mapping=evolve(part.mapping, first=first)))
+        placed.append(evolve(part, mapping=evolve(part.mapping, first=first)))
         first += part.mapping.numbers
-    return tuple(found)
+    return tuple(placed)
 
 
 def _in_one_order(parts: tuple[Part, ...], facts: TargetFacts) -> tuple[Part, ...]:
-    """The same, their tiles in blocks with gaps at the same places: those of the product with the least conflicts of
-    banks in all, since products of one grid take one tile in turn and lanes may write each otherwise.
+    """Return the parts with gaps at the same places in their blocked tiles: products of one grid use one tile in turn.
+
+    Lanes may write each product's tile in another order; the gaps with the fewest bank conflicts in all are taken.
     """
     sides = [_alike([part.of_n for part in parts], facts), _alike([part.of_m for part in parts], facts)]
     return tuple(evolve(part, of_n=of_n, of_m=of_m) for part, of_n, of_m in zip(parts, *sides))
 
 
 def _alike(sides: Sequence[Operand], facts: TargetFacts) -> Sequence[Operand]:
-    """Inputs of several products through one tile, if they may be."""
+    """Return the inputs of several products with one common tile, unless tiles are not blocked or there is no copy."""
     tiles = dict.fromkeys(side.tile for side in sides)
     if not facts.tiles_as_fragments or len(tiles) == 1 or not all(side.tile and side.copy for side in sides):
         return sides
@@ -253,7 +253,7 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
         return Reduction.ALONE
     acc = scalar(problem.acc_type)
     adds = not isinstance(config.mma, Own) and all(part.epilogue.may_precede_sums(acc) for part in parts)
-    any_order = acc.is_int or not problem.deterministic  # sums of integers are the same in all
+    any_order = acc.is_int or not problem.deterministic  # integer sums are equal in any order
     may_add = adds and any_order
     if config.sum == "atomic" and not may_add:
         raise DoesNotFit("sum=atomic: the result is no sum in any order")
@@ -265,7 +265,7 @@ def _reduction(problem: Problem, config: Config, parts: tuple[Part, ...], facts:
 
 
 def _of_stream(config: Config, may_add: bool, facts: TargetFacts) -> Reduction:
-    """Within the launch: in the order of K where the target has tickets."""
+    """Return the reduction within a stream-K launch: in the order of K where the target has tickets."""
     if config.at_a_time:
         raise DoesNotFit(f"sum={config.sum}:{config.at_a_time}: map={config.map} has shares of K that all meet at once")
     if config.sum == "launch":
@@ -301,7 +301,7 @@ def _part(
 
 
 def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -> None:
-    """Raise DoesNotFit for more workgroups along x than a launch has; y and z have fewer (`WorkgroupMapping`)."""
+    """Raise DoesNotFit for more workgroups along x than a launch allows; `WorkgroupMapping` limits y and z."""
     lanes = config.subgroups * facts.subgroup_size
     most = min(MOST_GROUPS, facts.grid_items // lanes if facts.grid_items else MOST_GROUPS)
     if mapping.grid[0] > most:
@@ -310,7 +310,7 @@ def _check_grid(mapping: WorkgroupMapping, config: Config, facts: TargetFacts) -
 
 
 def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) -> Packings:
-    """How launches pack N's and M's input, as whole tiles of rows of so many elements of K."""
+    """Return the packings of N's and M's input: whole tiles of rows, with `depth` elements of K each."""
 
     def packing(view: View, rows: int, tile: int) -> Packing | None:
         if view.memory.name not in config.packed:
@@ -323,11 +323,11 @@ def _packings(product: Product, config: Config, facts: TargetFacts, depth: int) 
 
 
 def _mapping(problem: Problem, product: Product, config: Config, blocks: int) -> WorkgroupMapping:
-    """Who computes which tile, and which of so many blocks of K a slice."""
+    """Return the mapping of workgroups to tiles, and of `blocks` blocks of K to each slice."""
     tile_m, tile_n, _ = config.tile
     tiles = -(-product.m // tile_m), -(-product.n // tile_n)
     if not problem.runtime:
-        grain = config.round if config.map.shares else 1  # slots and registers on the way are used in turn
+        grain = config.round if config.map.shares else 1  # shared-memory slots and register stages repeat after a round
         return WorkgroupMapping.of(
             *tiles, k=config.slices, batch=product.batch, order=config.map, blocks=blocks, grain=grain
         )
@@ -338,9 +338,10 @@ def _mapping(problem: Problem, product: Product, config: Config, blocks: int) ->
 
 
 def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> WorkgroupMapping:
-    """The same with whole rounds of blocks for each slice, some one more than others, if no slice is longer so.
+    """Return the mapping with whole rounds of blocks in each slice, unless that makes a slice longer.
 
-    Else the last slice has blocks behind the end of K, for which loads have masks in all of them.
+    Some slices take one round more than others. Otherwise the last slice has blocks past the end of K, and loads are
+    masked in every slice.
     """
     rounds, rest = divmod(product.k, config.tile[2] * config.round)
     longest = -(-rounds // config.slices) * config.round
@@ -350,7 +351,7 @@ def _dealt(mapping: WorkgroupMapping, product: Product, config: Config) -> Workg
 
 
 def _around_images(product: Product, packings: Packings) -> Product:
-    """The product as one whose windows reach outside wherever an image has elements that pad lines or runs of K."""
+    """Return the product with masks wherever an image's elements pad lines or runs of K."""
     of_n, of_m = (
         _masked(view) if packing and packing.is_image and any(d.padded > d.size for d in view.axes[1]) else view
         for view, packing in zip((product.of_n, product.of_m), packings)
@@ -372,34 +373,34 @@ def accumulator_registers(plan: Plan) -> int:
 
 
 def _estimate_registers(plan: Plan, part: Part) -> int:
-    """Vector registers a lane, accumulators included."""
+    """Return the vector registers of a lane, accumulators included."""
     sums = accumulator_registers(plan)
     if isinstance(plan.unit, LaneTile):
         assert isinstance(part.product, Windows)
         return sums + part.product.registers(plan.unit.own) + _MARGIN
     mma, elem, variant = plan.mma, plan.mma.atom.elem_bytes, variant_of(plan.config)
     copied = masks = 0
-    for each in (part.of_n, part.of_m):
+    for side in (part.of_n, part.of_m):
         messages = 0
-        if each.tile and each.direct:
-            messages = each.tile.slot_bytes // (each.direct * plan.facts.subgroup_size * plan.subgroups)
-        elif each.tile and each.copy:
-            messages = each.copy.loaded.registers // each.copy.message
-            copied += each.copy.loaded.registers * elem // 4
-        masks += messages * masks_of(each.view, variant.trims)
+        if side.tile and side.direct:
+            messages = side.tile.slot_bytes // (side.direct * plan.facts.subgroup_size * plan.subgroups)
+        elif side.tile and side.copy:
+            messages = side.copy.loaded.registers // side.copy.message
+            copied += side.copy.loaded.registers * elem // 4
+        masks += messages * masks_of(side.view, variant.trims)
     epilogue = 0 if part.epilogue.is_light else ROOM
     held = Held(sums, (mma.a.registers + mma.b.registers) * elem // 4, copied, masks, epilogue)
     pipeline = Pipeline.of(partial(getattr, plan.config.staging))
     return int(held.registers(part.k_blocks, pipeline, plan.facts, by_taps=variant.by_taps))
 
 
-_MARGIN = 16  #: registers; of a lane that multiplies by itself
-#: Times the registers that there are, up to which an estimate is believed to be too high: allocation tells.
+_MARGIN = 16  #: registers; spare ones of a lane that multiplies by itself
+#: Factor above the available registers up to which a config is tried, since the estimate may be too high.
 _BEYOND = 1.15
 
 
 def vector_registers(plan: Plan) -> int:
-    """Registers of a lane that are no accumulators in a file of their own, estimate."""
+    """Return the estimated registers of a lane, without accumulators that have a file of their own."""
     return plan.registers - (accumulator_registers(plan) if plan.config.separate_accumulators else 0)
 
 

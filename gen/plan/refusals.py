@@ -1,4 +1,4 @@
-"""Words of a config that do not go together, or not with problem or target: known before anything is laid out."""
+"""Config words that exclude one another, or the problem or target; checked before anything is laid out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convgen.problem.matmul import Problem
 
 
 def check_words(problem: Problem, config: Config, facts: TargetFacts) -> None:
-    """Raise DoesNotFit by the first rule that the config breaks."""
+    """Raise DoesNotFit for the first rule that the config breaks."""
     refusals = chain(
         _of_target(config, facts),
         _on_the_way(config),
@@ -38,7 +38,7 @@ def _of_target(config: Config, facts: TargetFacts) -> Iterator[str]:
 
 
 def _on_the_way(config: Config) -> Iterator[str]:
-    """How blocks come into shared memory."""
+    """Yield conflicts between words for the copy into shared memory."""
     if config.stages > 1 and not config.slots:
         yield f"stages={config.stages}: with slots=0 nothing is on its way to shared memory"
     if config.stages > 1 and all(config.direct):
@@ -46,7 +46,7 @@ def _on_the_way(config: Config) -> Iterator[str]:
 
 
 def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
-    """Who has which part of K."""
+    """Yield conflicts between words that divide K."""
     if config.map.shares and config.slices > 1:
         yield f"slices={config.slices}: map={config.map} shares K out itself"
     if config.sum and config.slices == 1 and not config.map.shares:
@@ -59,7 +59,7 @@ def _of_slices(problem: Problem, config: Config) -> Iterator[str]:
 
 
 def _moved(problem: Problem, config: Config) -> Iterator[str]:
-    """Inputs that are moved before, or brought in runs of memory."""
+    """Yield conflicts of inputs that are reordered or packed."""
     types = {t.name: scalar(t.dtype) for t in problem.factors}
     for word, moved in (("reorder", config.reorder), ("packed", config.packed)):
         for name in moved:

@@ -1,4 +1,4 @@
-"""Vector registers that a lane takes, in closed form, of one config or of many at a time."""
+"""Estimated vector registers of a lane, in closed form, for one config or arrays of configs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from convgen.ir.record import frozen
 from convgen.passes.buffer_shared import is_loop
 from convgen.passes.messages.linear import linearize
 
-Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats where there are parts
+Numbers: TypeAlias = npt.NDArray[Any]  #: integers, or floats for fractional counts
 Counts: TypeAlias = Numbers | int
 
 
 def masks_of(view: View, trimmed: bool) -> int:
-    """What masks a load, if a halo does: two masks where messages are trimmed, which also takes places of the cuts."""
+    """Return the masks of a load with a halo: one, or two where messages are trimmed; 0 without a halo."""
     return (2 if trimmed else 1) if linearize(view).halos else 0
 
 
 @frozen(eq=False)
 class Pipeline:
-    """How blocks of K follow one another: see the properties of a config's way."""
+    """Pipeline of blocks of K, for one config or arrays of them: see the properties of `Staging`."""
 
     slots: Counts
     stages: Counts
@@ -38,26 +38,27 @@ class Pipeline:
         return cls(*map(number, ("slots", "stages", "depth", "round")))
 
     def loops(self, blocks: Counts) -> npt.NDArray[np.bool_]:
-        """Whether so many blocks are a loop; others stand one after the other."""
+        """Whether this number of blocks becomes a loop, else straight-line code."""
         return np.asarray(is_loop(blocks, self.depth, self.round))
 
 
 @frozen(eq=False)
 class Held:
-    """What a lane holds: sums throughout, and of a block of K what is multiplied and what is on its way."""
+    """Registers of a lane: sums throughout, and for a block of K its fragments and its elements in flight."""
 
     sums: Counts  #: registers
-    fragments: Counts  #: registers; of a block
-    copied: Counts  #: registers; of a block that comes into shared memory through registers
-    masks: Counts  #: of a block's loads, see `masks_of`
-    epilogue: int = 0  #: registers; temporaries of what is computed from sums behind the loop
+    fragments: Counts  #: registers; fragments of a block
+    copied: Counts  #: registers; elements of a block that is copied to shared memory through registers
+    masks: Counts  #: masks of a block's loads, see `masks_of`
+    epilogue: int = 0  #: registers; temporaries of the epilogue, after the loop
 
     def registers(self, blocks: Counts, way: Pipeline, facts: TargetFacts, *, by_taps: bool) -> Numbers:
-        """All registers with so many blocks of K, each multiplied tap by tap or at once.
+        """Return the registers for a number of blocks of K, each multiplied tap by tap (`by_taps`) or at once.
 
-        A loop reads fragments while it multiplies others, if there are several slots, or taps. Short sums are no loop:
-        what they need is read when they need it. Where instructions move among products, a block that was loaded may
-        stay in its registers until another slot is free; in loops over taps, which take long, all on their way do.
+        A loop reads fragments while it multiplies others, if there are several slots or taps. Short sums without a loop
+        read fragments when they need them. Where the target's scheduler moves instructions among products, a loaded
+        block may stay in registers until another slot is free; in loops over taps, which are long, all blocks in flight
+        do.
         """
         loops, several = way.loops(blocks), np.asarray(way.slots > 1)
         far = loops & by_taps & several
@@ -68,5 +69,5 @@ class Held:
         fragments = np.where(loops & (by_taps | several), overlapped, at_once) * self.fragments
         others = tuned.mask_registers * self.masks + tuned.other_registers + far * tuned.tap_registers
         behind = self.sums + self.epilogue + tuned.other_registers
-        found: Numbers = np.ceil(np.maximum(self.sums + fragments + on_way * self.copied + others, behind))
-        return found.astype(np.int64)
+        registers: Numbers = np.ceil(np.maximum(self.sums + fragments + on_way * self.copied + others, behind))
+        return registers.astype(np.int64)

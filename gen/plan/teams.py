@@ -1,7 +1,7 @@
-"""Teams along K meet: each has parts of all sums of a tile, and then all of a share of them.
+"""Reduction over subgroups along K: each has partial sums of a whole tile, and ends with all sums of a share of it.
 
-Piece by piece of the shares, through shared memory that blocks of K have taken before: all leave what they have of a
-piece, and each adds up what all have of its share of it, in the order of K.
+The shares are reduced piece by piece through shared memory that held blocks of K before: every subgroup stores its part
+of a piece, and each adds all parts of its share of the piece, in the order of K.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import vector
 from convgen.passes.messages.scratch_tiles import in_two_dims, scratch_tile, whole
 
-_K = "k"  #: the dim before others: rows of the tile that lanes have at once follow one another, in different banks
+_K = "k"  #: outermost dim of the scratch tile: rows that lanes access at once follow one another, in different banks
 _NAME = "met_tile"
 
 
 @frozen
 class TeamsMeet:
-    """How teams along K meet: the tile in which they do, and how many elements of a lane's share at a time.
+    """The scratch tile of a reduction over subgroups along K, and the elements of a lane's share in each piece.
 
-    Each such piece is stored and loaded alike.
+    All pieces are stored and loaded with one layout.
     """
 
     tile: Shared
@@ -38,7 +38,10 @@ class TeamsMeet:
 
     @classmethod
     def of(cls, mma: MmaTile, tiles: Sequence[Shared], facts: TargetFacts) -> TeamsMeet | None:
-        """In the largest of some tiles if there are any, in as large pieces as it has room for; None if it has none."""
+        """Return the reduction with the largest pieces that fit over the largest of `tiles`; None if none fit.
+
+        Without tiles, pieces take free shared memory.
+        """
         over = max(tiles, key=lambda tile: tile.bytes, default=None)
         for most in mma.met.lengths:
             ways = _ways(mma, mma.met.parts(most)[0])
@@ -49,29 +52,29 @@ class TeamsMeet:
         return None
 
     def sums(self, k: KernelBuilder, mma: MmaTile, total: Expr) -> Expr:
-        """All sums of each team's share, distributed as `mma.met`."""
-        found = []
+        """Return all sums of each subgroup's share, distributed as `mma.met`."""
+        shares = []
         for share in mma.met.parts(self.most):
             order = mma.d.registers_of(_apart(mma, share))
             k.barrier("meet")
             k.store_shared(self.tile, Shuffle(total, order), self.stored, 0, "meet")
             k.barrier("meet")
-            left = k.load_shared("left", self.tile, self.loaded, 0, "meet")
-            parts = [Slice(left, n * share.registers, share.registers) for n in range(mma.teams_k)]
+            loaded = k.load_shared("left", self.tile, self.loaded, 0, "meet")
+            parts = [Slice(loaded, n * share.registers, share.registers) for n in range(mma.teams_k)]
             added: Expr = parts[0]
             for part in parts[1:]:
                 added = k.let("met", added + part)
-            found.append(Slice(added, 0, share.registers))
-        return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(found)))
+            shares.append(Slice(added, 0, share.registers))
+        return k.let("sums", Pack(vector(mma.atom.acc, mma.met.registers), tuple(shares)))
 
 
 def _ways(mma: MmaTile, share: Fragment) -> tuple[Fragment, Fragment]:
-    """How a piece is stored and loaded."""
+    """Return the layouts in which a piece is stored and loaded."""
     return in_two_dims(whole(_apart(mma, share)), whole(_gathered(mma, share)))
 
 
 def _apart(mma: MmaTile, share: Fragment) -> Fragment:
-    """Parts of the sums of all shares, in each team."""
+    """Return the layout of a piece's partial sums, of all shares, in each subgroup."""
 
     def held(d: Digit) -> Digit:
         if d.space is not Space.SUBGROUP or d.stride < mma.teams:
@@ -82,5 +85,5 @@ def _apart(mma: MmaTile, share: Fragment) -> Fragment:
 
 
 def _gathered(mma: MmaTile, share: Fragment) -> Fragment:
-    """All parts of the sums of each share."""
+    """Return the layout of all partial sums of each share."""
     return Fragment((_K, *share.dims), (*share.digits, Digit(_K, mma.teams_k, Space.REGISTER, share.registers)))

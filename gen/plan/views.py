@@ -1,6 +1,6 @@
-"""Problems as matrix products: views of the three tensors of each product with M, N and K axes, and of what is beside.
+"""Problems as matrix products: views with M, N and K axes of each product's tensors, and views of further inputs.
 
-Nothing after this module knows more of a problem than its products and the steps behind their sums.
+Later modules see only products and the steps after their sums.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from convgen.problem.zero_points import ZeroPoint
 
 @lru_cache(maxsize=2**6)
 def products(problem: Problem, block: int, moved: tuple[str, ...] = (), phases: str = APART) -> tuple[Product, ...]:
-    """The products of a problem; the innermost dimension of K is padded to a multiple of `block` (1: not at all).
+    """Return the products of a problem; the innermost dim of K is padded to a multiple of `block` (1: not at all).
 
-    The inputs `moved` are read where a kernel before has put them (see `reordered`); `phases` are those of a config.
+    The inputs `moved` are read from their reordered copies (see `reordered`); `phases` is a config's word.
 
-    They write disjoint parts of the result. What is a sum of nothing is left out: what no window reaches in backward
-    data, all of it in backward weights without images (see `covers_result`).
+    The products write disjoint parts of the result. Products without terms are left out: positions of backward
+    data that no window reaches, and all of backward weights without images (see `covers_result`).
     """
     steps = _in_steps(problem)
     parts = contractions_of(problem, phases)
-    found = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in parts)
-    made = (c.product(block) for c in found)
-    return tuple(p for p in made if p.m and p.n and p.k)
+    split = (c.reading(problem, moved).in_blocks(steps).counted(sizes(problem)) for c in parts)
+    whole = (c.product(block) for c in split)
+    return tuple(p for p in whole if p.m and p.n and p.k)
 
 
 def sizes(problem: Problem) -> tuple[Size, ...]:
-    """The sizes that are known at launch: at most the problem's, and multiples of what divides these, up to a chunk.
+    """Return the sizes known only at launch: at most the problem's, multiples of the common divisor of it and a chunk.
 
-    Of a batch there may be any number.
+    Batch sizes may be any number.
     """
     if not problem.runtime:
         return ()
@@ -67,14 +67,14 @@ def sizes(problem: Problem) -> tuple[Size, ...]:
     return tuple(Size(d.name, 0, s32, 1, d.size, divisor) for d, divisor in chosen)
 
 
-_PROMISED = 16  #: elements: whole chunks of 16 bytes of any type
+_PROMISED = 16  #: elements; whole chunks of 16 bytes for any type
 
 
 def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, factor: View, cuts: Cuts) -> View:
     """Return a tensor of scales or zero points by the axes of a factor: the dims of the product after `cuts`.
 
-    `spec` is 1 long along dims of src or weights, or has an element for each position or each group. Behind the end of
-    K it is zero, also where the last group is shorter: an infinite scale times nothing must be nothing.
+    Along each dim of src or weights `spec` has one element, one for each position, or one for each group. Past the end
+    of K it reads zero, also where the last group is shorter: an infinite scale times nothing must be nothing.
     """
     coordinates = batched(problem.tensor(attribute.role), MATRICES[attribute.role])
     each = list(zip(coordinates, problem.spans(attribute), spec.dims, strict=True))
@@ -91,19 +91,19 @@ def beside(problem: Matmul, spec: TensorSpec, attribute: Scale | ZeroPoint, fact
 
 
 def is_widened(problem: Problem, name: str) -> bool:
-    """Whether an input has elements of 4 bits, which a launch before brings to bytes."""
+    """Whether an input has 4-bit elements, which an earlier launch widens to bytes."""
     return any(spec.name == name and scalar(spec.dtype).bits == 4 for spec in problem.inputs)
 
 
 def bytes_of(problem: Problem, name: str) -> TensorSpec:
-    """A tensor, or where its elements have 4 bits the same in bytes, in a buffer of its own."""
+    """Return a tensor, or its copy in bytes, in a buffer of its own, where it has 4-bit elements."""
     spec = problem.tensor(name)
     wide = {"s4": "s8", "u4": "u8"}.get(spec.dtype)
     return evolve(spec, name=f"{name}_bytes", dtype=wide) if wide else spec
 
 
 def widening(problem: Problem, name: str) -> tuple[View, View]:
-    """A tensor as it is and as bytes, both as (rows, columns): the last dim of several positions is the columns."""
+    """Return a tensor and its copy in bytes, both as (rows, columns); the last dim longer than 1 is the columns."""
     specs = problem.tensor(name), bytes_of(problem, name)
     index = [along(f"dim{n}", size) if size > 1 else TensorDim(1, ()) for n, size in enumerate(specs[0].dims)]
     *outer, inner = [dim_of("one", 1), *(dim_of(name, t.size) for t in index for name, _ in t.terms)]
@@ -113,7 +113,7 @@ def widening(problem: Problem, name: str) -> tuple[View, View]:
 
 
 def operand_types(problem: Problem) -> tuple[Type, Type]:
-    """The element types of `of_n` and `of_m`, which all products of a problem have on the same sides."""
+    """Return the element types of `of_n` and `of_m`, equal for all products of a problem."""
     first, second = (scalar(t.dtype) for t in problem.factors)
     if first is not second:
         for made in products(problem, 1, must_move(problem)):
@@ -122,16 +122,16 @@ def operand_types(problem: Problem) -> tuple[Type, Type]:
 
 
 def operands(problem: Problem) -> tuple[View, View]:
-    """N's and M's input of a product of a problem; which one that is does not matter."""
+    """Return N's and M's input of the first product of a problem."""
     made = products(problem, 1, must_move(problem))[0]
     return made.of_n, made.of_m
 
 
 @lru_cache(maxsize=2**10)
 def must_move(problem: Problem) -> tuple[str, ...]:
-    """The inputs in blocks that no view follows, the fewest: they are read where a kernel before has put them.
+    """Return the fewest blocked inputs that must be reordered because no view describes them.
 
-    Raises Unsupported where it is the result that is in such blocks.
+    Raises Unsupported where the blocks of the result are the obstacle.
     """
     blocked = tuple(t.name for t in problem.factors if not t.layout.is_plain)
     for moved in ((), *((name,) for name in blocked)):
@@ -143,7 +143,7 @@ def must_move(problem: Problem) -> tuple[str, ...]:
 
 
 def contractions(problem: Problem, moved: Collection[str] = ()) -> tuple[Contraction, ...]:
-    """The products of a problem with something to sum, before M, N and K are axes of views (see `products`)."""
+    """Return the non-empty products of a problem before M, N and K are axes of views (see `products`)."""
     steps = _in_steps(problem)
     found = (c.reading(problem, moved).in_blocks(steps) for c in contractions_of(problem))
     return tuple(c for c in found if all(prod(d.size for d in dims) for dims in (c.m, c.n, c.k)))
@@ -158,12 +158,13 @@ def covers_result(problem: Problem, phases: str = APART) -> bool:
 
 
 def whole_result(problem: Problem) -> View:
-    """All of the result as (N, M)."""
+    """Return the whole result as (N, M)."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_D:
         (contraction,) = contractions_of(problem)
         return contraction.reading(problem, must_move(problem)).fused().in_blocks().product(1).result
     axes = axes_of(problem)
-    index = (along("mb", problem.mb), along("ic", problem.ic), *(along(f"i{n}", a.i) for n, a in axes))  # of all groups
+    # channels of all groups
+    index = (along("mb", problem.mb), along("ic", problem.ic), *(along(f"i{n}", a.i) for n, a in axes))
     tensor = Tensor(tensor_of(problem, "diff_src"), index)
     channels: tuple[Dim, ...] = (dim_of("ic", problem.ic),)
     positions: tuple[Dim, ...] = (dim_of("mb", problem.mb), *(dim_of(f"i{n}", a.i) for n, a in axes))
@@ -174,23 +175,23 @@ def whole_result(problem: Problem) -> View:
 
 
 def operand(problem: Problem, part: Product, name: str, role: str = "dst") -> View:
-    """A tensor that a step reads as (N, M), the same all along a side on which it does not depend.
+    """Return a tensor that a step reads, as (N, M), broadcast along sides on which it does not depend.
 
-    Its dims are those of src, of weights or of dst, `role`, or 1.
+    Each of its dims is that of src, weights or dst (`role`), or 1.
     """
     tensor = Tensor(bytes_of(problem, name), _operand_index(problem, name, role)).cut(part.cuts).counted(sizes(problem))
     return tensor.view(*over_result(part, tensor.index))
 
 
 def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
-    """The axes of the result for a tensor with these coordinates; without dims where it is the same all along.
+    """Return the axes of the result for a tensor with these coordinates; a broadcast side has one dim without terms.
 
-    DoesNotFit where it differs along dims that are one in the result.
+    DoesNotFit where the tensor differs along dims that are fused in the result.
     """
     used = {name for t in index for name, _ in t.terms}
     if part.joined and (apart := used.intersection(d.name for d in part.joined.dims)):
         names = " and ".join(sorted(apart))
-        raise DoesNotFit(f"taps=runs: a tensor beside the result differs along {names}, which is part of a run there")
+        raise DoesNotFit(f"taps=runs: a tensor beside the result differs along {names}, which is part of a run")
     sides = (
         side if used.intersection(d.name for d in side) else (dim_of(f"any{n}", part.result.extent(n)),)
         for n, side in enumerate(part.result.axes[:2])
@@ -199,36 +200,36 @@ def over_result(part: Product, index: Index) -> tuple[tuple[Dim, ...], ...]:
 
 
 def operand_over(problem: Problem, part: Product, name: str, role: str, *axes: tuple[Dim, ...]) -> View:
-    """A tensor with the dims of src, of weights or of dst, `role`, or 1, by some axes.
+    """Return a tensor by some axes; each of its dims is that of src, weights or dst (`role`), or 1.
 
-    Along these, of a dim of one position it has that alone, not what pads it in blocks.
+    Along the given axes a dim of size 1 has that position only, not the padding of its block.
     """
-    names = {d.name.partition("_")[0] for dims in axes for d in dims}  # before they were cut
+    names = {d.name.partition("_")[0] for dims in axes for d in dims}  # names before dims were split
     index = _operand_index(problem, name, role, exact=names)
     tensor = Tensor(bytes_of(problem, name), index).cut(part.cuts)
     return tensor.counted(sizes(problem)).view(*axes)
 
 
 def summed(problem: Problem) -> dict[str, Extent]:
-    """How many positions there are along the dims of K, by their names before they are cut."""
+    """Return the number of positions along the dims of K, by their names before they are split."""
     (contraction,) = contractions_of(problem)
     return {d.name: d.extent for d in contraction.counted(sizes(problem)).k}
 
 
 def _in_steps(problem: Problem) -> list[Tensor]:
-    """The tensors in blocks that steps behind the sums read: they have the dims of the result."""
+    """Return the blocked tensors that steps after the sums read; they have the dims of the result."""
     steps = (t for t in problem.inputs if t not in problem.factors and t not in problem.outputs)
     return [Tensor(t, _operand_index(problem, t.name, "dst")) for t in steps if not t.layout.is_plain]
 
 
 def is_along_k(problem: Problem, name: str, role: str) -> bool:
-    """Whether an operand differs along dims that are summed."""
+    """Whether a tensor differs along dims that are summed."""
     result = {term for t in _operand_index(problem, "dst", "dst") for term, _ in t.terms}
     return any(term not in result for t in _operand_index(problem, name, role) for term, _ in t.terms)
 
 
 def _operand_index(problem: Problem, name: str, role: str, *, exact: Collection[str] = ()) -> Index:
-    """Its coordinates. Along a dim of which it has one position it is alike everywhere, or there alone if `exact`."""
+    """Return a tensor's coordinates; a dim of size 1 is broadcast, or, if named in `exact`, a single position."""
     index = coordinates(problem)[name if name == "bia" and isinstance(problem, Conv) else role]
     dims = problem.tensor(name).dims
     alike = [size == 1 and not (t.size == 1 and _is_dim(t, exact)) for t, size in zip(index, dims)]
@@ -245,10 +246,10 @@ def _is_dim(t: TensorDim, names: Collection[str]) -> bool:
 
 
 def bias_gradient(problem: Problem) -> View | None:
-    """diff_dst as (N, K), of which the sums along K are the gradient of the bias; None if that is not wanted."""
+    """Return diff_dst as (N, K), whose sums along K are the gradient of the bias; None if that is not asked for."""
     if isinstance(problem, Matmul) or problem.direction is not Dir.BWD_WB:
         return None
-    alone = evolve(problem, groups=1, has_groups=False)  # each channel is summed by itself
+    alone = evolve(problem, groups=1, has_groups=False)  # each channel is summed separately
     positions, _, _, _, index = forward_dims(alone)
     tensor, channels = Tensor(tensor_of(problem, "diff_dst"), index), (dim_of("oc", problem.oc),)
     cuts = Cuts.of((*channels, *positions), [(tensor.spec, tensor.index)])
@@ -257,7 +258,7 @@ def bias_gradient(problem: Problem) -> View | None:
 
 
 def reordering(problem: Problem, name: str) -> tuple[View, View]:
-    """An input where it is and where it goes, both as (rows, what is contiguous where it goes)."""
+    """Return an input's original and reordered view, both as (rows, elements contiguous in the reordered one)."""
     specs = problem.tensor(name), reordered(problem, name)
     dims = tuple(dim_of(f"dim{n}", size) for n, size in enumerate(specs[0].dims))
     index = tuple(along(d.name, d.size) for d in dims)

@@ -1,16 +1,16 @@
-"""Convolutions of small groups as sums over windows, of which a lane has whole ones: views.
+"""Views of convolutions with small groups as sums over windows, each window summed by one lane.
 
     image[n, p] = sum over taps t and channels c of source[s, place(p, t)] * weights[n, t, c]
 
-The result is the image or, of the same views, the weights: sums over positions p. N are the channels of all groups side
-by side, as they lie in memory. With `outs` channels of the image in a group and `ins` of the source, n = g * outs + o
-and s = g * ins + c. A lane has neighbours along N, and a block of neighbouring positions along the last two axes of
-space. Position o of an axis and its tap k read the source at `step * o + growth * k`; cut into blocks of `count`
-positions, at `step * count * block` and j further on, where neighbours whose windows overlap have the same j: it is
-loaded once.
+The result is the image or, with the same views, the weights: then sums run over positions p. N counts the channels of
+all groups side by side, as in memory. With `outs` channels of the image in a group and `ins` of the source, n = g *
+outs + o and s = g * ins + c. A lane has neighbours along N and a block of neighbouring positions along the last two
+spatial axes. Position o of an axis and its tap k read the source at `step * o + growth * k`. With blocks of `count`
+positions this is `step * count * block` plus an offset j inside the block; neighbours whose windows overlap share j,
+and each j is loaded once.
 
-Each sum of an image is of taps in their order, outermost first, and for each of them of the source's channels. A lane's
-sums of weights are of blocks of positions, of each block in the order of places of the source.
+Each sum of an image runs over taps in order, outermost first, and within a tap over the source's channels. A lane's
+sums of weights run over blocks of positions, and within a block over places of the source in order.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from convgen.problem.matmul import Problem
 
 @frozen
 class Window:
-    """One axis of space: `count` neighbouring positions of a lane, and their taps."""
+    """One spatial axis: `count` neighbouring positions of a lane, and their taps."""
 
     taps: int
     count: int = 1
-    step: int = 1  #: places of the source; from one position to the next
-    growth: int = 1  #: places of the source; from one tap to the next
-    run: int = 1  #: places that a message brings, where memory runs along them
-    lead: int = 0  #: places before the first one that is read, so that this begins a message or is inside one
-    flipped: bool = False  #: whether the weights are seen last tap first, as memory has them
+    step: int = 1  #: places of the source from one position to the next
+    growth: int = 1  #: places of the source from one tap to the next
+    run: int = 1  #: places that one message loads, where memory is contiguous along them
+    lead: int = 0  #: places before the first one read, so that the first message is aligned
+    flipped: bool = False  #: whether the weights' coordinate runs from the last tap, so that it grows in memory
 
     def reads(self, taps: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-        """By place of the source, which (position, tap) meet there."""
+        """Return, for each place of the source, the (position, tap) pairs that read it."""
         found: dict[int, list[tuple[int, int]]] = {}
         for tap, position in combinations(taps, range(self.count)):
             found.setdefault(self.lead + position * self.step + tap * self.growth, []).append((position, tap))
         return dict(sorted(found.items()))
 
     def places(self, taps: int) -> int:
-        """How many places the windows of all positions reach over with so many taps, in whole messages."""
+        """Return the places that the windows of all positions cover with this many taps, in whole messages."""
         reached = self.lead + (self.count - 1) * self.step + (taps - 1) * self.growth + 1
         return -(-reached // self.run) * self.run
 
     def of_weights(self, tap: Index) -> Index:
-        """Where the weights have a tap."""
+        """Return the weights' coordinate of a tap."""
         return self.taps - 1 - tap if self.flipped else tap
 
 
@@ -68,20 +68,21 @@ class Window:
 class Windows(Product):
     """A sum over windows.
 
-    `of_m`, the source, has the axes S, blocks of positions and, for each axis of space, places. Images have the axes N
-    and positions. Weights that are read, `of_n`, have N, the taps of each axis of space and the channels of the source,
-    or all of these as one axis; weights that are the result have N, and these as one.
+    `of_m`, the source, has the axes S, blocks of positions, and places for each spatial axis. Images have the axes N
+    and positions. Weights that are read, `of_n`, have N, the taps of each spatial axis and the channels of the source,
+    or all of them as one axis; weights that are the result have N, and the rest as one axis.
     """
 
     axes: tuple[Window, ...] = ()
-    #: Of the axes of space, outermost ones, of which the kernel takes the taps in a loop, or tiles of weights have one.
+    #: Number of outermost spatial axes whose taps the kernel loops over, or of which a tile of weights has one tap.
     looped: int = 0
     outs: int = 1  #: channels of the image in a group
     ins: int = 1  #: channels of the source in a group
-    #: elements; where all weights of a channel lie side by side: between taps of each axis, and between channels
+    #: elements; distances between taps of each axis and between channels, if a channel's weights are contiguous
     flat: tuple[int, ...] = ()
-    of_weights: bool = False  #: whether the result are the weights, and `of_n` is the image
-    #: Coordinates of the source, by dims of blocks and places, that windows take out of range, where products with what
+    of_weights: bool = False  #: whether the result is the weights, and `of_n` the image
+    #: Coordinates of the source, by dims of blocks and places, that leave its range where products with padding may be
+    #: nonzero (inf or NaN).
     #: they find there may be no zeros.
     halo: tuple[TensorDim, ...] = ()
 
@@ -99,7 +100,7 @@ class Windows(Product):
 
     @property
     def image(self) -> View:
-        """What has the positions of windows."""
+        """Return the view with the positions of windows."""
         return self.of_n if self.of_weights else self.result
 
     @property
@@ -109,16 +110,16 @@ class Windows(Product):
 
     @property
     def products(self) -> int:
-        """Of a position, for each channel: taps, and channels of the source."""
+        """Return the products of one position and channel: taps x channels of the source."""
         return prod(w.taps for w in self.axes) * self.ins
 
     @property
     def unrolled(self) -> tuple[Window, ...]:
-        """The axes of which a lane has all taps at a time."""
+        """Return the axes all of whose taps a lane has at a time."""
         return self.axes[self.looped :]
 
     def sums(self, own: Own) -> int:
-        """How many a lane has at a time, for each of its channels: those of a row leave when it is whole."""
+        """Return the sums of each channel that a lane keeps at a time; a row's sums leave when they are complete."""
         if self.of_weights:
             return prod(w.taps for w in self.unrolled) * self.ins
         down = self.axes[0]
@@ -127,10 +128,10 @@ class Windows(Product):
         return own.columns * min(own.rows, (down.taps - 1) * down.growth // down.step + 1)
 
     def registers(self, own: Own) -> int:
-        """What a lane holds beside its sums: what is multiplied with the source, and two rows of that, estimate."""
+        """Return the estimated registers of a lane beside its sums: the second factor, and two rows of the source."""
         axes, elem = self.unrolled, self.of_m.memory.elem.bytes
         if self.of_weights:
-            factors = -(-own.size * elem // 4) + own.channels * own.columns  # those of a row as products take them
+            factors = -(-own.size * elem // 4) + own.channels * own.columns  # one row converted for the products
         elif own.atom:
             factors = -(-own.channels // own.atom[0] * prod(w.taps for w in axes) * self.ins * elem // 4)
         else:
@@ -140,22 +141,22 @@ class Windows(Product):
 
     @property
     def run(self) -> int:
-        """Places along the last axis of space that a message brings, where memory runs along them."""
+        """Return the places along the last spatial axis that one message loads."""
         return self.axes[-1].run
 
     @property
     def weights_along_k(self) -> bool:
-        """Whether memory runs along the source's channels in weights that are read."""
+        """Whether memory is contiguous along the source's channels in weights that are read."""
         return linearize(self.of_n).unit_axis == len(self.of_n.axes) - 1
 
     @property
     def runs_along_m(self) -> bool:
-        """Whether memory runs along positions of the image."""
+        """Whether memory is contiguous along positions of the image."""
         return linearize(self.image).unit_axis == 1
 
 
 def refusal(problem: Problem) -> str:
-    """What lanes would want instead of a problem; empty where they compute it."""
+    """Return what `mma=fma` requires and the problem lacks; empty where lanes can compute it."""
     if not isinstance(problem, Conv):
         return "a convolution"
     if problem.runtime:
@@ -171,31 +172,31 @@ _MULTIPLIED = ("f16", "bf16", "f32", "f64", "s8", "u8")
 
 
 def windows(problem: Problem, own: Own, config: Config, chunk_bytes: int) -> tuple[Windows, ...]:
-    """The sums over windows of a convolution; DoesNotFit where a config of lanes suits no such problem."""
+    """Return the sums over windows of a convolution; DoesNotFit where the config suits no such problem."""
     if wanted := refusal(problem):
         raise DoesNotFit(f"mma={own}: wanted {wanted}")
-    found = views.contractions(problem, config.reorder)
+    contractions = views.contractions(problem, config.reorder)
     if sums_weights(problem):
-        made = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in found]
+        products = [_Maker(_of_image(c), own, config.tile[0], chunk_bytes).weights() for c in contractions]
     else:
-        made = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in found]
+        products = [_Maker(c, own, config.tile[2], chunk_bytes).image() for c in contractions]
     exact = config.padding == EXACT
-    return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in made)
+    return tuple(p if exact and p.of_n.memory.elem.is_float else evolve(p, halo=()) for p in products)
 
 
 def _of_image(c: Contraction) -> Contraction:
-    """What makes an image of the same three tensors as makes weights."""
+    """Return the contraction for an image of the three tensors of a contraction for weights."""
     return evolve(c, m=c.k, n=c.m, k=c.n, of_m=c.of_n, of_n=c.result, result=c.of_m)
 
 
 class _Maker:
-    """Makes the views of a contraction that makes an image; see the fields of `Windows` for what they are."""
+    """Builder of the views of a contraction whose result is an image; the fields of `Windows` describe them."""
 
     def __init__(self, contraction: Contraction, own: Own, unrolled: int, chunk_bytes: int) -> None:
         self.own, self.unrolled, self.chunk_bytes = own, unrolled, chunk_bytes
         self.c = c = contraction
         names = {d.name for d in c.m}
-        #: by tap, the coordinate of the source that it is part of, and the position that it goes with
+        #: tap name -> (dimension of the source that it moves along, position name on that dimension)
         self.met = {
             d.name: (n, next(name for name, _ in t.terms if name in names))
             for d in c.k
@@ -211,7 +212,7 @@ class _Maker:
         self.counts = counts[len(counts) - len(self.taps) :]
 
     def image(self) -> Windows:
-        """The sums that make the image."""
+        """Return the sums with the image as result."""
         c = self.c
         outs, ins = (prod(d.size for d in dims) for dims in (c.n, self.channels))
         if len(self.taps) < 2 and self.own.rows > 1:
@@ -237,7 +238,7 @@ class _Maker:
         )  # fmt: skip
 
     def weights(self) -> Windows:
-        """The sums that make the weights."""
+        """Return the sums with the weights as result."""
         of_image, c = self.image(), self.c
         if self.unrolled != (wanted := of_image.ins * prod(w.taps for w in of_image.unrolled)):
             raise DoesNotFit(f"tile M of {self.unrolled}, wanted {wanted}: all taps of some axes of space")
@@ -245,16 +246,16 @@ class _Maker:
         return evolve(of_image, of_n=of_image.result, result=result, flat=(), of_weights=True)
 
     def _cuts(self) -> Cuts:
-        """Of the positions into blocks."""
-        found = []
+        """Return the split of positions into blocks."""
+        cuts = []
         for tap, count in zip(self.taps, self.counts):
             position = self.positions[self.met[tap.name][1]]
             if count > 1:
-                found.append((position.name, (count, -(-position.size // count))))
-        return Cuts(tuple(found))
+                cuts.append((position.name, (count, -(-position.size // count))))
+        return Cuts(tuple(cuts))
 
     def _order(self, cuts: Cuts) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-        """The dims of blocks, as they lie in memory, and those within a block."""
+        """Return the dims that count blocks, in memory order, and those within a block."""
         result, blocks = self.c.result, dict(cuts.sizes)
         in_memory = sorted(self.c.m, key=lambda d: (d.size > 1, -abs(result.stride(d.name))))
         pieces = {d.name: cuts.dims((d,)) for d in self.c.m}
@@ -272,12 +273,12 @@ class _Maker:
         return Window(tap.size, count, step // unit, growth // unit, run, t.const % run, flipped)
 
     def _unit(self, t: TensorDim, position: str, tap: Dim, count: int) -> int:
-        """What all the places that are read are multiples of."""
+        """Return the greatest common divisor of all places that are read."""
         terms = dict(t.terms)
         return gcd(terms[position] if count > 1 else 0, terms[tap.name] if tap.size > 1 else 0) or 1
 
     def _run(self, t: TensorDim, block: int, unit: int) -> int:
-        """Places of the widest message that is all inside the tensor or all outside, if memory runs along them."""
+        """Return the places of the widest message that is wholly inside or outside the tensor; 1 for single places."""
         source = self.c.of_m
         if unit > 1 or source.spec.layout.step(source.index.index(t), 1) > 1:
             return 1
@@ -307,11 +308,11 @@ class _Maker:
         return tuple(t for n, t in enumerate(source.index) if n in own)
 
     def _weights(self, n: tuple[Dim, ...], axes: tuple[Window, ...], looped: int) -> tuple[View, tuple[int, ...]]:
-        """The weights, and the elements between taps of each axis and between channels if all lie side by side."""
+        """Return the weights, and the elements between taps of each axis and channels if a channel's are contiguous."""
         last = {tap.name: tap.size - 1 for tap, w in zip(self.taps, axes) if w.flipped}
         tensor = evolve(self.c.of_n, index=tuple(_flipped(t, last) for t in self.c.of_n.index))
         k = sorted((*self.taps, *self.channels), key=lambda d: -tensor.stride(d.name))
-        dims = sorted((*n, *k), key=lambda d: d.size > 1)  # those of one position outermost
+        dims = sorted((*n, *k), key=lambda d: d.size > 1)  # dims of size 1 outermost
         by_lanes = not self.own.atom and not looped
         if by_lanes and len(self.channels) == 1 and _are_dense([tensor.stride(d.name) for d in dims], dims):
             apart = (tensor.stride(d.name) for d in (*self.taps, *self.channels))
@@ -330,6 +331,6 @@ def _are_dense(strides: Sequence[int], dims: Sequence[Dim]) -> bool:
 
 
 def _flipped(t: TensorDim, last: Mapping[str, int]) -> TensorDim:
-    """The coordinate as a function of dims counted from their end."""
+    """Return the coordinate as a function of dims counted from their end."""
     terms = tuple((name, -coef if name in last else coef) for name, coef in t.terms)
     return evolve(t, terms=terms, const=t.const + sum(coef * last.get(name, 0) for name, coef in t.terms))

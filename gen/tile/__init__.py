@@ -1,7 +1,8 @@
-"""Kernels of one's own in Python, in blocks: the tile language.
+"""The tile language: kernels in Python that work on blocks of tensors.
 
-A function with `@tile.kernel` says what one workgroup does with blocks of tensors; calling it with tensors makes a
-`TileProgram`, which `cg.compile` takes for any target. Who holds which element follows from what is done with it.
+A function decorated with `@tile.kernel` describes what one workgroup does with blocks of tensors. Calling it with
+tensors returns a `TileProgram`, which `cg.compile` accepts for any target. The operations decide which lane holds which
+element.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that end within a block: which registers lie inside a tensor, which at its edge, and which outside.
 
-A message moves several elements of a lane only where all of them exist or none. Where a row's length is no multiple of
-a message, that is known of the registers that lie inside in all lanes, and what lies outside need not be moved.
+A message moves several elements of a lane only if all of them exist or none does. Where a row's length is no multiple
+of a message, that is known for registers that lie inside in all lanes, and registers outside are not moved at all.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from convgen.ir.record import frozen
 
 @frozen
 class Section:
-    """Registers of a block from `start` on: `layout` is their part of it.
+    """Registers of a block from `start` on, with their layout.
 
-    Of the row's positions the first `size` count, 0 where the section is outside; None: all of any dim.
+    `size` is the row's length for bounds checks; 0: the section is outside; None: the dim's own length.
     """
 
     start: int
@@ -26,7 +26,7 @@ class Section:
 
 
 def sections(layout: Fragment, dim: str, begin: int, size: int) -> list[Section]:
-    """The parts of a block whose positions along a dim of `size` begin at `begin`; one where rows end evenly."""
+    """Return the sections of a block that begins at `begin` along a dim of `size`; one if messages end evenly."""
     run = layout.contiguous(dim)
     if run == 1 or size % run == 0 or begin % run:
         return [Section(0, layout)]

@@ -1,4 +1,4 @@
-"""The IR of a tile kernel on a target: distributions are known, and what products share goes through shared memory."""
+"""IR of a tile kernel on a target: layouts are known, and factors that products share go through shared memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WORD = 32  #: bits of a register in one lane
 
 
 def emit(name: str, trace: Trace, tensors: Sequence[Tensor], options: Options, facts: TargetFacts) -> Kernel:
-    """The kernel. Raises UserError or Unsupported, one line, for what the target cannot do."""
+    """Return the kernel. Raises UserError or Unsupported, one line, for operations that the target lacks."""
     return _Emitter(name, trace, tensors, options, facts).build()
 
 
@@ -85,8 +85,8 @@ class _Emitter:
         self.k.params += dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
         self.values: dict[Value, Expr] = {}
         self.shared: dict[Load, Operand] = {}
-        self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first wanted
-        self.carried_on: set[Value] = set()  #: what the loops around carry on to their next iteration
+        self.waiting: list[Value] = []  #: fragments in shared memory, read when they are first used
+        self.carried_on: set[Value] = set()  #: values that the enclosing loops carry to their next iteration
 
     def build(self) -> Kernel:
         with self.k.tile_of(self.mapping) as tile:
@@ -95,7 +95,7 @@ class _Emitter:
         return self.k.done()
 
     def _place(self, tile: dict[str, Index]) -> None:
-        """The offsets of this workgroup's block."""
+        """Compute the offsets of this workgroup's block."""
         grid = self.trace.grid
         if grid is None:
             return
@@ -163,7 +163,7 @@ class _Emitter:
     # ------------------------------------------------------------ shared memory
 
     def _share(self, body: list[Said]) -> None:
-        """Copies, between barriers, of what products of a loop's body take from memory."""
+        """Copy the factors of a loop body's products to shared memory, between barriers."""
         products = [each for each in body if isinstance(each, Product)]
         loads = [v for p in products for side in (p.b, p.a) for v in _loads(side, body)]
         ways = {load: self._operand(load) for load in dict.fromkeys(loads) if load in self.layouts.factors}
@@ -172,16 +172,16 @@ class _Emitter:
             return
         self.k.barrier("release")
         for load, way in shared.items():
-            made = self.shared[load] = self._tile_of_its_own(way)
-            assert made.tile is not None
-            assert made.copy is not None
-            self.k.tiles.append(made.tile)
+            operand = self.shared[load] = self._tile_of_its_own(way)
+            assert operand.tile is not None
+            assert operand.copy is not None
+            self.k.tiles.append(operand.tile)
             at, name = self.places.at(load.tile, self._loaded(load)), load.tile.tensor.name
-            self.k.copy(made.tile, made.view, at, made.copy.stored, 0, "copy", made.copy.loaded, name)
+            self.k.copy(operand.tile, operand.view, at, operand.copy.stored, 0, "copy", operand.copy.loaded, name)
         self.k.barrier("publish")
 
     def _operand(self, load: Load) -> Operand | None:
-        """The way through shared memory; None where there is none, or the copy does not come out even."""
+        """Return a load's path through shared memory; None without slots, or if the copy does not divide evenly."""
         slots = self.options.slots
         if not slots:
             return None
@@ -195,7 +195,7 @@ class _Emitter:
             return None
 
     def _tile_of_its_own(self, made: Operand) -> Operand:
-        """A tensor may come through shared memory more than once; each time it has another tile."""
+        """Return the operand with a tile of a free name: a tensor may pass through shared memory several times."""
         assert made.tile is not None
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
@@ -248,7 +248,7 @@ class _Emitter:
         raise AssertionError(value)
 
     def _elementwise(self, name: str, function: Callable[..., Expr], *given: float | Expr) -> Expr:
-        """A function of fragments. Where elements make no whole words, the last one is repeated, and left out again."""
+        """Apply a function to fragments; elements that do not fill whole words are padded with the last one for it."""
         found, count = function(*given), max(e.type.lanes for e in given if isinstance(e, Expr))
         narrow = [e for e in (*given, found) if isinstance(e, Expr) and not e.type.elem.is_bool]
         if count == 1 or not any(e.type.bits % WORD for e in narrow):
@@ -259,7 +259,7 @@ class _Emitter:
         return self.k.let(name, Shuffle(self.k.let(name, function(*wide)), tuple(range(count))))
 
     def _operand_of(self, operand: Value | float | Expr, value: Map) -> float | Expr:
-        """An operand of a function of elements; a scalar is the same for all."""
+        """Return an operand of an element-wise function; a scalar is broadcast."""
         if isinstance(operand, Value):
             return self._spread(operand, value)
         if isinstance(operand, Expr):
@@ -280,7 +280,7 @@ class _Emitter:
         return k.mma("product", op, sums, right, left)
 
     def _product_by_steps(self, value: Product, op: MmaTile, sums: Expr) -> Expr:
-        """A product whose factors are read from shared memory one step along K after the other."""
+        """Return a product whose factors are read from shared memory one step along K at a time."""
         step = evolve(op, steps=1)
         right, left = ((value.b, Spread(op.a, (1, 0)), step.a), (value.a, Spread(op.b, (0, 1)), step.b))
         for n in range(op.steps):
@@ -289,7 +289,7 @@ class _Emitter:
         return sums
 
     def _step(self, factor: Value, whole: Spread, layout: Fragment, n: int, op: MmaTile) -> Expr:
-        """What one step along K takes of a factor: read for it, or part of the registers that hold the factor."""
+        """Return a factor's fragment for one step along K: read now, or a part of the registers with the factor."""
         if factor in self.waiting and isinstance(factor, Load) and self.layouts.of[factor] == whole:
             tile, name = self.shared[factor].tile, factor.tile.tensor.name
             assert tile is not None
@@ -301,7 +301,7 @@ class _Emitter:
         return Pack(vector(held.type.elem, layout.registers), parts)
 
     def _factor(self, factor: Value, layout: Fragment, elem: Type) -> Expr:
-        """A factor as lanes multiply it: converted while each element is in one lane, then brought to all."""
+        """Return a factor in the product's layout: converted while each element is in one lane, then redistributed."""
         held, own = self._value(factor), self.layouts.of[factor]
         if factor.elem is not elem:
             held = self.k.let("factor", held.to(vector(elem, held.type.lanes)))
@@ -330,11 +330,11 @@ class _Emitter:
         return self._brought(_unnamed(found), made, wanted)
 
     def _like(self, value: Value, other: Value) -> Expr:
-        """A value as another one is distributed."""
+        """Return a value in the layout of another."""
         return self._as(value, self.layouts.of[other])
 
     def _as(self, value: Value, wanted: Spread) -> Expr:
-        """A value in another distribution."""
+        """Return a value in a given layout."""
         return self._brought(self._value(value), self.layouts.of[value], wanted)
 
     def _brought(self, held: Expr, of: Spread, to: Spread) -> Expr:
@@ -343,7 +343,7 @@ class _Emitter:
         return _unnamed(self.k.redistribute("moved", _unnamed(held), of.by_axis, to.by_axis))
 
     def _spread(self, value: Value, to: Value) -> Expr:
-        """A value, repeated along the dims that it has one position of."""
+        """Return a value broadcast along the dims in which it has one position."""
         if value.shape == to.shape:
             return self._as(value, self.layouts.of[to])
         wanted = self.layouts.along(value, to)
@@ -385,10 +385,10 @@ class _Emitter:
                 self.k.store_view(view, at, value, part.layout, "store", name)
 
     def _update_in_order(self, said: Store, stored: Spread) -> None:
-        """Refuse to store what another subgroup may be about to load.
+        """Refuse a store to elements that another subgroup may still load.
 
-        A subgroup's own accesses are in order. What goes through shared memory, or into sums that subgroups share, is
-        there ahead of a barrier.
+        A subgroup's own accesses are in order. Copies to shared memory, and sums that subgroups share, are ready before
+        a barrier.
         """
         tensor, subgroups = said.tile.tensor, prod(self.options.subgroups)
         loads = [v for v in statements(self.trace.said) if isinstance(v, Load) and v.tile.tensor is tensor]
@@ -410,7 +410,7 @@ class _Emitter:
         return met
 
     def _sections(self, tile: Tile, spread: Spread) -> list[Section]:
-        """The block in parts, along the dim in which memory runs, if it is known where there it begins."""
+        """Return the block in sections along the dim that is contiguous in memory, if its start there is known."""
         tensor, layout, begin = tile.tensor, spread.layout, self.places.begin(tile)
         for n, dim, stride in ((n, d, tensor.strides[n]) for n, d in zip(spread.axes, layout.dims)):
             alone = n != tile.kept[0] or len(tile.kept) == len(begin)
@@ -430,13 +430,13 @@ class _Emitter:
             k.store_at(memory, numbers, value, layout, there, "store")
 
     def _loaded(self, load: Load) -> Spread:
-        """The layout of a loaded value by the dims of the tensor."""
+        """Return the layout of a loaded value in terms of the tensor's dims."""
         spread = self.layouts.of[load]
         return evolve(spread, axes=tuple(load.dim(n) for n in spread.axes))
 
 
 def _of_tensor(tile: Tile, spread: Spread) -> Spread:
-    """A layout by the dims of the tensor."""
+    """Return a layout in terms of the tensor's dims."""
     return evolve(spread, axes=tuple(tile.kept[n] for n in spread.axes))
 
 
@@ -445,12 +445,12 @@ def _converted(held: Expr, elem: Type, saturate: bool) -> Expr:
 
 
 def _unnamed(held: Expr) -> Expr:
-    """A value whose dims may have other names from here on; no register moves."""
+    """Return a value whose dims may be renamed from now on; no register moves."""
     return Shuffle(held, tuple(range(held.type.lanes)))
 
 
 def _tiles(counts: Sequence[Extent]) -> tuple[Extent, Extent, Extent]:
-    """Batch, rows and columns of a grid."""
+    """Return the batch, rows and columns of a grid."""
     *outer, rows, columns = (1, 1, *counts) if len(counts) < 2 else counts
     return reduce(times, outer, 1), rows, columns
 
@@ -465,7 +465,7 @@ def _uses(said: Said) -> tuple[Value, ...]:
 
 
 def _loads(value: Value, body: list[Said]) -> Iterator[Load]:
-    """The loads of a body that a value is made of, element by element."""
+    """Yield the loads of a body from which a value is computed element by element."""
     if isinstance(value, Load) and value in body:
         yield value
     if isinstance(value, Map | Convert):

@@ -1,6 +1,6 @@
-"""How each operation of a tile program is written: one table, by which it is printed and parsed.
+"""Text forms of the operations of a tile program: one table, for printing and for parsing.
 
-A form is text with fields in braces, `{axis:int}`: an attribute of what is said, and its kind, a row of `KINDS`.
+A form is text with fields in braces, `{axis:int}`: the name of an attribute, and its kind, a row of `KINDS`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from convgen.tile.trace import (
 
 
 class Names(Protocol):
-    """What values and tiles are called, when they are printed."""
+    """Names of values and tiles while printing."""
 
     def name(self, what: Value | Tile) -> str: ...
 
 
 class Scope(Protocol):
-    """What names mean, when they are parsed."""
+    """Meanings of names while parsing."""
 
     def value(self, name: str) -> Value: ...
     def tile(self, name: str) -> Tile: ...
@@ -55,18 +55,18 @@ class Scope(Protocol):
 
 @frozen
 class Kind:
-    """How a field is written: what it looks like, and both ways."""
+    """The text of a field: its pattern, and functions that print and parse it."""
 
     pattern: str
     show: Callable[[Any, Names], str]
     read: Callable[[str, Scope], Any]
 
 
-MAPS = r"(?: {#xetile[^}]*})?"  #: how distributions are written, if any are given
+MAPS = r"(?: {#xetile[^}]*})?"  #: text of explicit layouts, if any
 
 
 def number(text: str) -> float | None:
-    """A number as Python writes it."""
+    """Return the number that a Python literal stands for; None for other text."""
     try:
         return int(text)
     except ValueError:
@@ -77,17 +77,17 @@ def number(text: str) -> float | None:
 
 
 def shown(what: float | Expr) -> str:
-    """A number or a scalar of the kernel."""
+    """Return the text of a number or a scalar of the kernel."""
     return infix(what) if isinstance(what, Expr) else repr(what)
 
 
 def extents(shape: Sequence[int | Expr]) -> str:
-    """A shape; what is known at launch only stands in brackets."""
+    """Return the text of a shape; sizes known only at launch stand in brackets."""
     return "x".join(f"[{infix(size)}]" if isinstance(size, Expr) else str(size) for size in shape)
 
 
 def listed(text: str) -> list[str]:
-    """The parts of a list, split at commas that are in no parentheses."""
+    """Return the parts of a list, split at commas outside of parentheses."""
     parts, depth = [""], 0
     for c in text:
         depth += (c in "([") - (c in ")]")
@@ -117,21 +117,21 @@ def _constant(text: str, scope: Scope) -> float:
 
 
 def _flag(word: str) -> Kind:
-    """A word that is there where something holds."""
+    """Return the kind of a flag: a word that is present if the flag is set."""
     return Kind(rf"(?: {{{word}}})?", lambda what, _: f" {{{word}}}" if what else "", lambda text, _: bool(text))
 
 
 def _maps(text: str, scope: Scope) -> dict[str, Any]:
-    """The arguments that give maps."""
-    found: dict[str, Any] = {}
+    """Return the arguments `wg_map` and `sg_map` of an operation."""
+    arguments: dict[str, Any] = {}
     for kind, name in re.findall(r"(#xetile\.(\w+)<[^>]*>)", text):
         if name == "wg_map":
             wg = WgMap.parse(kind)
-            found[name] = wg.sg_layout, wg.sg_data
+            arguments[name] = wg.sg_layout, wg.sg_data
         else:
             sg = SgMap.parse(kind)
-            found[name] = sg.wi_layout, sg.wi_data
-    return found
+            arguments[name] = sg.wi_layout, sg.wi_data
+    return arguments
 
 
 KINDS: dict[str, Kind] = {
@@ -166,9 +166,9 @@ _FIELD = re.compile(r"{(\w+):(\w+)}")
 
 @frozen
 class Form:
-    """How what is said of one class is written; with `where`, if attributes have these values.
+    """The text form of operations of one class, restricted to those whose attributes have the values in `where`.
 
-    `make` says it again, given the fields and, of a value, its `shape` and the name of its type.
+    `make` rebuilds the operation from the fields and, for a value, its `shape` and the name of its type.
     """
 
     said: type[Any]
@@ -183,7 +183,7 @@ class Form:
         return _FIELD.sub(lambda f: KINDS[f[2]].show(getattr(said, f[1]), names), self.text)
 
     def read(self, text: str, scope: Scope) -> dict[str, Any] | None:
-        """The fields; None for another form."""
+        """Return the parsed fields; None if the text has another form."""
         literal = re.split(_FIELD, self.text)
         groups = (f"({KINDS[kind].pattern})" for kind in literal[2::3])
         pattern = re.escape(literal[0]) + "".join(
@@ -202,7 +202,7 @@ def _map(shape: Shape, dtype: str, name: str, operands: tuple[Any, ...]) -> Valu
     return applied(name, *operands)
 
 
-#: The forms of values, behind `%name = ` and before ` : vector<...>`; the first that suits is printed.
+#: The forms of values, between `%name = ` and ` : vector<...>`; the first that suits is printed.
 VALUES: tuple[Form, ...] = (
     Form(
         Load,
@@ -245,7 +245,7 @@ VALUES: tuple[Form, ...] = (
     ),
     Form(Map, "{name:word} {operands:operands}", _map),
 )
-#: The forms of what makes no value.
+#: The forms of statements without a value.
 STATEMENTS: tuple[Form, ...] = (
     Form(Store, "store_tile {value:block}, {tile:tile}", language.store_tile, {"op": ""}),
     Form(
@@ -269,7 +269,7 @@ STATEMENTS: tuple[Form, ...] = (
 
 
 def written(said: Any, names: Names) -> str:
-    """The text of a value or statement."""
+    """Return the text of a value or statement."""
     return next(form for form in (*VALUES, *STATEMENTS) if form.suits(said)).show(said, names)
 
 

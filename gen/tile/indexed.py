@@ -1,4 +1,4 @@
-"""Operations on elements by number: gathers, scatters, and atomic operations on these and on tiles."""
+"""Operations on elements by number: gather, scatter, and atomic operations on elements and tiles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from convgen.tile.trace import Gather, Scatter, Value, say
 
 
 def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: float = 0) -> Value:
-    """The tensor's elements whose numbers, as they stand in memory, are the block `indices` of s32.
+    """Return the tensor's elements whose numbers in memory order are the block `indices` of s32.
 
-    `other` where a number is none of an element or `mask` does not hold. Raises UserError for other types.
+    The result is `other` where a number is out of range or `mask` does not hold. Raises UserError for wrong types.
     """
     shape, (indices, *rest) = _numbered("gather", tensor, indices, mask)
     (mask,) = rest or (None,)
@@ -23,9 +23,9 @@ def gather(tensor: Tensor, indices: Value, mask: Value | None = None, other: flo
 
 
 def scatter(tensor: Tensor, indices: Value, values: Value, mask: Value | None = None) -> None:
-    """Store each element to the tensor's one whose number `indices` has, as for `gather`; others are dropped.
+    """Store each element to the tensor's element whose number `indices` has, as for `gather`; drop the rest.
 
-    What is stored to one element more than once must be the same. Raises UserError for other types.
+    Values stored to one element more than once must be equal. Raises UserError for wrong types.
     """
     _scatter("scatter", tensor, indices, values, mask)
 
@@ -33,10 +33,10 @@ def scatter(tensor: Tensor, indices: Value, values: Value, mask: Value | None = 
 def atomic_rmw(
     kind: str, value: Value, to: Tile | Tensor, indices: Value | None = None, mask: Value | None = None
 ) -> None:
-    """Combine each element with the tile's, or with the tensor's that `indices` names as for `scatter`, indivisibly.
+    """Combine each element atomically with the tile's, or with the tensor's that `indices` names as for `scatter`.
 
-    `kind` is add, min or max of f32, f64, s32 or u32, or and, or or xor of integers, as far as a target has them; in
-    no defined order. Raises UserError for other kinds and types.
+    `kind` is add, min or max of f32, f64, s32 or u32, or and, or or xor of integers, as far as the target has them. The
+    order is undefined. Raises UserError for other kinds and types.
     """
     takes = ATOMICS.get(kind, ())
     if value.elem not in takes:
@@ -59,7 +59,7 @@ def _scatter(operation: str, tensor: Tensor, indices: Value, values: Value, mask
 
 
 def _numbered(operation: str, tensor: Tensor, indices: Value, *others: Value | None) -> tuple[Shape, list[Value]]:
-    """The shape of blocks that belong together, and these, repeated where they have one position of a dim."""
+    """Return the common shape of the blocks, and the blocks broadcast to it."""
     blocks = [indices, *(v for v in others if v is not None)]
     mask = others[-1]
     if indices.elem is not scalar("s32") or (mask is not None and mask.elem is not scalar("bool")):

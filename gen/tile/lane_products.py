@@ -1,6 +1,6 @@
-"""Products without a matrix instruction: each lane multiplies and adds what its elements of the result need.
+"""Products without a matrix instruction: each lane multiplies and adds for its elements of the result.
 
-Lanes and subgroups that are left over from the result share out K, and their sums meet in the end.
+Lanes and subgroups that the result does not occupy share K, and their partial sums are reduced at the end.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import bool_, f16, f32, f64, vector
 
-_ROUNDED_ONCE = (f16, f32, f64)  #: types with a multiplication and addition in one (docs/ir.md)
-_MOST_MET = 32  #: registers; sums of subgroups that a lane adds up in the end all stand side by side before
+_ROUNDED_ONCE = (f16, f32, f64)  #: types with a fused multiply-add (docs/ir.md)
+_MOST_MET = 32  #: registers; partial sums of subgroups that a lane adds up at the end, all live at once
 _ROWS, _COLS, _DEPTH = "d0", "d1", "k"
 
 
 @frozen
 class FmaTile:
-    """Layouts of a product's factors, M x K and K x N, and of its sums, M x N x the parts of K, by their axes."""
+    """Layouts of a product's factors, M x K and K x N, and of its sums, M x N x parts of K, by their axes."""
 
     a: Fragment
     b: Fragment
     sums: Fragment
-    steps: int  #: positions of K of a lane
+    steps: int  #: positions of K in a lane
 
     @property
     def meets(self) -> bool:
@@ -36,33 +36,33 @@ class FmaTile:
 
 
 def fma_tile(result: Fragment, depth: int, width: int, subgroups: int) -> FmaTile:
-    """For a result of dims d0 and d1, and K of `depth`."""
-    left, shares = depth, []
+    """Return the layouts for a result with dims d0 and d1, and K of `depth`."""
+    depth_left, shares = depth, []
     for space, have, most in ((Space.LANE, width, width), (Space.SUBGROUP, subgroups, _MOST_MET // result.registers)):
         count, stride = _spare(result, space, have)
-        even = gcd(left, count)
+        even = gcd(depth_left, count)
         size = max((n for n in range(1, min(even, most) + 1) if even % n == 0), default=1)
         shares += [Digit(_DEPTH, size, space, stride)] if size > 1 else []
-        left //= size
-    steps = Digit(_DEPTH, left, Space.REGISTER, 1)
+        depth_left //= size
+    steps = Digit(_DEPTH, depth_left, Space.REGISTER, 1)
     sums = Fragment((_ROWS, _COLS, _DEPTH), (*result.digits, *shares))
     across, down = ({_DEPTH: dim} for dim in (_COLS, _ROWS))
     return FmaTile(
         _factor(result.of(_ROWS), (steps, *shares), across),
         _factor(result.of(_COLS), (steps, *shares), down),
         sums,
-        left,
+        depth_left,
     )
 
 
 def _spare(f: Fragment, space: Space, have: int) -> tuple[int, int]:
-    """How many lanes or subgroups hold the same, and the stride at which they do."""
+    """Return how many lanes or subgroups hold equal elements, and the stride between them."""
     end = max((d.stride * d.size for d in f.digits if d.space == space and d.size > 1), default=1)
     return have // end if have % end == 0 else 1, end
 
 
 def _factor(own: tuple[Digit, ...], depth: tuple[Digit, ...], named: dict[str, str]) -> Fragment:
-    """A lane's rows or columns behind one another, each with all of the lane's positions of K."""
+    """Return a factor's layout: a lane's rows or columns in sequence, each with all of the lane's positions of K."""
     held = Fragment((_ROWS, _COLS, _DEPTH), own).renumbered(Space.REGISTER)
     steps = depth[0].size
     further = (evolve(d, stride=d.stride * steps) if d.space == Space.REGISTER else d for d in held.digits)
@@ -76,13 +76,13 @@ def multiplied(k: KernelBuilder, tile: FmaTile, a: Expr, b: Expr, acc: Expr | No
     The lanes with the first share begin with `acc`, so that it is there before any subgroup has the result.
     """
     elem = a.type.elem
-    held = vector(elem, tile.sums.registers)
+    sums_type = vector(elem, tile.sums.registers)
     shared = any(d.dim == _DEPTH for d in tile.sums.digits)
-    total = zeros(held) if acc is None else acc
+    total = zeros(sums_type) if acc is None else acc
     if shared and acc is not None:
         first = eq(tile.sums.coords(k.subgroup, Lane(), 0)[_DEPTH], 0)
-        total = k.let("sums", select(Splat(vector(bool_, held.lanes), first), acc, zeros(held)))
-    at = [tile.sums.coords(0, 0, r) for r in range(held.lanes)]
+        total = k.let("sums", select(Splat(vector(bool_, sums_type.lanes), first), acc, zeros(sums_type)))
+    at = [tile.sums.coords(0, 0, r) for r in range(sums_type.lanes)]
     for step in range(tile.steps):
         left = Shuffle(a, tuple(tile.a.owner({_ROWS: c[_ROWS], _COLS: step})[2] for c in at))
         right = Shuffle(b, tuple(tile.b.owner({_ROWS: step, _COLS: c[_COLS]})[2] for c in at))

@@ -1,4 +1,4 @@
-"""The operations of tile kernels: XeTile's, by its names, and what Python says as well."""
+"""The operations of tile kernels: XeTile's, by its names, and Python's loops and operators."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from convgen.tile.xetile_maps import Pairs, maps
 
 
 def grid(over: Tensor | Sequence[Extent], shape: Sequence[int], *, map: str = "rows") -> tuple[Expr, ...]:
-    """One workgroup for each block of a tensor, or of so many positions; the offsets of its own along each dim.
+    """Launch one workgroup for each block of a tensor, or of a shape; return the offsets of its block along each dim.
 
-    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless a block has as many dims,
-    or where the kernel has a grid already.
+    `map` is the order of the last two dims' blocks (docs/mapping.md). Raises UserError unless the block has as many
+    dims as the tensor, or if the kernel already has a grid.
     """
     trace = current("grid")
     if trace.grid is not None:
@@ -64,10 +64,10 @@ def init_tile(
     wg_map: Pairs | None = None,
     sg_map: Pairs | None = None,
 ) -> Tile:
-    """The block of `shape` elements at `offsets` of a tensor; along a dim of None at one position, without that dim.
+    """Return the block of `shape` elements at `offsets` of a tensor; a dim of None is one position, and is dropped.
 
-    What is loaded and stored is distributed by `wg_map=(sg_layout, sg_data)` and `sg_map=(wi_layout, wi_data)`.
-    Raises UserError unless both have the tensor's rank, and the maps divide the block (docs/layouts.md).
+    `wg_map=(sg_layout, sg_data)` and `sg_map=(wi_layout, wi_data)` distribute the elements that are loaded and stored.
+    Raises UserError unless offsets and shape have the tensor's rank, and the maps divide the block (docs/layouts.md).
     """
     current("init_tile")
     _expect("init_tile", tensor, Tensor, "init_tile(tensor, offsets, shape)")
@@ -84,7 +84,7 @@ def init_tile(
 
 
 def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
-    """The tile that begins so many elements further on."""
+    """Return the tile moved by so many elements along each dim."""
     if len(by) != len(tile.offsets):
         raise UserError(
             f"given {len(by)} steps, wanted {len(tile.offsets)}, at update_tile_offset of {tile.tensor.name}"
@@ -96,11 +96,10 @@ def update_tile_offset(tile: Tile, by: Sequence[Index]) -> Tile:
 def load_tile(
     tile: Tile, *, transpose: bool = False, wg_map: Pairs | None = None, sg_map: Pairs | None = None
 ) -> Value:
-    """The tile's elements, or its transpose; zero where it reaches outside the tensor.
+    """Load the tile's elements, or their transpose; elements outside the tensor are zero.
 
-    Raises UserError where all of it is outside.
-
-    The maps are those of the tile before it is transposed, instead of what `init_tile` was given.
+    The maps apply to the tile before it is transposed, and override those of `init_tile`. Raises UserError if the tile
+    is certain to lie wholly outside.
     """
     current("load_tile")
     _expect("load_tile", tile, Tile, "load_tile(init_tile(tensor, offsets, shape))")
@@ -112,7 +111,7 @@ def load_tile(
 
 
 def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) -> Value:
-    """The same block, distributed by maps as of `init_tile`; through shared memory where lanes have not all."""
+    """Redistribute a block by maps as for `init_tile`; through shared memory where elements change lanes."""
     given = maps("convert_layout", value.shape, wg_map, sg_map)
     assert given is not None
     made: Value = say("convert_layout", Laid(shape=value.shape, elem=value.elem, of=value, maps=given))
@@ -120,17 +119,17 @@ def convert_layout(value: Value, *, wg_map: Pairs, sg_map: Pairs | None = None) 
 
 
 def prefetch_tile(tile: Tile) -> None:
-    """Bring a tile nearer; it changes no value."""
+    """Prefetch a tile into the caches; no value changes."""
     say("prefetch_tile", Prefetch(tile))
 
 
 def store_tile(value: Value, tile: Tile) -> None:
-    """Store a block; what lies outside the tensor is dropped. Raises UserError unless shape and type are the tile's."""
+    """Store a block; elements outside the tensor are dropped. Raises UserError unless shape and type are the tile's."""
     stored("store_tile", value, tile)
 
 
 def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
-    """A block goes to a tile, or is combined with it by `op`. Raises UserError unless shape, type and maps agree."""
+    """Store a block to a tile, or combine them by `op`. Raises UserError unless shape, type and maps agree."""
     _expect(operation, tile, Tile, "store_tile(block, tile)")
     _expect(operation, value, Value, "store_tile(block, tile)")
     _check_inside(operation, tile)
@@ -143,7 +142,7 @@ def stored(operation: str, value: Value, tile: Tile, op: str = "") -> None:
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """The block, repeated along dims that it has one position of. Raises UserError unless the others are alike."""
+    """Repeat a block along dims in which it has one position. Raises UserError unless the other dims are equal."""
     wanted = tuple(shape)
     if wanted == value.shape:
         return value
@@ -154,7 +153,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
 
 
 def transpose(value: Value) -> Value:
-    """The block with its two dims swapped, through shared memory where lanes need it. Raises UserError for others."""
+    """Swap the two dims of a block, through shared memory where needed. Raises UserError for blocks of other ranks."""
     if len(value.shape) != 2:
         raise UserError(f"given {sized(value.shape)}, wanted a block of two dims, at transpose")
     made: Value = say("transpose", Turned(shape=value.shape[::-1], elem=value.elem, of=value))
@@ -162,7 +161,7 @@ def transpose(value: Value) -> Value:
 
 
 def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
-    """A block with every element the same. Raises UserError for a value that is no number."""
+    """Return a block filled with one value. Raises UserError unless the value is a number."""
     _check_block("full", shape)
     if not isinstance(value, int | float):
         raise UserError(f"given the value {value!r}, wanted a number, at full")
@@ -171,7 +170,7 @@ def full(shape: Sequence[int], value: float, dtype: str = "f32") -> Value:
 
 
 def positions(shape: Sequence[int], axis: int) -> Value:
-    """A block of s32 with each element's position along an axis. Raises UserError for an axis that is none."""
+    """Return a block of s32 with each element's position along an axis. Raises UserError for another axis."""
     _check_block("positions", shape)
     if not 0 <= axis < len(shape):
         raise UserError(f"given the axis {axis}, wanted one of {sized(shape)}, at positions")
@@ -180,15 +179,15 @@ def positions(shape: Sequence[int], axis: int) -> Value:
 
 
 def zeros(shape: Sequence[int], dtype: str = "f32") -> Value:
-    """A block of zeros."""
+    """Return a block of zeros."""
     return full(shape, 0, dtype)
 
 
 def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
-    """`acc + a @ b`: `a` M x K, `b` K x N; without `acc` from zero, in f32, or s32 for integers.
+    """Return `acc + a @ b`: `a` M x K, `b` K x N; without `acc`, from zero in f32, or in s32 for integers.
 
-    By matrix instructions where the target has one that fits, else by lanes. Raises UserError unless shapes fit, and
-    types, which are all of integers or all of floats.
+    It uses matrix instructions where the target has one that fits, else multiply-adds of lanes. Raises UserError unless
+    shapes fit and all types are integers or all are floats.
     """
     for factor in (a, b, *([] if acc is None else [acc])):
         _expect("tile_mma", factor, Value, "tile_mma(a, b, acc)")
@@ -206,9 +205,9 @@ def tile_mma(a: Value, b: Value, acc: Value | None = None) -> Value:
 
 
 def reduce(kind: str, value: Value, axis: int) -> Value:
-    """All elements along `axis` as one, sum, prod, max, min, and or or; the dim stays, of size 1.
+    """Reduce `axis` by sum, prod, max, min, and, or or; the dim stays, with size 1.
 
-    In which order floats are added docs/ir.md says. Raises UserError for another operation or axis.
+    docs/ir.md gives the order in which floats are added. Raises UserError for another operation or axis.
     """
     _expect("reduce", value, Value, 'reduce("sum", block, axis)')
     if kind not in REDUCTIONS or not 0 <= axis < len(value.shape):
@@ -223,7 +222,7 @@ def reduce(kind: str, value: Value, axis: int) -> Value:
 
 
 def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
-    """The elements as another type: floats round to nearest even; see docs/ir.md."""
+    """Convert the elements to another type: floats round to nearest even; see docs/ir.md."""
     _expect("convert", value, Value, 'convert(block, "f16")')
     made: Value = say(
         "convert", Convert(shape=value.shape, elem=elem_of(dtype, "convert"), of=value, saturate=saturate)
@@ -232,7 +231,7 @@ def convert(value: Value, dtype: str, *, saturate: bool = False) -> Value:
 
 
 def _function(name: str) -> Callable[[Value], Value]:
-    """A function of each element."""
+    """Return an element-wise function by name."""
 
     def of(a: Value) -> Value:
         return applied(name, a)
@@ -248,27 +247,27 @@ reciprocal, absolute, floor, ceil, rounded = map(_function, ("reciprocal", "abs"
 
 
 def divide(a: Value, b: Value) -> Value:
-    """The quotient of each pair."""
+    """Divide element by element."""
     return applied("divide", a, b)
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
-    """`a * b + c`, rounded once."""
+    """Return `a * b + c`, rounded once."""
     return applied("fma", a, b, c)
 
 
 def less(a: Value, b: Value | float | Expr) -> Value:
-    """Whether the first of each pair is less."""
+    """Return whether the first of each pair is less."""
     return applied("less", a, b)
 
 
 def equal(a: Value, b: Value | float | Expr) -> Value:
-    """Whether both of each pair are equal."""
+    """Return whether both of each pair are equal."""
     return applied("equal", a, b)
 
 
 def where(cond: Value, a: Value, b: Value) -> Value:
-    """`a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
+    """Return `a` where the condition holds, else `b`. Raises UserError unless types and shapes agree."""
     for operand in (cond, a, b):
         _expect("where", operand, Value, "where(condition, a, tile.full((1, 1), number))")
     if cond.elem is not scalar("bool") or a.elem is not b.elem:
@@ -277,22 +276,22 @@ def where(cond: Value, a: Value, b: Value) -> Value:
 
 
 def maximum(a: Value, b: Value | float | Expr) -> Value:
-    """The greater one of each pair."""
+    """Return the greater of each pair."""
     return applied("max", a, b)
 
 
 def minimum(a: Value, b: Value | float | Expr) -> Value:
-    """The lesser one of each pair."""
+    """Return the lesser of each pair."""
     return applied("min", a, b)
 
 
 def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
-    """`for k in tile.range(begin, end, step)`: a loop of the kernel, whose body runs once while it is traced.
+    """Loop in the kernel: `for k in tile.range(begin, end, step)`; its body runs once, while it is traced.
 
-    The bounds are numbers, or scalars of the kernel: sizes, offsets and what is made of them.
+    The bounds are numbers, or scalars of the kernel: sizes, offsets and arithmetic on them.
 
-    Names of the function that are bound to other values or tiles behind the body than before it are carried from one
-    iteration to the next. Raises UserError for what cannot be.
+    A name that is bound to another value or tile after the body than before it is carried from one iteration to the
+    next. Raises UserError for names that cannot be carried.
     """
     trace = current("range")
     for bound in (begin, end, step):
@@ -310,12 +309,12 @@ def steps(begin: Index, end: Index, step: int = 1) -> Iterator[Expr]:
     trace.suites[-1].append(loop)
     trace.suites.append(loop.body)
     yield plus(times(loop.var, step), begin)
-    trace.suites.pop()  # left by a break it stays, which the kernel notices when it ends
+    trace.suites.pop()  # a break leaves it there, which the kernel notices when it ends
     _carry(loop, before, _named(frame))
 
 
 def _check_inside(operation: str, tile: Tile) -> None:
-    """UserError for a tile at offsets known by now of which no element is in the tensor."""
+    """Raise UserError for a tile at known offsets that has no element in the tensor."""
     block = dict(zip(tile.kept, tile.shape))
     for n, (offset, size) in enumerate(zip(tile.offsets, tile.tensor.most)):
         if isinstance(offset, int) and not -block.get(n, 1) < offset < size:
@@ -325,7 +324,7 @@ def _check_inside(operation: str, tile: Tile) -> None:
 
 
 def _expect(operation: str, given: object, kind: type, example: str) -> None:
-    """UserError for an argument of another kind."""
+    """Raise UserError for an argument of the wrong kind."""
     if not isinstance(given, kind):
         names = {Value: "a block", Tile: "a tile", Tensor: "a tensor"}
         told = next((f"{name} ({called(given, '')})" for k, name in names.items() if isinstance(given, k)), None)
@@ -334,38 +333,38 @@ def _expect(operation: str, given: object, kind: type, example: str) -> None:
 
 
 def _check_block(operation: str, shape: Iterable[object]) -> None:
-    """UserError for a block of which not all sizes are numbers."""
+    """Raise UserError for a block whose sizes are not all numbers."""
     for size in shape:
         if not isinstance(size, int):
             raise UserError(f"given a block size {size}, wanted a number, at {operation}")
 
 
 def _named(frame: FrameType) -> dict[str, Value | Tile]:
-    """The values and tiles that the names of a function stand for; those in lists and tuples by their place."""
-    found: dict[str, Value | Tile] = {}
+    """Return the values and tiles that the names of a function refer to; those in lists and tuples by index."""
+    names: dict[str, Value | Tile] = {}
 
     def look(name: str, what: object) -> None:
         if isinstance(what, Value | Tile):
-            found[name] = what
+            names[name] = what
         elif isinstance(what, list | tuple):
             for n, item in enumerate(what):
                 look(f"{name}[{n}]", item)
 
     for name, what in frame.f_locals.items():
         look(name, what)
-    return found
+    return names
 
 
 def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value | Tile]) -> None:
-    """Note what changes from one iteration to the next."""
-    held: dict[Value | Tile, str] = {}
+    """Record the values and tiles that change from one iteration to the next."""
+    names: dict[Value | Tile, str] = {}
     for name, first in before.items():
-        other = held.setdefault(first, name)
+        other = names.setdefault(first, name)
         if other != name and after.get(name) is not after.get(other):
             raise UserError(
                 f"given {other} and {name}, the same when the loop begins, wanted one of their own for each"
             )
-    for first, name in held.items():
+    for first, name in names.items():
         last = after.get(name)
         if last is first or last is None:
             continue
@@ -377,7 +376,7 @@ def _carry(loop: Loop, before: dict[str, Value | Tile], after: dict[str, Value |
 
 
 def _check_carried(name: str, first: Value, last: Value) -> None:
-    """UserError where a loop leaves a name with a block of another shape or type than it found there."""
+    """Raise UserError where a loop rebinds a name to a block of another shape or type."""
     if (first.shape, first.elem) == (last.shape, last.elem):
         return
     at = current("range").lines.get(last)

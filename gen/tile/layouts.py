@@ -1,8 +1,8 @@
-"""Who holds which element of each value: given by the products, and from there to all that is reckoned with them.
+"""Layouts of a tile kernel's values: products decide theirs, which propagate to values that are combined with them.
 
-Values that are combined element by element are distributed alike. What a product makes is distributed as its matrix
-instructions make it, its factors as they take them; where nothing says anything, rows lie along the lanes as wide as
-messages are.
+Values that are combined element by element have one layout. A product has the layout of its matrix instructions'
+result, its factors those of their inputs. Without constraints, each lane holds as many contiguous elements as the
+widest message, and lanes run along rows.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from convgen.tile.trace import (
 )
 from convgen.tile.xetile_maps import Maps
 
-_MOST_IN_VECTORS = 64  #: registers; accumulators of a lane that leave enough vector registers to the rest
+_MOST_IN_VECTORS = 64  #: registers; most accumulators of a lane that still leave enough vector registers
 
 
 @frozen
 class Spread:
-    """A layout of a value, whose dims stand for the value's `axes` in this order."""
+    """A layout of a value; the layout's dims stand for the value's `axes` in this order."""
 
     layout: Fragment
     axes: tuple[int, ...]
 
     @property
     def by_axis(self) -> Fragment:
-        """The layout with dims that are named by the value's, in their order."""
+        """Return the layout with dims named d0, d1, ... after the value's axes, in their order."""
         names = {dim: f"d{n}" for dim, n in zip(self.layout.dims, self.axes)}
         return evolve(self.layout.renamed(names), dims=tuple(sorted(names.values())))
 
@@ -63,17 +63,18 @@ class Spread:
 
 @frozen
 class Options:
-    """How a kernel's workgroups are made."""
+    """The options of a kernel's workgroups."""
 
     subgroups: tuple[int, int]  #: along M and N of products
-    slots: int | None = None  #: buffers in shared memory of what products share; None: as many as fit, two at most
-    mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; the target's first that fits if nothing is said
-    acc: str = ""  #: "v" or "a", see docs/config.md; by the count of accumulators if nothing is said
+    #: buffers in shared memory for factors that products share; None: as many as fit, two at most
+    slots: int | None = None
+    mma: str = ""  #: NxMxK of the matrix instruction, or "fma"; empty: the target's first that fits
+    acc: str = ""  #: "v" or "a", see docs/config.md; empty: by the number of accumulators
     by_steps: bool = False  #: whether a product reads its fragments for one instruction's K at a time
 
 
 def statements(said: list[Said]) -> Iterator[Said]:
-    """All, those of loops behind the loop."""
+    """Yield all statements; those of a loop's body follow the loop."""
     for each in said:
         yield each
         if isinstance(each, Loop):
@@ -82,14 +83,14 @@ def statements(said: list[Said]) -> Iterator[Said]:
 
 @define
 class Layouts:
-    """The layouts of a kernel's values on a target; `tiles` are those of its products."""
+    """The layouts of a kernel's values on a target; `tiles` are the instruction tiles of its products."""
 
     trace: Trace
     facts: TargetFacts
     options: Options
     of: dict[Value, Spread] = attrs.field(factory=dict)
     tiles: dict[Product, MmaTile | FmaTile] = attrs.field(factory=dict)
-    factors: set[Value] = attrs.field(factory=set)  #: loads of which products take fragments
+    factors: set[Value] = attrs.field(factory=set)  #: loads from which products take fragments
 
     def __attrs_post_init__(self) -> None:
         said = list(statements(self.trace.said))
@@ -120,7 +121,7 @@ class Layouts:
                 self._follow(edges, alike)
 
     def _joined(self, said: list[Said]) -> tuple[_Alike, dict[Value, list[Value]]]:
-        """What is to be distributed alike, but for values of which it is said how; and what is combined with those."""
+        """Return groups of values with one layout and, for each value with a layout, the values combined with it."""
         alike, near = _Alike(), defaultdict[Value, list[Value]](list)
         for a, b in _together(said):
             if a in self.of or b in self.of:
@@ -131,13 +132,13 @@ class Layouts:
         return alike, near
 
     def _grant(self, values: list[Value], like: Value, alike: _Alike) -> None:
-        """What nobody has said anything of yet is distributed as a value that it is combined with."""
+        """Give values without a layout that of a value they are combined with."""
         for value in values:
             if like in self.of and value not in self.of:
                 self._set(value, self.of[like], alike)
 
     def _given(self, said: list[Said]) -> Iterator[tuple[Value, Spread]]:
-        """What the kernel says is noted; the values that are stored as it says, and how."""
+        """Record explicit layouts; yield values that are stored or redistributed by maps, with those layouts."""
         for each in said:
             match each:
                 case Load(maps=Maps() as maps, tile=tile, turned=turned):
@@ -149,19 +150,19 @@ class Layouts:
                     yield value, self.mapped(tile.maps, tile.shape, value.elem)
 
     def mapped(self, maps: Maps, shape: Shape, elem: Type, *, turned: bool = False) -> Spread:
-        """The layout of a block, or of its transpose, by the maps that a kernel gives."""
+        """Return the layout of a block, or of its transpose, by a kernel's maps."""
         wide = max(1, 8 * self.facts.chunk_bytes // elem.bits)
         fragment = maps.fragment((shape[0], shape[1]), self.facts.subgroup_size, prod(self.options.subgroups), wide)
         return Spread(fragment, (1, 0) if turned else (0, 1))
 
     def nearer(self, tile: Tile) -> Spread:
-        """How the lanes share out a prefetch."""
+        """Return the distribution of a prefetch over lanes."""
         if tile.maps:
             return self.mapped(tile.maps, tile.shape, tile.tensor.elem)
         return self.in_rows(tile.shape, len(tile.shape) - 1, 1)
 
     def _follow(self, edges: list[tuple[Value, Value]], alike: _Alike) -> None:
-        """What is the same all along some dims of another is distributed as that is, where nothing else is wanted."""
+        """Give broadcast values that have no layout yet the layout of the value with which they are combined."""
         changed = True
         while changed:
             changed = False
@@ -171,7 +172,7 @@ class Layouts:
                     changed = True
 
     def along(self, narrow: Value, whole: Value) -> Spread:
-        """The layout in which a value can be repeated along the dims that it has one position of."""
+        """Return the layout in which a value can be broadcast along the dims in which it has one position."""
         layout, axes = self.of[whole].layout, self.of[whole].axes
         kept = {dim for dim, n in zip(layout.dims, axes) if narrow.shape[n] > 1}
         own = tuple(d for d in layout.digits if d.dim in kept)
@@ -181,14 +182,14 @@ class Layouts:
         self.of |= dict.fromkeys(alike.group(value), layout)
 
     def _instructed(self, value: Product) -> None:
-        """A product is distributed as a matrix instruction makes it, if there is one that fits."""
+        """Give a product the layout of a matrix instruction's result, if one fits."""
         tile = self._tile(value)
         if tile is not None:
             self.tiles[value] = tile
             self.of[value] = Spread(tile.d, (1, 0))
 
     def _factors(self, value: Product, alike: _Alike) -> None:
-        """The factors as a matrix instruction takes them; others are brought there."""
+        """Give factors that have no layout yet that of a matrix instruction's inputs; the others are redistributed."""
         tile = self.tiles.get(value)
         if not isinstance(tile, MmaTile):
             return
@@ -198,7 +199,7 @@ class Layouts:
                 self.factors.update(v for v in alike.group(factor) if isinstance(v, Load))
 
     def _product_of_lanes(self, value: Product, alike: _Alike, said: list[Said]) -> None:
-        """The factors as lanes need them, but for those that several lanes do: these are loaded once, and brought."""
+        """Give the factors of a product of lanes their layouts; replicated ones are loaded once and redistributed."""
         if value not in self.of:
             self._default(value, alike, said)
         size = self.facts.subgroup_size, prod(self.options.subgroups)
@@ -208,7 +209,7 @@ class Layouts:
                 self._set(factor, Spread(layout, (0, 1)), alike)
 
     def _tile(self, value: Product) -> MmaTile | None:
-        """The tile of a matrix instruction; None where none fits, or none is wanted."""
+        """Return the tile of a matrix instruction; None where none fits, or `fma` is asked for."""
         if self.options.mma == "fma":
             return None
         (m, k), n = value.a.shape, value.b.shape[1]
@@ -235,7 +236,7 @@ class Layouts:
         raise UserError(f"{given}, wanted one that {self.facts.name} has instructions for: {why}")
 
     def _default(self, value: Value, alike: _Alike, said: list[Said]) -> None:
-        """A value that no product says anything of."""
+        """Give a value that no product constrains a default layout, along memory if it is loaded or stored."""
         group = alike.group(value)
         moves = [[s[v.dim(n)] for n in range(len(v.shape))] for v in group if isinstance(v, Load)
                  for s in [v.tile.tensor.layout.strides()]]  # fmt: skip
@@ -247,32 +248,32 @@ class Layouts:
         self._set(value, self.in_rows(value.shape, along, max(1, 8 * self.facts.chunk_bytes // bits)), alike)
 
     def in_rows(self, shape: Shape, along: int, wide: int) -> Spread:
-        """Registers, lanes and then subgroups along one dim, then along the others, as far as they go.
+        """Return a layout with registers, lanes and subgroups along one dim, then along the others.
 
-        Registers of so `wide` a message, or as wide as leaves something for each lane of the workgroup.
+        A message has `wide` registers, or fewer so that each lane of the workgroup has elements.
         """
         while wide > 1 and prod(shape) < wide * self.facts.subgroup_size * prod(self.options.subgroups):
             wide //= 2
         order = [along, *(n for n in reversed(range(len(shape))) if n != along)]
-        left, digits = dict(enumerate(shape)), []
+        sizes, digits = dict(enumerate(shape)), []
 
         def take(space: Space, count: int, stride: int, dims: list[int]) -> None:
             for n in dims:
-                size = gcd(left[n], count)
+                size = gcd(sizes[n], count)
                 if size > 1:
                     digits.append(Digit(f"d{n}", size, space, stride))
-                    left[n], count, stride = left[n] // size, count // size, stride * size
+                    sizes[n], count, stride = sizes[n] // size, count // size, stride * size
 
         take(Space.REGISTER, wide, 1, [along])
         held = prod(d.size for d in digits)
         take(Space.LANE, self.facts.subgroup_size, 1, order)
         take(Space.SUBGROUP, prod(self.options.subgroups), 1, order[1:] + order[:1])
-        take(Space.REGISTER, prod(left.values()), held, order)
+        take(Space.REGISTER, prod(sizes.values()), held, order)
         return Spread(Fragment(tuple(f"d{n}" for n in range(len(shape))), tuple(digits)), tuple(range(len(shape))))
 
 
 def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
-    """Values that are to be distributed alike."""
+    """Yield pairs of values that must have one layout."""
     for each in said:
         match each:
             case Map():
@@ -290,7 +291,7 @@ def _together(said: list[Said]) -> Iterator[tuple[Value, Value]]:
 
 
 def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
-    """Values of one position along some dims of others that they are combined with, or made of; the last ones first."""
+    """Yield (value of size 1 along some dims, value it is combined with or reduced from), the last ones first."""
     for each in reversed(values):
         if isinstance(each, Map):
             yield from ((v, each) for v in each.args if v.shape != each.shape)
@@ -299,7 +300,7 @@ def _narrower(values: list[Value]) -> Iterator[tuple[Value, Value]]:
 
 
 class _Alike:
-    """Groups of values that are distributed alike."""
+    """Groups of values with one layout."""
 
     def __init__(self) -> None:
         self._groups: dict[Value, dict[Value, None]] = {}

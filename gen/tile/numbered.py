@@ -1,4 +1,4 @@
-"""Elements of tensors by number, and atomic operations: where they are, and who takes part."""
+"""Elements of tensors by number, and atomic operations: bounds checks, and replicas that count once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.types import Type, VectorType, bool_, vector
 
-#: atomic operation -> what changes nothing, of a type of elements
+#: atomic operation -> its neutral element in a type
 _IDLE: dict[str, Callable[[Type], float]] = {
     "add": lambda elem: 0 if elem.is_int else -0.0,
     "min": lambda elem: elem.max if elem.is_int else inf,
@@ -23,7 +23,7 @@ _IDLE: dict[str, Callable[[Type], float]] = {
 
 
 def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -> Expr:
-    """Where a tensor has an element of such a number, and a mask holds."""
+    """Whether a tensor has an element with each number, and the mask holds."""
     count = memory.elements
     assert isinstance(numbers.type, VectorType)
     there = (numbers >= 0) & (numbers < (Splat(numbers.type, count) if isinstance(count, Expr) else count))
@@ -31,7 +31,7 @@ def inside(k: KernelBuilder, memory: Global, numbers: Expr, mask: Expr | None) -
 
 
 def once(k: KernelBuilder, value: Expr, layout: Fragment, op: str) -> Expr:
-    """A value of which an atomic operation counts each element once: replicas have what changes nothing."""
+    """Return a value in which replicas hold the neutral element of an atomic operation: each element counts once."""
     if not layout.has_replicas(k.width, k.subgroups):
         return value
     subgroup, lane, _ = layout.owner(layout.coords(k.subgroup, Lane(), 0))

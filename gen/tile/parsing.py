@@ -1,4 +1,4 @@
-"""Tile programs from their text: `parse(str(program))` prints the same, and is the same kernel."""
+"""Parser of tile programs: `parse(str(program))` prints the same text, and compiles to the same kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _VALUE = re.compile(r"(%\w+) = (.+) : vector<((?:\d+x)*)(\w+)>")
 
 
 def _of_two(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Index, Index], Expr]:
-    """An operation of which one operand at least is an expression; ValueError if none is."""
+    """Return a function of two operands, at least one of which must be an expression; ValueError otherwise."""
 
     def apply(a: Index, b: Index) -> Expr:
         like = next((e for e in (a, b) if isinstance(e, Expr)), None)
@@ -46,7 +46,7 @@ _FUNCTIONS = {"min": _of_two(Min), "max": _of_two(Max)}
 
 
 def parse(text: str) -> TileProgram:
-    """The program that prints as this text. Raises UserError, which names the line, for what is none."""
+    """Return the program that prints as this text. Raises UserError, which names the line, for other text."""
     return _Reader(text).program()
 
 
@@ -58,7 +58,7 @@ class _Line:
 
 
 class _Reader:
-    """Goes through the lines; `names` are the values and tiles that can be seen, `scalars` the scalars."""
+    """Reader of the lines; `names` are the values and tiles in scope, `scalars` the scalars."""
 
     def __init__(self, text: str) -> None:
         found = ((n, line.rstrip()) for n, line in enumerate(text.splitlines(), 1))
@@ -73,7 +73,7 @@ class _Reader:
 
     @contextmanager
     def line(self) -> Iterator[str]:
-        """The next line; what is wrong with it is said with its number."""
+        """Take the next line; an error in it is reported with its number."""
         number, text = (self.lines[self.at].number, self.lines[self.at].text) if self.at < len(self.lines) else (1, "")
         self.at += 1
         try:
@@ -92,7 +92,7 @@ class _Reader:
             self.suite(1)
         if self.at < len(self.lines):
             with self.line() as text:
-                raise UserError(f"given {text!r}, wanted a line two spaces further in than what it belongs to")
+                raise UserError(f"given {text!r}, wanted a line two spaces further in than its loop or kernel")
         return TileProgram(name, tuple(self.tensors.values()), self.trace, chosen)
 
     def matched(self, pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:
@@ -103,20 +103,20 @@ class _Reader:
 
     def read_parameters(self, text: str) -> None:
         end = 0
-        for found in _PARAMETER.finditer(text):
-            name, least, most, by, sizes, dtype, tag = found.groups(default="")
-            if found.start() != end or name in self.tensors or name in self.scalars:
+        for parameter in _PARAMETER.finditer(text):
+            name, least, most, by, sizes, dtype, tag = parameter.groups(default="")
+            if parameter.start() != end or name in self.tensors or name in self.scalars:
                 break
             if most:
                 self.scalars[name] = size(name, int(most), least=int(least), multiple=int(by))
             else:
                 self.tensors[name] = Tensor(self.extents(sizes), dtype, tag, name)
-            end = found.end()
+            end = parameter.end()
         if end != len(text) or not self.tensors:
             raise UserError(f"given the tensors {text!r}, wanted such as a: memref<64x32xf16>, each with its own name")
 
     def extents(self, text: str) -> tuple[Index, ...]:
-        """Numbers, and in brackets what is made of sizes."""
+        """Return the sizes of a shape: numbers and, in brackets, expressions of sizes."""
         return tuple(self.scalar(part.strip("[]")) for part in re.findall(_EXTENT, text))
 
     def read_grid(self) -> None:
@@ -132,7 +132,7 @@ class _Reader:
     # ------------------------------------------------------------ suites
 
     def suite(self, depth: int) -> None:
-        """The lines of that depth, up to the `yield` of a loop."""
+        """Read the lines of that depth, up to the `yield` of a loop."""
         while self.at < len(self.lines) and self.lines[self.at].depth == depth:
             text = self.lines[self.at].text
             if text.startswith("yield "):
@@ -169,9 +169,9 @@ class _Reader:
         self.names |= {n: last for n, _, last in changed}
 
     def yields(self, depth: int, count: int) -> list[Value]:
-        """What a loop's carried values become."""
+        """Return the values that a loop carries to its next iteration."""
         if self.at >= len(self.lines) or self.lines[self.at].depth != depth:
-            self.at -= 1  # the last line of the loop is the one to look at
+            self.at -= 1  # report the last line of the loop
         with self.line() as text:
             given = listed(text.removeprefix("yield ")) if text.startswith("yield ") else []
             if len(given) != count:
@@ -181,13 +181,13 @@ class _Reader:
     # ------------------------------------------------------------ operations
 
     def operation(self, text: str) -> None:
-        if found := _INIT.fullmatch(text):
-            self.init(*found.groups(default=""))
-        elif found := _MOVE.fullmatch(text):
-            name, of, by = found.groups()
+        if match := _INIT.fullmatch(text):
+            self.init(*match.groups(default=""))
+        elif match := _MOVE.fullmatch(text):
+            name, of, by = match.groups()
             self.bind(name, language.update_tile_offset(self.tile(of), self.indices(by)), again=name == of)
-        elif found := _VALUE.fullmatch(text):
-            name, what, sizes, dtype = found.groups()
+        elif match := _VALUE.fullmatch(text):
+            name, what, sizes, dtype = match.groups()
             value = self.made(what, _shape(sizes), dtype)
             if (value.shape, value.elem.name) != (_shape(sizes), dtype):
                 found_type = type_of("vector", value.shape, value.elem.name)
@@ -243,13 +243,13 @@ class _Reader:
         return [self.scalar(part) for part in listed(text)]
 
     def scalar(self, text: str) -> Index:
-        """An expression of scalars as Python writes it."""
+        """Return the value of an expression of scalars in Python's syntax."""
         try:
-            found: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
+            index: Index = arithmetic.value(text, self.scalars, _FUNCTIONS)
         except ValueError as error:
             wanted = "numbers and scalars, + - * // % min and max of them"
             raise UserError(f"given {str(error)!r}, wanted {wanted}") from None
-        return found
+        return index
 
 
 def _shape(sizes: str) -> Shape:
@@ -257,15 +257,15 @@ def _shape(sizes: str) -> Shape:
 
 
 def _knobs(text: str) -> dict[str, Any]:
-    """The arguments of `tile.kernel`."""
-    found = dict(part.split("=") for part in text.split())
+    """Return the arguments of `tile.kernel`."""
+    words = dict(part.split("=") for part in text.split())
     wanted = ("subgroups", "slots", "mma", "acc")
-    if not set(found) <= set(wanted):
+    if not set(words) <= set(wanted):
         raise UserError(f"given {text.strip()!r}, wanted some of {', '.join(wanted)}")
     numbers: dict[str, Any] = {}
     try:
-        numbers = {"subgroups": _shape(found.pop("subgroups", "1x1"))}
-        numbers |= {"slots": int(found.pop("slots"))} if "slots" in found else {}
+        numbers = {"subgroups": _shape(words.pop("subgroups", "1x1"))}
+        numbers |= {"slots": int(words.pop("slots"))} if "slots" in words else {}
     except ValueError:
         raise UserError(f"given {text.strip()!r}, wanted whole numbers of subgroups and slots") from None
-    return numbers | found
+    return numbers | words

@@ -1,4 +1,4 @@
-"""Where tiles are: the memory of tensors, where each tile begins in the iteration at hand, and views of both."""
+"""Positions of tiles: the memory of tensors, the start of each tile in the current iteration, and views of both."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from convgen.tile.layouts import Spread
 from convgen.tile.tiles import Index, Tensor, Tile, sized
 from convgen.tile.trace import Loop, Said
 
-_MOST_BEFORE = 1 << 16  #: positions before a tensor's first at which a tile may begin; views count them as well
-_MOST_AROUND = 1 << 30  #: positions of a tile's first dim and those around it, which are counted together
+#: positions before a tensor's first at which a tile may begin; views count these positions as well
+_MOST_BEFORE = 1 << 16
+_MOST_AROUND = 1 << 30  #: positions of a tile's first dim and of the dims folded into it, which are counted together
 
-By = tuple[Index, ...]  #: a distance, along each dim of a tensor
+By = tuple[Index, ...]  #: a distance along each dim of a tensor
 
 
 class Places:
-    """What scalars of a kernel stand for, and where that puts its tiles."""
+    """The current values of a kernel's scalars, and the positions of its tiles."""
 
     def __init__(self, tensors: Sequence[Tensor], said: Sequence[Said]) -> None:
         self.memory = {t.name: t.memory for t in tensors}
         self.scalars: dict[Var, Expr] = {}
-        self.ranges: dict[Expr, Range] = {}  #: between which integers they lie
-        self._moved: dict[Tile, By] = {}  #: where moved tiles begin in the iteration at hand
-        self._steps: dict[tuple[Loop, Tile], By] = {}  #: by how much an iteration moves a tile, by what it is behind it
-        self._ends: dict[Tile, tuple[Tile, By]] = {}  #: behind a loop: from which tile it moved a tile how far
+        self.ranges: dict[Expr, Range] = {}  #: least and greatest value of each expression
+        self._moved: dict[Tile, By] = {}  #: start of each moved tile in the current iteration
+        self._steps: dict[tuple[Loop, Tile], By] = {}  #: by loop and tile after the body: the step of an iteration
+        #: by tile after a loop: the tile before it, and the distance over all iterations
+        self._ends: dict[Tile, tuple[Tile, By]] = {}
         self._measure(said)
 
     def _measure(self, said: Sequence[Said]) -> None:
-        """The steps of all loops, inner ones first."""
+        """Compute the steps of all loops, inner ones first."""
         for loop in (each for each in said if isinstance(each, Loop)):
             self._measure(loop.body)
             steps = {last: (first, self._distance(first, last)) for _, first, last in loop.moved}
@@ -58,7 +60,7 @@ class Places:
 
     @contextmanager
     def within(self, loop: Loop, index: Var) -> Iterator[None]:
-        """In the suite tiles are where an iteration has them; behind it, where the last one leaves them."""
+        """Within the block, tiles are at their place in iteration `index`; after it, where the last one leaves them."""
         outside = dict(self._moved), dict(self.scalars)
         self.scalars[loop.var] = index
         trips = self.scalar(loop.trips)
@@ -72,7 +74,7 @@ class Places:
             self._moved[last] = _further(start, trips, self._steps[loop, last])
 
     def begin(self, tile: Tile) -> By:
-        """Where a tile begins along each dim of its tensor."""
+        """Return where a tile begins along each dim of its tensor."""
         if tile in self._moved:
             at = self._moved[tile]
         elif tile.moved_from is not None:
@@ -82,11 +84,11 @@ class Places:
         return tuple(self.scalar(o) if isinstance(o, Expr) else o for o in at)
 
     def scalar(self, index: Index) -> Expr:
-        """An index by what its variables stand for here."""
+        """Return an index with the current values of its variables."""
         return substitute(index, self.scalars) if isinstance(index, Expr) else const(index)
 
     def at(self, tile: Tile, spread: Spread) -> tuple[Index, ...]:
-        """Where a tile begins, in the order of a layout's dims."""
+        """Return where a tile begins, in the order of a layout's dims."""
         begin = self.begin(tile)
         around: Index = 0
         first, (margins, rooms) = tile.kept[0], self._extents(tile)
@@ -96,15 +98,16 @@ class Places:
         return tuple(inside[n] + around * rooms[n] if n == first else inside[n] for n in spread.axes)
 
     def _extents(self, tile: Tile) -> tuple[list[int], list[int]]:
-        """How far before each dim of its tensor a tile may begin, and positions of each, those before it included."""
+        """Return, by dim of the tensor, how far before it a tile may begin, and its positions including those."""
         reach = [(at, at) if isinstance(at, int) else Bounds(self.ranges)(at) for at in self.begin(tile)]
         margins = _margins(tile, reach)
         return margins, _rooms(tile, reach, margins)
 
     def view(self, tile: Tile, spread: Spread, depth: int = 1, row: int | None = None) -> View:
-        """A tensor with its dims in the order of a layout's; the last one is padded to whole tiles of `depth`.
+        """Return a view of a tensor with dims in a layout's order, the last one padded to whole tiles of `depth`.
 
-        Dims of which a tile has one position go around its first one. Rows of memory have `row` positions, if given.
+        Dims in which a tile has one position are folded into its first dim, outside of it. `row`, if given, is the
+        length of memory's rows.
         """
         tensor, (margins, rooms) = tile.tensor, self._extents(tile)
         names = {n: f"around{n}" for n in range(len(tensor.shape))} | dict(zip(spread.axes, spread.layout.dims))
@@ -143,7 +146,7 @@ def _further(start: By, steps: Expr, by: By) -> By:
 
 
 def _margins(tile: Tile, reach: Sequence[Range]) -> list[int]:
-    """How far before each dim a tile may begin that begins between these positions."""
+    """Return how far before each dim's first position a tile may begin, given the ranges of its starts."""
     for n, (low, _) in enumerate(reach):
         if low < (-_MOST_BEFORE if n in tile.kept else 0):
             given = f"given an offset of {tile.tensor.name} that may be {low}"
@@ -153,7 +156,7 @@ def _margins(tile: Tile, reach: Sequence[Range]) -> list[int]:
 
 
 def _rooms(tile: Tile, reach: Sequence[Range], margins: Sequence[int]) -> list[int]:
-    """Positions of each dim; of those that others go around, all to which a tile may reach."""
+    """Return the positions of each dim; a dim that has others folded around it counts all that a tile may reach."""
     rooms = [size + margin for size, margin in zip(tile.tensor.most, margins)]
     around = [n for n in range(len(rooms)) if n not in tile.kept]
     for n in (*around[1:], tile.kept[0]) if around else ():

@@ -1,6 +1,6 @@
-"""A tile program as text, in XeTile's words: one operation a line, tiles and blocks with their types.
+"""Text of a tile program, in XeTile's words: one operation a line, tiles and blocks with their types.
 
-`convgen.tile.parsing` reads it back. Each operation is written as its row of `forms.py` says.
+`convgen.tile.parsing` reads the text back. A row of `forms.py` gives the text of each operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convgen.tile.trace import Load, Loop, Prefetch, Said, Scatter, Store, Trace
 
 
 def text_of(name: str, tensors: Sequence[Tensor], trace: Trace, options: Options) -> str:
-    """The whole kernel."""
+    """Return the text of the whole kernel."""
     said = {"slots": options.slots, "mma": options.mma or None, "acc": options.acc or None}
     knobs = [f"subgroups={sized(options.subgroups)}", *(f"{k}={v}" for k, v in said.items() if v is not None)]
     sizes = dict.fromkeys(size for t in tensors for size in t.shape if isinstance(size, Size))
@@ -68,7 +68,7 @@ class _Writer:
         self.names |= {last: self.name(first) for _, first, last in loop.moved}
 
     def moved(self, first: Tile, last: Tile) -> tuple[Index, ...]:
-        """By how much an iteration moves a tile beside what loops in it do."""
+        """Return by how much an iteration moves a tile, apart from the moves of inner loops."""
         steps: tuple[Index, ...] = (0,) * len(first.offsets)
         while self.names.get(last) != self.names[first] and last.moved_from is not None:
             steps = tuple(a + b for a, b in zip(steps, last.moved_by))
@@ -76,7 +76,7 @@ class _Writer:
         return steps
 
     def fresh(self, name: str) -> str:
-        """A name of its own for what a loop carries."""
+        """Return an unused name for a value that a loop carries."""
         bare = "%" + "".join(c for c in name.replace("[", "_") if c.isalnum() or c == "_")
         taken = self.names.values()
         return next(n for n in chain([bare], (f"{bare}_{i}" for i in count(2))) if n not in taken)
@@ -87,7 +87,7 @@ class _Writer:
         return self.names[what]
 
     def tile(self, tile: Tile) -> Iterator[str]:
-        """The lines that make a tile, where it has none yet."""
+        """Yield the lines that define a tile, unless it has a name already."""
         if tile in self.names:
             return
         if tile.moved_from is not None:

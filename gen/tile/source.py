@@ -1,4 +1,4 @@
-"""Where in a kernel's source something was said, and what a value is called there."""
+"""Lines and names in the user's source, for error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line:
 
 
 def _frames() -> Iterator[FrameType]:
-    """The frames outside the tile language, the innermost first."""
+    """Yield the frames outside the tile language, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         of_numpy = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "numpy"
@@ -35,7 +35,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def line() -> Line | None:
-    """The line of the kernel that is being traced."""
+    """Return the line of the kernel that is being traced."""
     frame = next(_frames(), None)
     if frame is None:
         return None
@@ -43,17 +43,17 @@ def line() -> Line | None:
 
 
 def line_of(error: BaseException, file: str) -> Line | None:
-    """The innermost line of a file that an error has passed."""
-    found, trace = None, error.__traceback__
+    """Return the innermost line of a file that an error has passed."""
+    innermost, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
-            found = Line(file, trace.tb_lineno)
+            innermost = Line(file, trace.tb_lineno)
         trace = trace.tb_next
-    return found
+    return innermost
 
 
 def called(value: object, otherwise: str = "a block") -> str:
-    """The name that the kernel's function has for a value."""
+    """Return the name that the kernel's function gives to a value."""
     frame = next(_frames(), None)
     names = frame.f_locals.items() if frame else ()
     return next((name for name, held in names if held is value), otherwise)

@@ -1,4 +1,4 @@
-"""A tile kernel: a function that is traced for the tensors it is called with."""
+"""Tile kernels: functions that are traced for the tensors with which they are called."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from convgen.tile.source import Line, line_of
 from convgen.tile.tiles import Tensor, sized
 from convgen.tile.trace import Product, Trace, Value, tracing
 
-_SLOTS = (2, 1, 0)  #: what is tried where nothing is said
+_SLOTS = (2, 1, 0)  #: numbers of slots that are tried if none is given
 
 
 @frozen
 class TileProgram:
-    """A kernel for tensors of these shapes and types, for any target."""
+    """A kernel for tensors of given shapes and types, for any target."""
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -36,11 +36,11 @@ class TileProgram:
         return text_of(self.name, self.tensors, self.trace, self.options)
 
     def kernel(self, facts: TargetFacts) -> Kernel:
-        """Its IR on a target. Raises UserError or Unsupported, one line, for what that cannot do."""
+        """Return the kernel's IR on a target. Raises UserError or Unsupported, one line, for what the target lacks."""
         return next(self.kernels(facts))
 
     def by_lanes(self, facts: TargetFacts) -> list[tuple[str, Line | None]]:
-        """The products that no matrix instruction of a target makes though none was declined, and where they stand."""
+        """Return the products, with their lines, for which a target has no matrix instruction; none with mma="fma"."""
         if self.options.mma == "fma":
             return []
         layouts = Layouts(self.trace, facts, self.options)
@@ -48,7 +48,7 @@ class TileProgram:
         return [(_product(v), self.trace.lines.get(v)) for v in products]
 
     def largest(self, facts: TargetFacts) -> str:
-        """The block that takes the most registers of a lane, in words."""
+        """Return a sentence about the block that takes the most registers of a lane."""
         layouts = Layouts(self.trace, facts, self.options)
 
         def words(v: Value) -> int:
@@ -60,28 +60,29 @@ class TileProgram:
         return f"the block of {sized(block.shape)} {block.elem}{where} takes {words(block)} registers of a lane"
 
     def kernels(self, facts: TargetFacts) -> Iterator[Kernel]:
-        """The kernel, and what else to try where its registers do not suffice, best first.
+        """Yield the kernel, then variants to try if its registers do not suffice, best first.
 
-        That is fewer and fewer slots, where nothing is said of them, then fragments read step by step along K. Raises
-        UserError where none fits shared memory.
+        The variants have fewer slots, unless `slots` is given, then fragments that are read step by step along K.
+        Raises UserError if none fits in shared memory.
         """
-        needed, found = 0, False
+        needed, fits = 0, False
         every = _SLOTS if self.options.slots is None else (self.options.slots,)
-        cuts = (False,) if facts.core.reorders else (False, True)  # where instructions stay in order, so do reads
+        # targets that keep instructions in order also keep these reads in order
+        cuts = (False,) if facts.core.reorders else (False, True)
         for by_steps, slots in itertools.product(cuts, every):
             options = evolve(self.options, slots=slots, by_steps=by_steps)
-            made = emit(self.name, self.trace, self.tensors, options, facts)
-            needed = exchange(made, facts).shared_bytes
+            kernel = emit(self.name, self.trace, self.tensors, options, facts)
+            needed = exchange(kernel, facts).shared_bytes
             if needed <= facts.shared_bytes:
-                found = True
-                yield made
-        if not found:
+                fits = True
+                yield kernel
+        if not fits:
             given = f"given {self.name} that takes {needed} bytes of shared memory"
             raise UserError(f"{given}, wanted at most {facts.shared_bytes} on {facts.name}, from smaller blocks")
 
 
 def _product(value: Product) -> str:
-    """A product in words."""
+    """Return a product in words."""
     a, b = (f"{sized(v.shape)} {v.elem}" for v in (value.a, value.b))
     return f"tile_mma of {a} by {b} into {value.elem}"
 
@@ -94,7 +95,7 @@ class TileKernel:
     options: Options
 
     def __call__(self, *tensors: Tensor, **numbers: Any) -> TileProgram:
-        """The program for these tensors. Raises UserError where arguments do not suit the function."""
+        """Return the program for these tensors. Raises UserError where arguments do not suit the function."""
         name = self.function.__name__
         names = [p.name for p in inspect.signature(self.function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
         _check_tensors(name, names, tensors)
@@ -107,7 +108,7 @@ class TileKernel:
         return TileProgram(name, described, trace, self.options)
 
     def _traced(self, tensors: Sequence[Tensor], numbers: Mapping[str, Any]) -> None:
-        """Run the function; what is wrong in it is told with its line."""
+        """Run the function; errors name its line."""
         try:
             self.function(*tensors, **numbers)
         except UserError as error:
@@ -118,11 +119,11 @@ class TileKernel:
 def kernel(
     *others: object, subgroups: tuple[int, int] = (1, 1), slots: int | None = None, mma: str = "", acc: str = ""
 ) -> Callable[[Callable[..., None]], TileKernel]:
-    """Make a function a tile kernel.
+    """Turn a function into a tile kernel.
 
-    `subgroups` along M and N of products; `slots` buffers in shared memory of what products share, 0 for none, by
-    default two, or as many as fit; `mma` NxMxK of a matrix instruction, by default the first that fits, or "fma" for
-    none; `acc`, "v" or "a", where sums live.
+    `subgroups` are those along M and N of products. `slots` are buffers in shared memory for factors that products
+    share, 0 for none; by default two, or as many as fit. `mma` is NxMxK of a matrix instruction, by default the first
+    that fits, or "fma" for none. `acc` is where sums live, "v" or "a".
     """
     if others:
         raise UserError("given tile.kernel without parentheses, wanted @tile.kernel(), or with subgroups=(2, 2)")
@@ -137,7 +138,7 @@ def kernel(
 
 
 def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> None:
-    """UserError unless there is a description of a tensor for each name."""
+    """Raise UserError unless there is a tensor description for each parameter."""
     wanted = f"{name}({', '.join(['Tensor(shape, dtype)'] * len(names))})"
     others = [(n, each) for n, each in zip(names, given) if not isinstance(each, Tensor)]
     if others and all(hasattr(each, "__array__") for _, each in others):
@@ -153,7 +154,7 @@ def _check_tensors(name: str, names: Sequence[str], given: Sequence[object]) -> 
 
 
 def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -> None:
-    """UserError unless the keywords are those that a function has, without those that have a default."""
+    """Raise UserError unless the keywords are parameters of the function, and those without a default are given."""
     parameters = inspect.signature(function).parameters.values()
     known = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
     missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
@@ -165,7 +166,7 @@ def _check_numbers(function: Callable[..., None], given: Mapping[str, object]) -
 
 
 def options(subgroups: tuple[int, ...] = (1, 1), slots: int | None = None, mma: str = "", acc: str = "") -> Options:
-    """How workgroups are made. Raises UserError for what cannot be."""
+    """Return the options of a kernel's workgroups. Raises UserError for impossible values."""
     if not isinstance(subgroups, tuple | list) or not all(isinstance(n, int) for n in subgroups):
         raise UserError(f"given subgroups={subgroups!r}, wanted their numbers along M and N, (2, 2), at tile.kernel")
     if len(subgroups) != 2 or min(subgroups) < 1 or slots not in (None, 0, 1, 2, 3, 4) or acc not in ("", "v", "a"):

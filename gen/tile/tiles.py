@@ -1,4 +1,4 @@
-"""The tensors of a tile kernel and places in them: shapes of numbers, or of sizes that the host gives at launch."""
+"""Tensors of a tile kernel and tiles in them: shapes are numbers, or sizes that the host gives at launch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from convgen.ir.sizes import Extent, Size
 from convgen.ir.types import Type, scalar
 from convgen.tile.xetile_maps import Maps
 
-Index: TypeAlias = Extent  #: where a tile begins: a number, or an expression that workgroups compute
+Index: TypeAlias = Extent  #: start of a tile: a number, or an expression that workgroups compute
 Shape: TypeAlias = tuple[int, ...]
 
 
 def size(name: str, most: int, *, least: int = 1, multiple: int = 1) -> Size:
-    """A size that is known at launch only: in [least, most], and a multiple of `multiple`.
+    """Return a size that is known only at launch: in [least, most], and a multiple of `multiple`.
 
-    The more is promised, the better the kernel: rows of whole chunks of 16 bytes come in wide messages. Raises
-    UserError for a promise that cannot be kept.
+    Tighter bounds make faster kernels: rows of whole 16-byte chunks are loaded by wide messages. Raises UserError for
+    impossible bounds.
     """
     return Size(name, 0, scalar("s32"), least, most, multiple)
 
 
 def elem_of(dtype: str, where: str) -> Type:
-    """The type of elements of that name. Raises UserError, naming the place, where there is none."""
+    """Return the element type of that name. Raises UserError, which names the place, for an unknown one."""
     try:
         return scalar(dtype)
     except (KeyError, TypeError):
@@ -37,13 +37,13 @@ def elem_of(dtype: str, where: str) -> Type:
 
 @frozen
 class Tensor:
-    """A tensor argument: `shape` in elements, `dtype` by name, and where its elements lie, row after row without a tag.
+    """A tensor argument: `shape` in elements, `dtype` by name, and a layout tag; without a tag it is dense, row-major.
 
-    Sizes are numbers, or known at launch only (`tile.size`). Raises UserError for a tag or a type that is none, and for
-    blocks or gaps in a tensor of sizes that are not known.
+    Sizes are numbers, or known only at launch (`tile.size`). Raises UserError for an unknown tag or type, and for
+    blocks or gaps in a tensor with sizes that are not known.
     """
 
-    shape: tuple[Any, ...]  #: extents; a kernel that takes numbers from it is one for numbers
+    shape: tuple[Any, ...]  #: extents; a kernel that reads numbers from it requires numbers
     dtype: str
     tag: str = ""
     name: str = ""
@@ -66,7 +66,7 @@ class Tensor:
 
     @property
     def most(self) -> Shape:
-        """The shape where all sizes are as large as they may be."""
+        """Return the shape with every size at its maximum."""
         return tuple(map(most, self.shape))
 
     @property
@@ -76,14 +76,14 @@ class Tensor:
 
     @property
     def layout(self) -> Layout:
-        """Of the largest tensor that it may be."""
+        """Return the layout of the tensor at its maximum size."""
         if self.tag:
             return Layout.from_tag(self.tag, self.most)
         return Layout.dense(self.most, range(len(self.shape)))
 
     @property
     def strides(self) -> tuple[Extent, ...]:
-        """Elements from one position to the next along each dim; of a tensor of numbers, what its layout says."""
+        """Return the elements from one position to the next along each dim; () for a blocked layout."""
         layout = self.layout
         if self.is_known:
             return layout.strides() if layout.is_plain else ()
@@ -91,7 +91,7 @@ class Tensor:
 
     @property
     def memory(self) -> Global:
-        """The buffer that holds it."""
+        """Return the buffer that holds the tensor."""
         most_bytes = self.layout.size_elems * self.elem.bytes
         if self.is_known:
             return Global(self.name, self.elem, most_bytes)
@@ -100,9 +100,9 @@ class Tensor:
 
 @frozen(eq=False)
 class Tile:
-    """Where a block of `shape` begins in a tensor; of a moved tile, by how much and from which one.
+    """A block of `shape` at `offsets` of a tensor; a moved tile refers to the original tile and its distance.
 
-    The block has the tensor's dims `kept`; along others it is at one position.
+    The block has the tensor's dims `kept`; along the others it has one position.
     """
 
     tensor: Tensor
@@ -111,16 +111,16 @@ class Tile:
     kept: tuple[int, ...]
     moved_from: Tile | None = None
     moved_by: tuple[Index, ...] = ()
-    maps: Maps | None = None  #: how what is loaded and stored is distributed, if the kernel says so
+    maps: Maps | None = None  #: explicit layout of loads and stores, if any
 
 
 def sized(shape: Sequence[Extent | None]) -> str:
-    """A shape as text."""
+    """Return a shape as text."""
     return "x".join(map(str, shape))
 
 
 def common_shape(name: str, shapes: Sequence[Shape]) -> Shape:
-    """The shape that all have where those of size 1 count for any."""
+    """Return the common shape of blocks, where size 1 suits any size."""
     if len({len(s) for s in shapes}) != 1 or any(len({n for n in sizes if n != 1}) > 1 for sizes in zip(*shapes)):
         given = " and ".join(map(sized, shapes))
         raise UserError(f"given blocks of {given}, wanted the same shape, or 1 along a dim, at {name}")

@@ -1,7 +1,7 @@
-"""What a tile kernel says, as data: values, positions of tiles, and statements, in the order in which they were said.
+"""Trace of a tile kernel: its values, tiles and statements as data, in program order.
 
-A kernel's function runs once. Values know their shape and type, not yet who holds which element; scalars (offsets,
-loop variables) are expressions of the IR at once.
+A kernel's function runs once. Values know their shape and type, but have no layout yet; scalars (offsets, loop
+variables) are expressions of the IR from the start.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from convgen.tile.xetile_maps import Maps
 
 @frozen(eq=False, kw_only=True)
 class Value:
-    """A block of elements that the workgroup holds together."""
+    """A block of elements, distributed over the workgroup."""
 
     shape: Shape
     elem: Type
 
     @property
     def args(self) -> tuple[Value, ...]:
-        """What it is made of."""
+        """Return the values from which it is computed."""
         return ()
 
     def __add__(self, other: Value | float | Expr) -> Value:
@@ -79,11 +79,11 @@ class Value:
     def __rmul__(self, other: float) -> Value:
         return applied("mul", other, self)
 
-    # ------------------------------------------------------------ what Python has and blocks do not
+    # ------------------------------------------------------------ Python operations that blocks do not have
 
     @property
     def dtype(self) -> str:
-        """The type of the elements, by name."""
+        """Return the name of the element type."""
         return self.elem.name
 
     def _refused(self, given: str, wanted: str) -> UserError:
@@ -166,25 +166,25 @@ class Value:
 
 @frozen(eq=False, kw_only=True)
 class Load(Value):
-    """The tile's elements; zero outside the tensor. `turned`, its dims are in reverse order."""
+    """The elements of a tile, zero outside the tensor; if `turned`, with dims in reverse order."""
 
     tile: Tile
     turned: bool = False
-    maps: Maps | None = None  #: of the tile, before it is turned
+    maps: Maps | None = None  #: maps of the tile before it is transposed
 
     @property
     def own_maps(self) -> Maps | None:
-        """What is said of it beside what is said of the tile."""
+        """Return the maps given for the load itself, None if it uses the tile's."""
         return None if self.maps is self.tile.maps else self.maps
 
     def dim(self, axis: int) -> int:
-        """The tensor's dim that is an axis of the value."""
+        """Return the tensor's dim that corresponds to an axis of the value."""
         return self.tile.kept[len(self.shape) - 1 - axis if self.turned else axis]
 
 
 @frozen(eq=False, kw_only=True)
 class Gather(Value):
-    """The tensor's elements whose numbers `indices` has; `other` where there are none, or `mask` does not hold."""
+    """A tensor's elements by number; `other` where a number is out of range, or `mask` does not hold."""
 
     tensor: Tensor
     indices: Value
@@ -198,21 +198,21 @@ class Gather(Value):
 
 @frozen(eq=False, kw_only=True)
 class Full(Value):
-    """Every element the same."""
+    """A block filled with one value."""
 
     value: float
 
 
 @frozen(eq=False, kw_only=True)
 class Positions(Value):
-    """Every element its position along an axis of the block."""
+    """The position of every element along an axis of the block."""
 
     axis: int
 
 
 @frozen(eq=False, kw_only=True)
 class Map(Value):
-    """A function of elements that stand in the same place; arguments of size 1 along a dim are the same all along."""
+    """An element-wise function; arguments of size 1 along a dim are broadcast."""
 
     name: str  #: a key of `ELEMENTWISE`
     operands: tuple[Value | float | Expr, ...]
@@ -228,7 +228,7 @@ class Map(Value):
 
 @frozen(eq=False, kw_only=True)
 class Convert(Value):
-    """Another element type."""
+    """A conversion to another element type."""
 
     of: Value
     saturate: bool
@@ -239,7 +239,7 @@ class Convert(Value):
 
 
 def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
-    """An approximate operation, which of bf16 is computed in f32 and rounded."""
+    """Return an approximate operation that computes bf16 in f32 and rounds the result."""
 
     def of(a: Expr) -> Expr:
         if a.type.elem is not bf16:
@@ -249,7 +249,7 @@ def _in_f32(operation: type[floats.Approximate]) -> Callable[[Expr], Expr]:
     return of
 
 
-#: name of a function of elements -> what it is in the IR
+#: name of an element-wise function -> its operation in the IR
 ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "max": ir.maximum, "min": ir.minimum, "fma": floats.fma, "abs": floats.absolute,
@@ -261,9 +261,9 @@ ELEMENTWISE: dict[str, Callable[..., Expr]] = {
     "sqrt": _in_f32(floats.Sqrt), "rsqrt": _in_f32(floats.Rsqrt),
     **functions.LIBRARY,
 }  # fmt: skip
-#: ufuncs that numbers of numpy call for operators with a block.
+#: Ufuncs that numpy scalars call for operators with a block.
 _PYTHON: dict[str, Callable[..., Value]] = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul}
-CONDITIONS = ("less", "equal")  #: functions that give bools
+CONDITIONS = ("less", "equal")  #: functions that return bools
 
 #: name of a reduction -> the operation of the IR
 REDUCTIONS: dict[str, type[ir.Binary]] = {
@@ -273,7 +273,7 @@ REDUCTIONS: dict[str, type[ir.Binary]] = {
 
 @frozen(eq=False, kw_only=True)
 class Turned(Value):
-    """The transpose."""
+    """The transpose of a block."""
 
     of: Value
 
@@ -284,7 +284,7 @@ class Turned(Value):
 
 @frozen(eq=False, kw_only=True)
 class Laid(Value):
-    """The same, distributed as is said."""
+    """A block, redistributed by explicit maps."""
 
     of: Value
     maps: Maps
@@ -296,7 +296,7 @@ class Laid(Value):
 
 @frozen(eq=False, kw_only=True)
 class Reduced(Value):
-    """All elements along a dim as one; `kind` is a key of `REDUCTIONS`."""
+    """The reduction of a dim to one element; `kind` is a key of `REDUCTIONS`."""
 
     of: Value
     axis: int
@@ -309,7 +309,7 @@ class Reduced(Value):
 
 @frozen(eq=False, kw_only=True)
 class Product(Value):
-    """`acc + a @ b`, `a` M x K, `b` K x N."""
+    """The product `acc + a @ b`, with `a` M x K and `b` K x N."""
 
     a: Value
     b: Value
@@ -322,9 +322,10 @@ class Product(Value):
 
 @frozen(eq=False)
 class Store:
-    """Elements outside the tensor are dropped. `op`, each is combined with what stands there, indivisibly.
+    """A store of a block; elements outside the tensor are dropped.
 
-    `op` is a key of `ir.stmt.ATOMICS`, or empty.
+    With `op`, a key of `ir.stmt.ATOMICS`, each element is combined atomically with the one in memory; empty: a plain
+    store.
     """
 
     tile: Tile
@@ -338,9 +339,9 @@ class Store:
 
 @frozen(eq=False)
 class Scatter:
-    """Each element goes to the tensor's one whose number `indices` has, where there is one and `mask` holds.
+    """A store of each element to the tensor's element whose number `indices` has, if in range and `mask` holds.
 
-    `op` as of `Store`.
+    With `op`, a key of `ir.stmt.ATOMICS`, elements are combined atomically; empty: a plain store.
     """
 
     tensor: Tensor
@@ -356,14 +357,17 @@ class Scatter:
 
 @frozen(eq=False)
 class Prefetch:
-    """Bring a tile nearer."""
+    """A prefetch of a tile into the caches."""
 
     tile: Tile
 
 
 @define(eq=False)
 class Loop:
-    """`for var in [0, trips)`; `carried` are names with their values before and behind the body, `moved` tiles."""
+    """A loop `for var in [0, trips)`.
+
+    `carried` are (name, value before the body, value after it), `moved` are (name, tile before, tile after).
+    """
 
     var: Var
     trips: Extent
@@ -377,7 +381,7 @@ Said: TypeAlias = Value | Store | Scatter | Prefetch | Loop
 
 @define(eq=False)
 class Grid:
-    """The workgroups: tiles along each dim of a tensor, and the offsets that stand for theirs."""
+    """The grid of workgroups: blocks along each dim of a tensor, and the variables of a workgroup's offsets."""
 
     counts: tuple[Extent, ...]
     shape: Shape
@@ -387,17 +391,17 @@ class Grid:
 
 @define(eq=False)
 class Trace:
-    """All that a kernel said."""
+    """The statements of a kernel."""
 
     said: list[Said] = attrs.field(factory=list)
     grid: Grid | None = None
     suites: list[list[Said]] = attrs.field(factory=list)
     ids: int = 0
-    lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: where each value and statement was said
+    lines: dict[Any, Line | None] = attrs.field(factory=dict)  #: source line of each value and statement
     scalars: dict[str, Var] = attrs.field(factory=dict)
 
     def var(self, name: str) -> Var:
-        """A scalar of this kernel, with a number behind its name if that is taken."""
+        """Return a new scalar of this kernel, numbered if the name is taken."""
         self.ids += 1
         name = f"{name}_{self.ids}" if name in self.scalars else name
         made = self.scalars[name] = Var(name, self.ids, scalar("s32"))
@@ -408,7 +412,7 @@ _current: ContextVar[Trace | None] = ContextVar("tile kernel", default=None)
 
 
 def current(operation: str) -> Trace:
-    """The kernel that is being traced. Raises UserError where there is none."""
+    """Return the kernel that is being traced. Raises UserError where there is none."""
     trace = _current.get()
     if trace is None:
         raise UserError(f"given {operation} outside of a kernel, wanted it in a function with @tile.kernel")
@@ -417,7 +421,7 @@ def current(operation: str) -> Trace:
 
 @contextmanager
 def tracing() -> Iterator[Trace]:
-    """What is said in the suite belongs to a new kernel."""
+    """Trace the block into a new kernel."""
     trace = Trace()
     trace.suites.append(trace.said)
     token = _current.set(trace)
@@ -436,7 +440,7 @@ def say(operation: str, said: Any) -> Any:
 
 
 def applied(name: str, *operands: Value | float | Expr) -> Value:
-    """A function of elements in the same place; raises UserError unless types agree and shapes do, or are 1."""
+    """Return an element-wise function of operands; raises UserError unless types agree, and shapes agree or are 1."""
     values = [v for v in operands if isinstance(v, Value)]
     for other in operands:
         if not isinstance(other, Value | Expr | int | float):
@@ -454,7 +458,7 @@ def applied(name: str, *operands: Value | float | Expr) -> Value:
 
 
 def _check(name: str, operands: Sequence[Value | float | Expr]) -> None:
-    """Raises UserError where a function does not take elements of these types."""
+    """Raise UserError where a function does not accept elements of these types."""
 
     def sample(n: int, o: Value | float | Expr) -> float | Expr:
         if isinstance(o, Value):

@@ -1,4 +1,4 @@
-"""Distributions that a kernel asks for, as XeTile's maps: blocks on subgroups, and a block's elements on lanes."""
+"""Layouts that a kernel asks for, as XeTile's maps: blocks on subgroups, and a block's elements on lanes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.xetile import Pair, SgMap, WgMap
 from convgen.ir.record import frozen
 
-Pairs = tuple[Sequence[int], Sequence[int]]  #: layout and data of a map, as given
+Pairs = tuple[Sequence[int], Sequence[int]]  #: layout and data of a map, as passed by the user
 
 
 @frozen
 class Maps:
-    """Blocks of a tile on subgroups; their elements on lanes as `sg` says, or in rows as wide as messages are."""
+    """Blocks of a tile on subgroups; their elements on lanes as `sg` says, or in rows as wide as messages."""
 
     wg: WgMap
     sg: SgMap | None
@@ -26,14 +26,14 @@ class Maps:
         return f"{self.wg}, {self.sg}" if self.sg else str(self.wg)
 
     def check_store(self, shape: Sequence[int], operation: str) -> None:
-        """UserError unless each element of a block has one owner."""
+        """Raise UserError unless each element of a block has one owner."""
         with _saying(operation):
             self.wg.check_store((shape[0], shape[1]))
 
     def fragment(self, shape: Pair, width: int, subgroups: int, wide: int) -> Fragment:
-        """Of a tile, `wide` elements side by side unless lanes are given.
+        """Return the layout of a tile, `wide` elements side by side unless lanes are given.
 
-        Raises UserError where the workgroup has not as many subgroups, or a subgroup not as many lanes.
+        Raises UserError unless the maps use all subgroups of the workgroup and all lanes of a subgroup.
         """
         if self.wg.subgroups != subgroups:
             given = f"given sg_layout of {self.wg.subgroups} subgroups"
@@ -46,7 +46,7 @@ class Maps:
 
 
 def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pairs | None) -> Maps | None:
-    """What is given of a block of `shape`; None if nothing is. Raises UserError where XeTile's rules are not kept."""
+    """Return the maps of a block of `shape`, None if none are given. Raises UserError if they break XeTile's rules."""
     if wg_map is None and sg_map is None:
         return None
     if wg_map is None or len(shape) != 2:
@@ -55,16 +55,16 @@ def maps(operation: str, shape: Sequence[int], wg_map: Pairs | None, sg_map: Pai
             f"{given}, wanted wg_map, and sg_map where lanes matter, of a block of two dims, at {operation}"
         )
     with _saying(operation):
-        made = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
-        made.wg.check_load((shape[0], shape[1]))
-        if made.sg:
-            made.sg.units(made.wg.sg_data)
-    return made
+        checked = Maps(WgMap(*wg_map), SgMap(*sg_map) if sg_map else None, operation)
+        checked.wg.check_load((shape[0], shape[1]))
+        if checked.sg:
+            checked.sg.units(checked.wg.sg_data)
+    return checked
 
 
 @contextmanager
 def _saying(operation: str) -> Iterator[None]:
-    """Errors say where they are."""
+    """Add the operation to errors."""
     try:
         yield
     except UserError as error:
@@ -72,7 +72,10 @@ def _saying(operation: str) -> Iterator[None]:
 
 
 def _in_rows(block: Pair, width: int, wide: int) -> SgMap:
-    """Lanes side by side along rows, then below, as wide as all have something; of a small block not all."""
+    """Return lanes side by side along rows, then below, each with as many elements as leave some for all lanes.
+
+    A small block uses fewer lanes.
+    """
     most = gcd(block[1], wide)
     made = [_lanes(block, width, data) for data in range(most, 0, -1) if most % data == 0]
     return next((lanes for lanes in made if lanes.lanes == width), made[-1])

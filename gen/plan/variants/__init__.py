@@ -1,4 +1,4 @@
-"""Variants of the implicit GEMM: how taps and channels become K, one module each, named by its word in a config.
+"""Variants of the implicit GEMM: the ways in which taps and channels become K, one module for each word of `taps=`.
 
 A new variant is a module with a `VARIANT`, and its word in `config.VARIANTS`.
 """

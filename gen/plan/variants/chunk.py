@@ -19,7 +19,7 @@ class Chunk(Plain):
         return offer.inner % chunk != 0
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Each chunk finds its tap."""
+        """Return the slots of a load that computes the tap of each chunk."""
         return CHUNK_ISSUE
 
 

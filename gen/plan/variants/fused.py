@@ -1,4 +1,4 @@
-"""`taps=fused`: K is one run of taps and channels without padding, and blocks end anywhere."""
+"""`taps=fused`: K is one run of taps and channels without padding, and blocks may end anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Fused(Plain):
         return offer.inner % deepest != 0
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Each chunk finds its tap, or each element where a chunk may hold several taps."""
+        """Return the slots of a load that computes a tap for each chunk, or for each element if chunks hold several."""
         return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE
 
 

@@ -1,8 +1,8 @@
-"""`taps=images`: K of weight gradients, one pixel after the other, each of all images.
+"""`taps=images`: K of weight gradients with images innermost: one pixel of all images, then the next pixel.
 
-Where no factor lies along K in memory, each lane of a load has positions along K of its own. In the order of memory
-each has to find its pixels, and whether the window there is outside. No window moves from image to image: with images
-innermost the lanes of a load have one pixel in common, which is found once for all of them.
+Where neither factor is contiguous along K, each lane of a load has its own positions along K. In memory order each lane
+must compute its pixel, and whether the window is outside there. Windows do not move from image to image: with images
+innermost all lanes of a load have one pixel, whose address is computed once for all of them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from convgen.plan.contraction import Product
 from convgen.plan.variants.plain import Loads, Plain
 from convgen.plan.variants.variant import Offer
 
-_TOGETHER = 32  #: positions along K of a load as a rule, of eight lanes that have four each
-#: rows of a tap that make those of a tile of one tap, mostly. By `convgen profile`, launches with fewer are 1 to 4 %
-#: slower by images, others 1 % quicker on average.
+_TOGETHER = 32  #: positions along K of a load, usually of eight lanes with four each
+#: Rows of a tap at which most tiles have a single tap. By `convgen profile`, images make launches with fewer rows 1 to
+#: 4 % slower, and others 1 % faster on average.
 _LEAST_ROWS = 128
 
 
 def by_images(product: Product) -> Product:
-    """The product with images innermost on K; DoesNotFit where these are no dim of K, or nothing else is."""
+    """Return the product with images innermost in K; DoesNotFit where images are no dim of K, or its only one."""
     order = _images_inside(product.of_n, product.of_m)
     if order is None:
         raise DoesNotFit("taps=images: wanted windows that move along K, and images of a number that is known")
@@ -42,13 +42,13 @@ def are_worth(of_n: View, of_m: View) -> bool:
 
 
 def fill_rectangles(of_n: View, of_m: View) -> bool:
-    """Whether loads have one pixel, of so many images that these are all rows of a rectangle."""
+    """Whether loads have one pixel, and the images fill all rows of a 2-D message's rectangle."""
     order = _images_inside(of_n, of_m)
     return order is not None and prod(d.size for d in order if _is_still(d, of_n, of_m)) % _TOGETHER == 0
 
 
 def _images_inside(of_n: View, of_m: View) -> tuple[Dim, ...] | None:
-    """The dims of K, those along which no window moves innermost; None where that is no other order."""
+    """Return the dims of K, those along which no window moves innermost; None where that changes nothing."""
     dims = of_n.axes[1]
     order = tuple(sorted(dims, key=lambda d: _is_still(d, of_n, of_m)))
     return None if order == dims or any(d.exact is not None for d in dims) else order
@@ -60,7 +60,7 @@ def _is_still(d: Dim, *views: View) -> bool:
 
 
 def _long(view: View, terms: tuple[tuple[str, int], ...]) -> list[str]:
-    """Those of some dims that have more than one position."""
+    """Return the names of the dims in `terms` that have more than one position."""
     sizes = {d.name: d.size for dims in view.axes for d in dims}
     return [name for name, _ in terms if sizes[name] > 1]
 
@@ -74,7 +74,7 @@ class Images(Plain):
         return by_images(plain)
 
     def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
-        """Whether offsets of surfaces say for all lanes of a load where its one pixel is."""
+        """Whether a surface offset can address the one pixel of a load for all lanes."""
         transposed = all(load.by_reads or not load.along_k for load in loads)
         return facts.checks_bounds and transposed and are_worth(offer.of_n, offer.of_m)
 

@@ -1,4 +1,4 @@
-"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows of its own; operands are not shared."""
+"""`mma=fma:...`: each lane, or block of lanes, sums over whole windows; inputs bypass shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convgen.plan.variants.variant import Inputs, Packings, Variant, seen
 from convgen.plan.window_views import windows
 from convgen.problem.matmul import Problem
 
-#: Values that words of a config have where lanes multiply by themselves, and nothing is staged.
+#: Values of config words where lanes multiply by themselves and nothing is staged.
 _IDLE = {"slots": 0, "acc": "v", "subtiles": 1, "stages": 1, "prefetch": 0, "taps": FUSED}
 
 
@@ -33,13 +33,13 @@ class Lanes(Variant):
         if config.waves_k > 1:
             yield f"{config.waves_k} subgroups along K: {mma} has one"
         if config.sum not in ("", "launch"):
-            yield f"sum={config.sum}: slices of {mma} meet in a launch"
+            yield f"sum={config.sum}: a second launch sums the slices of {mma}, wanted sum=launch"
         if config.map.shares:
-            yield f"map={config.map}: {mma} does not share K out"
+            yield f"map={config.map}: {mma} does not divide K over workgroups"
         if config.types:
             yield f"in={':'.join(config.types)}: {mma} multiplies in {problem.acc_type}"
         if config.packed:
-            yield f"packed={config.packed[0]}: {mma} reads tensors where they are"
+            yield f"packed={config.packed[0]}: {mma} takes no packed inputs"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[LaneTile, Sequence[Product]]:
         assert isinstance(config.mma, Own)
@@ -55,7 +55,7 @@ class Lanes(Variant):
         config: Config,
         facts: TargetFacts,
     ) -> Inputs:
-        """Both inputs where they are."""
+        """Return both inputs, read directly from global memory."""
         of_n, of_m = (Operand(view, view.memory.elem, None, None) for view in seen(product, packings))
         return of_n, of_m
 

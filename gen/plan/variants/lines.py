@@ -1,8 +1,8 @@
-"""`taps=lines`: taps along a row of pixels and their few channels padded to whole chunks.
+"""`taps=lines`: taps along a row of pixels and their few channels, padded to whole chunks.
 
 A line of a window is its taps along a row of pixels with all their channels. Channels are padded to a power of two, so
-that lines begin at whole words wherever windows do, and taps to as many as make whole chunks: so much of an image with
-as many channels (`packing.py`) is one run of memory, and a block of K is whole lines or parts of one.
+that lines begin at whole words wherever windows do, and taps until they fill whole chunks. In an image with padded
+channels (`packing.py`) a line is one run of memory, and a block of K is whole lines or a part of one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from convgen.plan.variants.variant import CHUNK_ISSUE, ELEMENT_ISSUE, Form, Offe
 
 
 def in_lines(product: Product, facts: TargetFacts) -> Product:
-    """The product with lines of whole chunks; DoesNotFit where windows have none, or channels are chunks."""
+    """Return the product with lines of whole chunks; DoesNotFit without lines, or where channels fill chunks."""
     views = product.of_n, product.of_m
     elem = views[0].memory.elem
     chunk = max(1, facts.chunk_bytes // elem.bytes)
@@ -45,7 +45,10 @@ def in_lines(product: Product, facts: TargetFacts) -> Product:
 
 
 def _line(view: View) -> tuple[Dim, Dim] | None:
-    """The dims that make a line: taps, and behind one another the channels of each. Pixels are more than taps."""
+    """Return the dims of a line, taps and channels of a pixel; None without one.
+
+    Taps are on the axis with the fewer positions along windows.
+    """
     names = names_in(windows(view).values())
     axis = min(view.axes[:2], key=lambda axis: prod(d.size for d in axis if d.name in names))
     if sum(d.name not in names for d in axis) != 1:
@@ -54,7 +57,7 @@ def _line(view: View) -> tuple[Dim, Dim] | None:
 
 
 def _with_lines(view: View, dims: tuple[Dim, Dim]) -> View:
-    """The view with these dims, longer, innermost on their axis."""
+    """Return the view with these padded dims innermost on their axis."""
     names = [d.name for d in dims]
 
     def longer(axis: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -73,7 +76,7 @@ class Lines(Variant):
         return in_lines(plain, facts)
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
-        """Lines, where lanes would load pixels in less than words: packed images hold them, so only such pay."""
+        """Yield lines where lanes would load pixels in less than words; only packed images make them worthwhile."""
         if form.launches > 1 or form.merged or form.words or form.is_sized or facts.checks_bounds:
             return
         product = form.product
@@ -86,7 +89,7 @@ class Lines(Variant):
             yield Offer.of(evolve(form, product=in_lines(product, facts)), self)
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """A line's place is known for a block, but each element of a scalar load finds its tap."""
+        """Return the slots of a load: a line has one address for a block; scalar loads compute each element's tap."""
         if load.widest > 1:
             return 1.0
         return CHUNK_ISSUE if not load.along_k or inner % chunk == 0 else ELEMENT_ISSUE

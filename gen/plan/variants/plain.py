@@ -1,4 +1,4 @@
-"""Plain variants: products of the tensors as they are, which differ in where blocks of K end."""
+"""Plain variants: products of the tensors as stored; they differ in where blocks of K end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from convgen.plan.config import Staging
 from convgen.plan.loads import OperandLoad, are_rectangles
 from convgen.plan.variants.variant import TILE_M, TILE_N, Choices, Offer, Variant, stagings, tiles_k
 
-_STRAIGHT = Staging(0, prefetch=3)  #: fragments straight from memory, as oneDNN's convolutions load them
+_STRAIGHT = Staging(0, prefetch=3)  #: fragments loaded from global memory, as in oneDNN's convolutions
 
 Loads = tuple[OperandLoad, OperandLoad]
 
 
 class Plain(Variant):
-    """A plain variant. One offer holds all of them, so that the chooser compares them tile by tile."""
+    """A plain variant. One offer holds all plain variants, so that the chooser compares them tile by tile."""
 
     is_plain = True
     is_alone = False  #: where it suits, no other plain variant is tried
 
     def suits(self, offer: Offer, loads: Loads, deepest: int, chunk: int, facts: TargetFacts) -> bool:
-        """Whether the variant is worth a try with blocks of K of up to `deepest` elements, chunks of `chunk`."""
+        """Whether the variant is worth trying with blocks of K up to `deepest` elements and chunks of `chunk`."""
         raise NotImplementedError
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
-        """The configs worth a try, of all plain variants of the offer."""
+        """Return the configs worth trying, for all plain variants of the offer."""
         elem, depths, loads = atom.elem_bytes, tiles_k(atom, facts), offer.loads(atom, facts)
         suiting = _suiting(offer, loads, depths[-1], facts.chunk_bytes // elem, facts)
         if not any(load.along_k or load.by_reads for load in loads):
@@ -42,12 +42,12 @@ def _suiting(offer: Offer, loads: Loads, deepest: int, chunk: int, facts: Target
 
 
 def _need_no_registers(loads: Loads, elem_bytes: int, facts: TargetFacts) -> bool:
-    """Whether messages are as wide as a chunk, along K, so that copies may go without registers."""
+    """Whether messages are whole chunks along K, so that direct copies are possible."""
     whole = facts.chunk_bytes in facts.direct_widths
     return whole and all(load.along_k and load.widest * elem_bytes == facts.chunk_bytes for load in loads)
 
 
 def _may_be_straight(offer: Offer, atom: MmaAtom, facts: TargetFacts) -> bool:
-    """Whether rectangles bring both operands as the instruction reads them, and can be prefetched."""
+    """Whether 2-D messages load both inputs as the instruction reads them, and the target has prefetches."""
     operands = (offer.of_m, atom.b), (offer.of_n, atom.a)
     return facts.prefetch and all(are_rectangles(view, fragment, facts) for view, fragment in operands)

@@ -1,11 +1,10 @@
-"""`taps=resident`: the source of a tile is brought once for all taps, which read it at distances.
+"""`taps=resident`: the source of a tile is loaded once for all taps, which read it at row offsets.
 
-A block of K is some channels with all their taps. Rows of M are counted over positions with a gap behind each line, so
-that a step of a tap is the same number of rows everywhere: P = (n * H + h) * W + w, where W is so much longer than a
-line of the result that what lies beyond either end of a line of the source is in a gap. A gap serves the end of one
-line and the beginning of the next one. Then row P + kh * growth * W + kw * growth of the source is what row P of the
-result sees at tap (kh, kw), zero where that is padding. Rows in gaps between lines are summed in vain, and not stored;
-M ends with the last position.
+A block of K is some channels with all their taps. Rows of M count positions with a gap after each line, so that a tap's
+offset is one number of rows everywhere: P = (n * H + h) * W + w. W exceeds a line of the result by enough that both
+ends of a line of the source fall into gaps; one gap serves the end of a line and the beginning of the next. Row P of
+the result at tap (kh, kw) then reads row P + kh * growth * W + kw * growth of the source, which is zero where that is
+padding. Sums of rows in gaps are computed but not stored; M ends with the last position.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from convgen.plan.variants.variant import (
 from convgen.problem.matmul import Problem
 
 _GIVEN = "taps=resident"
-_RECTANGLE = 8  #: rows; of the smallest rectangle that is a block of a matrix operand
-_LEAST_TAPS = 4  #: of windows worth a try: windows of fewer taps read little again
-_MORE_ROWS = (384, 512)  #: rows of further tiles, since each tile reads as many rows around its own
-#: Pipelines worth a try, for slots are large and blocks take long; the first wins ties.
+_RECTANGLE = 8  #: rows; the least rectangle of a 2-D message that is a block of a matrix input
+_LEAST_TAPS = 4  #: fewest taps worth trying: windows of fewer taps reread little
+_MORE_ROWS = (384, 512)  #: rows of further tile sizes, since each tile also reads a margin around its own rows
+#: Pipelines worth trying, since slots are large and blocks take long; the first wins ties.
 _STAGINGS = (Staging(1), Staging(2))
 
 
@@ -59,40 +58,40 @@ _STAGINGS = (Staging(1), Staging(2))
 class Resident(Product):
     """A product whose blocks of K are channels with all taps, and the source of its windows as rows of one tile."""
 
-    source: View = attrs.field(kw_only=True)  #: the axes positions and channels, and that of a batch
-    #: rows; of the source at each tap, counted from that of the result; in the order of K
+    source: View = attrs.field(kw_only=True)  #: axes positions, channels and, if any, batch
+    #: rows; offset of each tap's source row from the result's row, in the order of K
     taps: tuple[int, ...] = attrs.field(kw_only=True)
 
     @property
     def reach(self) -> int:
-        """Rows of the source behind those of a tile that windows see."""
+        """Return the rows of the source after those of a tile that windows reach."""
         return max(self.taps)
 
 
 @frozen
 class _Line:
-    """An axis of space: positions of the result at which windows of stride 1 stand, and a line of the source."""
+    """A spatial axis: positions of the result, windows of stride 1, and a line of the source."""
 
     dim: Dim
     tap: Dim
     at: int  #: dimension of the tensor
-    size: int  #: of the source
+    size: int  #: positions of the source
     growth: int  #: positions of the source between taps
     start: int  #: position of the source at the first tap of the first window
-    grain: int = 1  #: positions; of whose multiples lines are apart
+    grain: int = 1  #: positions; lines start at multiples of it
 
     @property
     def padded(self) -> int:
-        """The least distance of lines at which a tap beyond either end finds a gap."""
+        """Return the least distance between lines at which taps beyond either end fall into a gap."""
         apart = self.dim.size + (self.tap.size - 1) * self.growth
         least = max(self.dim.size, min(apart, max(self.size - self.start, apart + self.start)))
         return -(-least // self.grain) * self.grain
 
 
 def resident(product: Product, depth: int, planes: Planes | None = None) -> Resident:
-    """The same product with `depth` elements in a block of K: channels with all taps; DoesNotFit if it cannot be.
+    """Return the product with `depth` elements in a block of K: channels with all taps; DoesNotFit where impossible.
 
-    Where messages bring rectangles of `planes`, lines are so far apart that none goes on in the next one.
+    Where 2-D messages load rectangles of `planes`, lines are far enough apart that no rectangle spans two of them.
     """
     m, k = product.of_m.axes[:2]
     lines = _lines(product)
@@ -129,7 +128,7 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
 
 
 def _gap(rows: tuple[Dim, ...]) -> int:
-    """Rows behind the last line of the last image that are no positions: no workgroup sums these in vain."""
+    """Return the empty rows after the last line of the last image, for which no workgroup is launched."""
     last = 0
     for d in rows:
         last = last * d.padded + d.size - 1
@@ -137,24 +136,24 @@ def _gap(rows: tuple[Dim, ...]) -> int:
 
 
 def _lines(product: Product) -> list[_Line]:
-    """The axes of space, outermost first."""
+    """Return the spatial axes, outermost first."""
     names = {d.name: d for axis in product.of_m.axes[:2] for d in axis}
     rows = [d.name for d in product.of_m.axes[0]]
-    found = []
+    lines = []
     for at, t in windows(product.of_m).items():
         terms = {name: coef for name, coef in t.terms if name in names}
         position, *more = [name for name in terms if name in rows]
         tap, *others = [name for name in terms if name not in rows]
         if more or others or terms[position] != 1 or terms[tap] < 1 or len(terms) != len(t.terms):
             raise DoesNotFit(f"{_GIVEN}: wanted windows in steps of 1")
-        found.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
-    if not found:
+        lines.append(_Line(names[position], names[tap], at, t.size, terms[tap], t.const))
+    if not lines:
         raise DoesNotFit(f"{_GIVEN}: wanted M's input to have windows")
-    return sorted(found, key=lambda line: rows.index(line.dim.name))
+    return sorted(lines, key=lambda line: rows.index(line.dim.name))
 
 
 def _cut(view: View, channels: str, blocks: str, each: int) -> View:
-    """The view by blocks of channels and the channels of one."""
+    """Return the view with channels split into blocks of `each` channels."""
 
     def of(t: TensorDim) -> TensorDim:
         terms = [
@@ -166,7 +165,7 @@ def _cut(view: View, channels: str, blocks: str, each: int) -> View:
 
 
 def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
-    """What rows of the shared tile hold: positions of the source in lines as far apart as those of the result."""
+    """Return the view of the shared tile's rows: positions of the source, with the result's distance between lines."""
     index = list(of_m.index)
     for line in lines:
         masked = line.start < 0 or line.start + line.padded > line.size
@@ -197,7 +196,7 @@ class ResidentWindows(Variant):
             yield f"{_GIVEN}: wanted inputs that are not converted, of sizes that are known"
 
     def lay_out(self, problem: Problem, config: Config, facts: TargetFacts) -> tuple[MmaTile, Sequence[Product]]:
-        """The instructions of one tap, and the products, all of as many taps."""
+        """Return the instructions of one tap's tile, and the products, all with equal numbers of taps."""
         matrix_unit(problem, config, facts)
         plain = views.products(problem, 1, config.reorder, config.phases)
         products = tuple(resident(each, config.tile[2], facts.planes) for each in plain)
@@ -215,7 +214,7 @@ class ResidentWindows(Variant):
         config: Config,
         facts: TargetFacts,
     ) -> Inputs:
-        """N's input, of which a block has a run for each tap, and M's, whose windows are resident."""
+        """Return N's input, with a run for each tap in a block, and M's input, with resident windows."""
         assert isinstance(product, Resident)
         if packings[1]:
             raise DoesNotFit(f"packed={product.of_m.memory.name}: its windows are resident")
@@ -237,7 +236,7 @@ class ResidentWindows(Variant):
         return of_n, of_m
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
-        """Windows with taps enough that a source which is read again is worth its place in shared memory."""
+        """Yield an offer for windows with so many taps that rereading costs more than the source's shared memory."""
         product = form.product
         taps = prod(d.size for d in product.of_m.axes[1][:-1])
         if form.launches > 1 or form.merged or form.is_sized or taps < _LEAST_TAPS:

@@ -1,10 +1,10 @@
 """`taps=runs`: taps along a row of pixels and their channels as one dim, where memory has them side by side.
 
-Under a window, the pixels of a row with all their channels are one run of memory, which begins `stride * channels`
-further on from one position to the next. So a tap and a channel are one number, `tap * channels + channel`, and as such
-one dim of the product, padded to whole messages. Windows begin where they like: so that messages begin with a word of
-memory, a run may have a `lead`, elements before its first one that do not exist. What reaches outside the image, or is
-padding of a run, is trimmed behind the load (`passes/messages/partial_runs.py`).
+Under a window, the pixels of a row with all their channels are one run of memory, which starts `stride * channels`
+elements further on for each position. A tap and a channel therefore become one number, `tap * channels + channel`, and
+one dim of the product, padded to whole messages. A window may start inside a word; so that messages start at words of
+memory, a run may have a `lead`, empty elements before its first one. Elements outside the image and in the padding of a
+run are trimmed after the load (`passes/messages/partial_runs.py`).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from convgen.plan.variants.images import by_images, fill_rectangles
 from convgen.plan.variants.variant import TILE_K, TILE_M, TILE_N, Choices, Form, Offer, Variant, stagings
 from convgen.problem.matmul import Problem
 
-_ROWS, _K = 0, 1  #: axes of a factor
+_ROWS, _K = 0, 1  #: axes of a factor's view
 _RUN = "run"
-_GRIDS = ((3, 1, 1), (2, 4, 1))  #: subgroups; grids tried first, since they win ties by the modelled clocks
+_GRIDS = ((3, 1, 1), (2, 4, 1))  #: subgroups; grids tried first, since the first wins ties in modelled clocks
 
 
 def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
-    """The product with its taps along rows and channels as runs; DoesNotFit where memory has none.
+    """Return the product with taps along rows and channels as runs; DoesNotFit where memory has none.
 
-    Runs along K are padded so that blocks of `tile_k` have whole ones, or runs whole blocks. Messages of runs that
-    begin within a word bring one word more, which may be past the end of a buffer: with flat addresses windows have no
-    such runs, and of other views all that exists is loaded as it is.
+    Runs along K are padded so that a block of `tile_k` holds whole runs, or a run whole blocks. A message of a run that
+    starts inside a word loads one word more, possibly past the end of a buffer: with flat addresses windows get no such
+    messages, and other views are loaded element by element as far as they exist.
     """
     side, axis, dims = _found(product)
     views = product.of_n, product.of_m
@@ -72,7 +72,7 @@ def in_runs(product: Product, tile_k: int, facts: TargetFacts) -> Product:
 
 
 def _unskewed(view: View) -> View:
-    """The view, without messages of runs where these may begin within a word."""
+    """Return the view without messages of runs where these may start inside a word."""
     skewed = isinstance(view, RunView) and linearize(view).is_skewed
     return View(view.memory, view.layout, view.axes, view.index) if skewed else view
 
@@ -84,7 +84,7 @@ def _runs(most: int) -> Iterator[int]:
 
 
 def _padded(size: int, tile_k: int, chunk: int) -> int:
-    """To how many elements a run is padded: a whole part of a block if one holds it, else whole blocks."""
+    """Return the padded elements of a run: an even part of a block if one holds the run, else whole blocks."""
     for runs in range(tile_k // size, 0, -1):
         if tile_k % (runs * chunk) == 0:
             return tile_k // runs
@@ -92,9 +92,9 @@ def _padded(size: int, tile_k: int, chunk: int) -> int:
 
 
 def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
-    """Dims of an axis of a view that memory has side by side: taps along a row, or such taps and a pixel's channels.
+    """Yield dims of an axis that are contiguous in memory: taps along a row, or taps and a pixel's channels.
 
-    None in blocks, or of sizes that are known at launch.
+    Blocked views, and views with sizes known only at launch, have none.
     """
     if isinstance(view, SizedView) or not view.layout.is_plain:
         return
@@ -110,24 +110,24 @@ def along_memory(view: View, axis: Sequence[Dim]) -> Iterator[tuple[Dim, ...]]:
 
 
 def _found(product: Product) -> tuple[int, int, tuple[Dim, ...]]:
-    """The factor with windows, the axis with taps, and the dims that make a run there, innermost.
+    """Return the factor with windows, the axis with taps, and the dims that form a run there, innermost.
 
-    What goes with taps are pixels, which are more.
+    Along the window's other axis are pixels, which outnumber taps: the shorter run is the taps.
     """
-    found = [
+    runs = [
         (side, axis, dims)
         for side, view in enumerate((product.of_n, product.of_m))
         for axis in (_K, _ROWS)
         for dims in along_memory(view, view.axes[axis])
         if dims[0].size > 1 and view.axes[axis][-len(dims) :] == dims
     ]
-    if not found:
+    if not runs:
         raise DoesNotFit("taps=runs: wanted windows along which memory runs, without dilation")
-    return min(found, key=lambda each: prod(d.size for d in each[2]))
+    return min(runs, key=lambda each: prod(d.size for d in each[2]))
 
 
 def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed: bool) -> View:
-    """A view with one dim in place of some neighbouring ones; DoesNotFit where its memory has them apart."""
+    """Return a view with one dim instead of neighbouring dims; DoesNotFit where they are apart in its memory."""
     names = [d.name for d in dims]
     if not any(d.name in names for axis in view.axes for d in axis):
         return view
@@ -153,7 +153,7 @@ def _merged(view: View, dims: tuple[Dim, ...], run: Dim, lead: int, *, windowed:
 
 
 def _replaced(axis: tuple[Dim, ...], names: list[str], run: Dim) -> tuple[Dim, ...]:
-    """An axis with one dim in place of neighbours; where it has them in another order, DoesNotFit."""
+    """Return an axis with one dim instead of neighbouring dims; DoesNotFit where it has them in another order."""
     if not any(d.name in names for d in axis):
         return axis
     if [d.name for d in axis[-len(names) :]] != names:
@@ -176,7 +176,7 @@ class Runs(Variant):
             yield f"taps={self.word}: wanted elements of whole bytes"
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
-        """The product in runs; by images where rectangles bring packed runs so."""
+        """Return the product in runs; with images innermost where 2-D messages load packed runs that way."""
         tile_k = config.tile[2]
         joined = in_runs(plain, tile_k, facts)
         if not config.packed or not facts.planes or not fill_rectangles(plain.of_n, plain.of_m):
@@ -186,7 +186,7 @@ class Runs(Variant):
         return in_runs(by_images(plain), tile_k, facts) if any(n >= facts.planes.row for n in of_runs) else joined
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
-        """Blocks of whole runs, where messages get wider so; padded to chunks or, as blocks are, to a power of two."""
+        """Yield blocks of whole runs where messages get wider, padded to chunks or to powers of two."""
         if form.launches > 1 or form.merged or form.words or form.is_sized or facts.message_alignment > WORD:
             return
         product = form.product
@@ -209,10 +209,10 @@ class Runs(Variant):
                 yield Offer(form, *sizes, joined.of_m, joined.of_n, (self,), tile_k=tile_k)
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
-        """Copies come out even over other workgroups, too.
+        """Return the configs worth trying, with further workgroup shapes over which copies divide evenly.
 
-        Of few blocks, as forward first layers have, those pipelines win ties that make a loop of them: it is less code.
-        In loops that go round in whole runs, what is trimmed of a message is known beforehand.
+        With few blocks, as in first layers forward, ties go to pipelines that make a loop of them: it is less code. In
+        loops whose rounds are whole runs, the trimmed part of each message is known at compile time.
         """
         blocks = max(1, offer.inner // offer.tile_k)
         tried = sorted(stagings(facts), key=lambda s: not Pipeline.of(partial(getattr, s)).loops(offer.outer * blocks))

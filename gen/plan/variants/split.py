@@ -1,6 +1,6 @@
-"""`taps=split`: no block of K straddles the innermost run of K, a tap's channels or a row of pixels.
+"""`taps=split`: each block of K lies within one innermost run of K, a tap's channels or a row of pixels.
 
-The run is padded to whole blocks, so that lanes find their taps once a block.
+The run is padded to whole blocks, so that lanes compute their tap once a block.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Joint of the variants of an implicit GEMM: what a variant offers, the products it makes, how their inputs are read.
+"""Interface of the variants of the implicit GEMM: what a variant offers, its products, and how their inputs are read.
 
-The plan, the chooser, the tuner and `explain` ask these questions and never which variant it is.
+The plan, the chooser, the tuner and `explain` use this interface and never ask which variant they have.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from convgen.problem.matmul import Problem
 TILE_M = (32, 64, 96, 128, 192, 256)
 TILE_N = (16, 32, 64, 96, 128, 192, 256)
 TILE_K = (16, 32, 64)  #: elements of 16 bits and more
-CHUNK_ISSUE, ELEMENT_ISSUE = 1.5, 4.0  #: issue slots of a load whose chunks, or whose elements, find their own tap
+CHUNK_ISSUE, ELEMENT_ISSUE = 1.5, 4.0  #: issue slots of a load that computes a tap for each chunk, or for each element
 
-Inputs = tuple[Operand, Operand]  #: of N's side and of M's
-Packings = tuple[Packing | None, Packing | None]  #: of N's side and of M's
+Inputs = tuple[Operand, Operand]  #: N's side, M's side
+Packings = tuple[Packing | None, Packing | None]  #: N's side, M's side
 
 
 @frozen
 class Form:
     """A problem as the products of its launches, before a variant lays out their K."""
 
-    product: Product  #: that of most work
-    launches: int  #: of such products, one after the other
-    words: tuple[tuple[str, Any], ...] = ()  #: fields of the configs that ask for this form, with their values
-    #: M, N and K of each product in one launch, those of most work first, where one launch has several.
+    product: Product  #: the product with the most work
+    launches: int  #: launches, one for each product in turn
+    words: tuple[tuple[str, Any], ...] = ()  #: config fields that select this form, with their values
+    #: M, N and K of each product in one launch, most work first, where one launch has several.
     merged: tuple[tuple[int, int, int], ...] = ()
-    is_sized: bool = False  #: some sizes are known at launch only
+    is_sized: bool = False  #: whether some sizes are known only at launch
 
 
 @frozen
@@ -60,39 +60,40 @@ class Offer:
     inner: int
     of_m: View
     of_n: View
-    variants: tuple[Variant, ...]  #: by which K may be cut, all of one product
-    tile_k: int = 0  #: elements; the one block of K that suits, 0 where any may
-    taps: tuple[int, ...] = ()  #: rows; of the source at each tap, from that of the result, where windows are resident
-    packed: tuple[str, ...] = ()  #: inputs that a launch before lays out as the product reads them
-    before: float = 0.0  #: clocks; of those launches
+    variants: tuple[Variant, ...]  #: variants that may cut K, all with this product
+    tile_k: int = 0  #: elements; the only block of K that suits, 0 where any may
+    #: rows; offset of each tap's source row from the result's row, where windows are resident
+    taps: tuple[int, ...] = ()
+    packed: tuple[str, ...] = ()  #: inputs that an earlier launch lays out as the product reads them
+    before: float = 0.0  #: clocks; duration of those launches
 
     @classmethod
     def of(cls, form: Form, *variants: Variant, **more: Any) -> Offer:
-        """That of a form with the product's own views."""
+        """Return the offer of a form with the product's own views."""
         product, inner = form.product, form.product.k_inner.size
         sizes = product.m, product.n, product.k // inner, inner
         return cls(form, *sizes, product.of_m, product.of_n, variants, **more)
 
     @property
     def batch(self) -> int:
-        """Products in one launch, one a position of the third axis."""
+        """Return the products in one launch, one for each position of the third axis."""
         return self.form.product.batch
 
     @property
     def result(self) -> Type:
-        """Of an element of the result."""
+        """Return the element type of the result."""
         return self.form.product.result.memory.elem
 
     def types(self, atom: MmaAtom) -> tuple[str, ...]:
-        """The word `in=` of a config with this instruction."""
+        """Return the types of the config word `in=` with this instruction."""
         return converted((self.of_n.memory.elem, self.of_m.memory.elem), atom)
 
     def loads(self, atom: MmaAtom, facts: TargetFacts) -> tuple[OperandLoad, OperandLoad]:
-        """How M's and N's operands are loaded."""
+        """Return the loads of M's and N's input."""
         return fragment_load(self.of_m, atom.b, facts), fragment_load(self.of_n, atom.a, facts)
 
     def has(self, config: Config) -> bool:
-        """Whether the offer's configs differ from a given one in sizes and pipeline only."""
+        """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
         plain = {field.name: field.default for field in attrs.fields(Config) if field.name in ("grids", "phases")}
         wanted = {**plain, **dict(words)}
@@ -102,7 +103,7 @@ class Offer:
 
 @frozen
 class Choices:
-    """What the configs of an offer may combine."""
+    """The values that the configs of an offer may combine."""
 
     tiles_m: tuple[int, ...]
     tiles_n: tuple[int, ...]
@@ -113,39 +114,39 @@ class Choices:
 
 
 class Variant:
-    """K as one run, with blocks that end anywhere; other variants differ from it by what they define."""
+    """K as one run, with blocks that may end anywhere; other variants override what differs."""
 
-    word: str  #: in a config, `taps=word`
-    summary: str  #: for people, what a block of K is
-    is_plain: bool = False  #: the product of the tensors as they are: see `plain`
-    packs_images: bool = False  #: packed inputs are images, whose channels are padded to whole chunks
-    trims: bool = False  #: messages bring runs, of which registers keep a part
+    word: str  #: its word in a config, `taps=word`
+    summary: str  #: a block of K, described for people
+    is_plain: bool = False  #: reads the tensors as stored: see `plain`
+    packs_images: bool = False  #: packed inputs are images, with channels padded to whole chunks
+    trims: bool = False  #: messages bring runs of which registers keep a part
     by_taps: bool = False  #: a block of K is multiplied tap by tap, from one tile of the source
     rows_are_free: bool = True  #: an instruction may multiply any rows of the tile, in any order
 
     # ------------------------------------------------------------ the plan
 
     def refusals(self, problem: Problem, config: Config, facts: TargetFacts) -> Iterator[str]:
-        """Why the config's other words, or the problem, exclude the variant; none where nothing does."""
+        """Yield why the config's other words, or the problem, exclude the variant."""
         del problem, config, facts
         yield from ()
 
     def block(self, tile_k: int, elem_bytes: int, chunk_bytes: int) -> int:
-        """Elements; to a multiple of which the innermost run of K is padded."""
+        """Return the elements to a multiple of which the innermost run of K is padded."""
         del tile_k, elem_bytes, chunk_bytes
         return 1
 
     def lay_out(
         self, problem: Problem, config: Config, facts: TargetFacts
     ) -> tuple[MmaTile | LaneTile, Sequence[Product]]:
-        """What multiplies, and the products. Raises DoesNotFit where the config's numbers do not come out even."""
+        """Return the multiplying unit and the products; DoesNotFit where the config's numbers do not divide evenly."""
         unit = matrix_unit(problem, config, facts)
         block = self.block(config.tile[2], unit.atom.elem_bytes, facts.chunk_bytes)
         plain = views.products(problem, block, config.reorder, config.phases)
         return unit, tuple(self.product(each, config, facts) for each in plain)
 
     def product(self, plain: Product, config: Config, facts: TargetFacts) -> Product:
-        """A product with K as the variant has it; DoesNotFit where it cannot be so."""
+        """Return a product with K laid out by the variant; DoesNotFit where that is impossible."""
         del config, facts
         return plain
 
@@ -158,7 +159,7 @@ class Variant:
         config: Config,
         facts: TargetFacts,
     ) -> Inputs:
-        """How the inputs of N and M come from memory to what multiplies."""
+        """Return the path of N's and M's input from memory to the multiplying unit."""
         tile_m, tile_n, tile_k = config.tile
         from_n, from_m = seen(product, packings)
         direct_n, direct_m = config.direct
@@ -172,16 +173,16 @@ class Variant:
     # ------------------------------------------------------------ the chooser
 
     def offers(self, form: Form, facts: TargetFacts) -> Iterator[Offer]:
-        """The form with K as the variant has it, where that is worth a try."""
+        """Yield the form with K laid out by the variant, where that is worth trying."""
         del form, facts
         yield from ()
 
     def choices(self, offer: Offer, atom: MmaAtom, facts: TargetFacts) -> Choices:
-        """The configs worth a try, with one matrix instruction."""
+        """Return the configs worth trying with one matrix instruction."""
         return Choices(TILE_M, TILE_N, tiles_k(atom, facts), tuning(facts).grids, (self,), stagings(facts))
 
     def issue(self, load: OperandLoad, inner: int, chunk: int) -> float:
-        """Issue slots of one load, in those of a load whose place along K is known for a whole block.
+        """Return the issue slots of one load; a load whose place along K is known for a whole block takes 1.
 
         K has runs of `inner` elements, a chunk has `chunk` elements.
         """
@@ -190,40 +191,40 @@ class Variant:
 
 
 def seen(product: Product, packings: Packings) -> tuple[View, View]:
-    """N's and M's view: of the packed input where there is one, else of the tensor."""
+    """Return N's and M's view: of the packed input where there is one, else of the tensor."""
     of_n, of_m = (p.seen if p else view for p, view in zip(packings, (product.of_n, product.of_m)))
     return of_n, of_m
 
 
 def matrix_unit(problem: Problem, config: Config, facts: TargetFacts) -> MmaTile:
-    """The matrix instructions of a workgroup's tile; DoesNotFit where the config's numbers do not come out even."""
+    """Return the matrix instructions of a workgroup's tile; DoesNotFit where the numbers do not divide evenly."""
     stored = scalar(problem.outputs[0].dtype if config.slices == 1 else problem.acc_type)
     return mma_tile(chosen_atom(problem, config, facts), config, facts, stored)
 
 
 def tiles_k(atom: MmaAtom, facts: TargetFacts) -> tuple[int, ...]:
-    """Blocks of K worth a try; twice as many bytes as 16-bit elements, so that rows have one length."""
+    """Return the blocks of K worth trying, in elements: twice as many for byte types, so that rows have equal bytes."""
     return tuple(2 * k for k in TILE_K) + tuning(facts).byte_rows if atom.elem_bytes == 1 else TILE_K
 
 
 def stagings(facts: TargetFacts, *, direct: bool = False) -> tuple[Staging, ...]:
-    """Pipelines through shared memory worth a try, with copies that need no registers if operands may come so."""
+    """Return the pipelines through shared memory worth trying; with `direct`, also copies without registers."""
     pipelines = (p for p in tuning(facts).pipelines if p[1] or direct)
     return tuple(Staging(slots, stages) if stages else Staging(slots, copy=("direct",)) for slots, stages in pipelines)
 
 
 @cache
 def variant(word: str) -> Variant:
-    """The variant of a word in `config.VARIANTS`."""
+    """Return the variant of a word in `config.VARIANTS`."""
     found: Variant = imported(f"convgen.plan.variants.{word}").VARIANT
     return found
 
 
 def variant_of(config: Config) -> Variant:
-    """The variant of a config: sums by lanes where each lane multiplies for itself, else by the word `taps`."""
+    """Return the variant of a config: `lanes` where each lane multiplies by itself, else the one that `taps` names."""
     return variant("lanes" if isinstance(config.mma, Own) else config.taps)
 
 
 def of_words(words: Iterable[str]) -> tuple[Variant, ...]:
-    """The variants of some words, in their order."""
+    """Return the variants of some words, in their order."""
     return tuple(variant(word) for word in words)
