@@ -1,7 +1,7 @@
-"""Where programs of other projects are found: one search for assemblers, simulators and analysis.
+"""Search for external programs: assemblers, simulators and analysis tools.
 
-A variable of the environment may name a program, by its path or as a word on PATH. Else names with a version are tried,
-the newest first, as Debian installs LLVM; then the plain name; then ROCm's folder.
+An environment variable may name a program, by path or by a word on PATH. Otherwise the search tries names with an LLVM
+version suffix (newest first, as Debian installs them), the plain name, then ROCm's folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from convgen.ir.record import frozen
 if TYPE_CHECKING:
     import subprocess
 
-VERSIONS = range(40, 16, -1)  #: of LLVM, newest first; 17 is the first that knows gfx942
-#: The first LLVM that assembles and decodes for a processor (release notes of LLVM, "Changes to the AMDGPU Backend").
+VERSIONS = range(40, 16, -1)  #: LLVM versions, newest first; 17 is the first that knows gfx942
+#: The first LLVM that assembles and disassembles for a processor (LLVM release notes, "Changes to the AMDGPU Backend").
 FIRST_LLVM = {"gfx90a": 17, "gfx942": 17, "gfx950": 20}
 ROCM = "/opt/rocm/llvm/bin"
 
 
 def _which(word: str) -> str | None:
-    """The path of a program that can be run."""
+    """Return the path of an executable program, or None."""
     from shutil import which  # which takes a while to load, and few commands start a program
 
     return which(word)
@@ -34,7 +34,7 @@ def _which(word: str) -> str | None:
 
 @frozen
 class Tool:
-    """A program, the variable that may name it, and where one gets it."""
+    """An external program, the variable that may name it, and the package that has it."""
 
     name: str
     package: str  #: name of Debian's package
@@ -42,7 +42,7 @@ class Tool:
     versioned: bool = True
 
     def all(self) -> Iterator[str]:
-        """The paths of what is installed, best first. Raises UserError if the variable names what is not there."""
+        """Yield paths of installed programs, best first. Raises UserError if the variable names a missing program."""
         if self.is_given:
             yield self._given(os.environ[self.variable])
             return
@@ -53,9 +53,9 @@ class Tool:
                 yield path
 
     def find(self, processor: str = "") -> str | None:
-        """The best path of a program that knows an AMD processor; None where none is installed.
+        """Return the best path of a program that knows an AMD processor, or None if none is installed.
 
-        Raises UserError as `all` does.
+        Raises UserError if the variable names a missing program.
         """
         return next((path for path in self.all() if knows(path, processor)), None)
 
@@ -66,7 +66,7 @@ class Tool:
 
     @property
     def wanted(self) -> str:
-        """How one gets it, for messages."""
+        """Return how to install the program, for messages."""
         return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
 
     def _given(self, given: str) -> str:
@@ -77,25 +77,25 @@ class Tool:
 
 
 def knows(path: str, processor: str) -> bool:
-    """Whether a program of LLVM may know an AMD processor: one whose name has no version is asked when it runs."""
+    """Return whether an LLVM program may know an AMD processor; without a version in its name, running it tells."""
     version = Path(path).name.rpartition("-")[2]
     return not version.isdigit() or int(version) >= FIRST_LLVM.get(processor, 0)
 
 
 def llvm_for(processor: str) -> str:
-    """The releases of LLVM that know an AMD processor, for messages."""
+    """Return the LLVM releases that know an AMD processor, for messages."""
     return f"LLVM {FIRST_LLVM[processor]} or newer" if processor in FIRST_LLVM else "a newer LLVM"
 
 
 def identity(path: str | None) -> str:
-    """Tells one program, and one version of it, from another; empty for none."""
+    """Return a text that identifies a program and its version (path, size, time); empty for None."""
     if path is None:
         return ""
     found = os.stat(_which(path) or path)
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
 
-#: What the system says where there is no room, no permission or no such place (C library, strerror).
+#: System messages for missing space, permissions or files (C library, strerror).
 _LACKS = tuple(
     os.strerror(number)
     for number in (
@@ -106,9 +106,9 @@ _LACKS = tuple(
 
 
 def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, where its temporary files go, too.
+    """Run a program in a folder, which also gets its temporary files.
 
-    Raises UserError if it cannot be started, is killed, or says that the machine lacks something.
+    Raises UserError if it cannot be started, is killed, or reports that the machine lacks something.
     """
     import subprocess  # which is not needed where no program runs
 
@@ -129,7 +129,7 @@ def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
 
 def produced(path: Path, command: str, magic: bytes = b"") -> bytes:
-    """The file that a program says it has written. Raises UserError if there is none that begins so."""
+    """Return the file that a program reports as written. Raises UserError unless it exists and begins with `magic`."""
     content = path.read_bytes() if path.exists() else b""
     if not content or not content.startswith(magic):
         given = f"{len(content)} bytes that are none" if content else "nothing"
