@@ -210,7 +210,7 @@ class Finding:
 
 @frozen
 class Place:
-    """An instruction of a kernel; `pc` and `end` are its first byte and the one past its last, from the kernel's start."""
+    """An instruction of a kernel, from offset `pc` up to offset `end`, in bytes from the kernel's start."""
 
     pc: int
     end: int

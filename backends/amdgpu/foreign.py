@@ -1,4 +1,4 @@
-"""Execute anybody's code object for an AMD GPU: the simulator, and launches as metadata describes them."""
+"""Execute any code object for an AMD GPU: the simulator, and launches as metadata describes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def signatures(code_object: bytes) -> dict[str, Signature]:
 
 
 def _signature(kernel: KernelInfo) -> Signature:
-    """A kernel's signature with its workgroup and with offsets of dynamic LDS, which OpenCL's local pointers are."""
+    """Return a kernel's signature with its workgroup and offsets of dynamic LDS, which OpenCL's local pointers are."""
     kinds = {int(arg[".offset"]): arg[".value_kind"] for arg in kernel.metadata.get(".args", ())}
     known = evolve(kernel.signature, workgroup=_workgroup(kernel))
     offsets = [n for n, given in enumerate(known.parameters) if kinds[given.offset] == "dynamic_shared_pointer"]
@@ -33,7 +33,7 @@ def _signature(kernel: KernelInfo) -> Signature:
 
 
 def _workgroup(kernel: KernelInfo) -> tuple[int, int, int] | None:
-    """The required workgroup, or as many work-items as a stated bound permits."""
+    """Return the required workgroup, or the largest that a stated bound permits."""
     required = kernel.metadata.get(".reqd_workgroup_size")
     if required is not None:
         x, y, z = map(int, required)

@@ -176,7 +176,7 @@ class _Selector(Selector):
     def leave(self) -> None:
         """End of thread: the payload is passed on from one of the last registers."""
         if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._adds_for_good():
-            self._finished(self._fence(device_fence(_END_FENCE), "what was added is on its way"))
+            self._finished(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
         whole = region(self.payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
@@ -293,7 +293,7 @@ class _Selector(Selector):
         """Lane 0 counts, between fences; the last turn takes away what its round has counted."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
-        self._finished(self._fence(device_fence(fences.release), "what was stored is there for others"))
+        self._finished(self._fence(device_fence(fences.release), "release: make stores visible"))
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
@@ -307,7 +307,7 @@ class _Selector(Selector):
     def _acquire(self, _s: st.Acquire | None = None) -> None:
         """Nothing that was brought nearer before is read from here on."""
         row = device_fence(self.out.generation.fences.acquire)
-        self._finished(self._fence(row, "what others stored is seen"))
+        self._finished(self._fence(row, "acquire: see stores of others"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
         """Add a number to a count; `into` becomes the count before."""

@@ -207,7 +207,7 @@ def _ladders(g: Generation) -> Ladders:
 
 def _sinking(grf: int, units: int) -> Rung:
     """Loads of so many units where they are needed, whose latency nothing hides then."""
-    remark = "order:   loads where they are needed; earlier ones would not fit the registers"
+    remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
     return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
 

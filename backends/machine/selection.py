@@ -181,7 +181,7 @@ class Selector(ABC):
         counter = out.new("s", 1, s.var.name)
         counts_down = self.counts_down and s.var not in postorder(s.body, *s.yields)
         if counts_down:
-            out.move(counter, self.scalars.value(simplify(s.end - s.begin)), comment=f"turns of {s.var.name}")
+            out.move(counter, self.scalars.value(simplify(s.end - s.begin)), comment=f"iterations of {s.var.name}")
         else:
             out.move(counter, begin, comment=f"{s.var.name} = {_in_line(s.begin)}")
         self.scalars.env[s.var] = counter

@@ -215,7 +215,7 @@ class Vectors(ABC):
         return copies
 
     def _accumulators(self, e: Mma, start: Splat | Parts, name: str = "acc") -> Parts:
-        """Return the accumulator tuples of a product, one per instruction, filled with the constant or value `start`."""
+        """Return the accumulator tuples of a product, one per instruction, filled with constant or value `start`."""
         op = e.op
         tile = VectorType(op.atom.acc, op.atom.d.registers)
         places = tuple(self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_n * op.tiles_m))

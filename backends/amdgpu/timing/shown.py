@@ -1,4 +1,4 @@
-"""What a run of the model shows: clocks and stalls by instruction, how busy each pipe was, and when."""
+"""Results of a run of the CU model: clocks and stalls by instruction, busy clocks of each pipe, and events."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfil
 
 
 def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[float, float], entry: int) -> UnitProfile:
-    """A run of some workgroups; `entry` is the kernel's address.
+    """Return the profile of a run of some workgroups; `entry` is the kernel's address.
 
-    A round of many takes the first of the `steady` clocks, and the second where loads return `LATER`.
+    `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
     clocks, each = rounds.clocks(course, steady[0])
     spent = _spent(rounds, course)
@@ -43,7 +43,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
 
 
 def _spent(rounds: Rounds, course: Course) -> dict[Op, tuple[float, float]]:
-    """How often all waves execute each instruction, and the clocks for which they stall there."""
+    """Return the executions of each instruction over all waves, and the clocks that waves stall there."""
     found: dict[Op, tuple[float, float]] = {}
     for number, wave in enumerate(course.waves):
         for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
@@ -60,7 +60,7 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 
 
 def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
-    """What became of each wave."""
+    """Return the executed instructions of each wave."""
     found: list[Executed] = []
     members: dict[int, int] = {}
     for wave in course.waves:
@@ -72,7 +72,7 @@ def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
 
 
 def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
-    """All that waves and pipes did, track by track, by time."""
+    """Return the events of waves and pipes, track by track, in order of time."""
     found = [each for wave in _waves(course, lines) for each in _of_wave(wave)]
     for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
         for o in course.occupied:
@@ -84,7 +84,7 @@ def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
 
 
 def _of_wave(wave: Executed) -> Iterator[Slice]:
-    """What a wave issues, and before it or, of what waits, at it, for how long it waits."""
+    """Yield the events of a wave: waiting before an instruction, and issuing it or waiting at it."""
     lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
     for step in wave.steps:
         line = step.line
