@@ -28,17 +28,17 @@ from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
 from convgen.ir.record import evolve
 
-_GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
-_HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
-_ROOM = 67  #: percent; of the addresses that a loop does not change: the others share what is left
-_SCALARS = 192  #: the most scalars, a dword each: 12 GRFs of 16 lanes, 24 of 8
-#: Units whose loads are moved down to where they are needed, the first of which costs less time.
+_GRF_COUNTS = (128, 256)  #: registers of a thread; with 256, half as many threads are resident
+_HOLD_STEPS = (3, 6, 12)  #: instructions for which sources of messages are not overwritten, if registers suffice
+_ROOM = 67  #: percent; share of a loop's invariant addresses that get their own register; the others share the rest
+_SCALARS = 192  #: scalars, at most; a dword each: 12 GRFs of 16 lanes, 24 of 8
+#: Units whose loads are moved down to their first use; the first costs less time.
 _SUNK = (Unit.SHARED, Unit.GLOBAL)
-_SCALARS_AT = 1  #: the first of them: the payload stands before
+_SCALARS_AT = 1  #: first register of scalars; the thread's payload comes before
 
 
 def banks(g: Generation) -> Mapping[str, Bank]:
-    """The register files: tuples of GRFs, scalars of a dword each, flags."""
+    """Return the register files: tuples of GRFs, scalars of a dword each, flags."""
     return {
         "v": Bank(limit=_GRF_COUNTS[-1], alignment={1: 1}),
         "s": Bank(limit=_SCALARS, alignment={1: 1, 2: 2}),
@@ -55,42 +55,42 @@ def _physical(made: MachineKernel) -> Physical:
 
 
 def _select(made: MachineKernel) -> MachineKernel:
-    """Statements become instructions on virtual registers, in their order."""
+    """Selects instructions on virtual registers, statement by statement."""
     return evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
 def _keep_flags(made: MachineKernel) -> MachineKernel:
-    """What is compared again, or moved to the flags again, is kept there as far as there is room."""
+    """Keeps comparison results in flag registers instead of recomputing or moving them, as far as registers last."""
     return evolve(made, function=keep_flags(made.code, _generation(made).flags))
 
 
 def _coalesce(made: MachineKernel) -> MachineKernel:
-    """What is only moved into a payload or into a part of a tuple is computed there."""
+    """Computes values in their destination if they are only moved into a payload or part of a tuple."""
     return evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
 def _make_in_place(made: MachineKernel) -> MachineKernel:
-    """Tuples put together of others' words are made in one of these."""
+    """Builds a tuple of another tuple's words in that tuple, where some words are in place already."""
     return evolve(made, function=make_in_place(made.code, _generation(made).lanes))
 
 
 def _drop_fences(made: MachineKernel) -> MachineKernel:
-    """Fences that publish nothing go: behind them nobody loads what was stored before."""
+    """Removes fences that publish nothing: no thread loads earlier stores after them."""
     return evolve(made, function=drop_fences(made.code))
 
 
 def _delay_signals(made: MachineKernel) -> MachineKernel:
-    """Signals of barriers stand where arithmetic before them can wait for their fences."""
+    """Moves barrier signals behind arithmetic that can wait for their fence."""
     return evolve(made, function=delay_signals(made.code))
 
 
 def _order(made: MachineKernel, *, sunk: int = 0) -> MachineKernel:
-    """Loads stay where they are written; for want of registers, some units' wait for what needs them."""
+    """Keeps loads in program order; if registers run out, moves the loads of some units to their first use."""
     return evolve(made, function=sink_loads(made.code, _SUNK[:sunk])) if sunk else made
 
 
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
-    """Scalars and flags get a place; tuples will stand behind them."""
+    """Places scalars and flags; tuples will follow them."""
     liveness = Liveness(made.code)
     allocation = allocate(made.code, {bank: made.banks[bank] for bank in "sf"}, liveness.ranges())
     return evolve(made, allocation=allocation, liveness=liveness)
@@ -99,10 +99,11 @@ def _allocate_scalars(made: MachineKernel) -> MachineKernel:
 def _allocate(
     made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
 ) -> MachineKernel:
-    """Every tuple gets a place, for good: nothing is spilled.
+    """Gives every tuple its physical registers; nothing is spilled.
 
-    Of `grf` registers; what messages read is left alone for `hold` instructions, and tuples stand where their residue
-    by `period` says, all of them if that is `strict`. So many percent of the steady addresses of a loop find `room`.
+    There are `grf` registers. Sources of messages are not overwritten for `hold` instructions. Tuples start at their
+    residue modulo `period`, without exception if `strict`. `room` percent of a loop's invariant addresses find
+    registers at the end of the file.
     """
     assert made.liveness is not None
     bank = Bank(grf, {1: 1}, _tuples_at(made), period, bool(strict))
@@ -114,7 +115,7 @@ def _allocate(
 
 
 def _keep_payloads(made: MachineKernel) -> MachineKernel:
-    """What loops compute again and again for messages is computed before them, as far as registers are left."""
+    """Hoists loop-invariant message payloads and constants out of loops, as far as registers are left."""
     assert made.liveness is not None
     allocation, lanes = made.allocation, _generation(made).lanes
     begun = lanes * (_tuples_at(made) - _SCALARS_AT)
@@ -128,25 +129,25 @@ def _tuples_at(made: MachineKernel) -> int:
 
 
 def _apply_workarounds(made: MachineKernel) -> MachineKernel:
-    """Defects of the hardware are gone round."""
+    """Works around hardware defects."""
     function, places = applied(made.code, _physical(made), _generation(made), made.banks["v"].limit)
     allocation = evolve(made.allocation, base={**made.allocation.base, **places})
     return evolve(made, function=function, allocation=allocation)
 
 
 def _score(made: MachineKernel) -> MachineKernel:
-    """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
+    """Annotates each instruction with the distances and tokens it waits for, by data flow; hardware checks nothing."""
     g = _generation(made)
     return evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
 
 
 def _carry_waits(made: MachineKernel) -> MachineKernel:
-    """Waits that stand by themselves are carried by arithmetic before them, where it has room."""
+    """Moves stand-alone waits to arithmetic before them that has room for a token."""
     return evolve(made, function=carry_waits(made.code, _generation(made)))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
-    """Assembly text with the directives that the container is made from."""
+    """Prints assembly text with the directives that the container is built from."""
     kernel, g, info = made.kernel, _generation(made), _info(made)
     body = printer.function_text(made.code, _physical(made), g, f"{kernel.name}.ir" if made.debug else "")
     notes = [*made.header, *maps(kernel, made.allocation, {"v": "r"})]
@@ -185,10 +186,10 @@ def _info(made: MachineKernel) -> KernelInfo:
 
 
 def _ladders(g: Generation) -> Ladders:
-    """The smaller register file that holds a kernel, and there as long a hold as there is room for.
+    """Return the attempts: the smaller register file if the kernel fits, with as long a hold as registers allow.
 
-    Where overwriting sources of a message means to wait for all of it, the larger file is better than not to hold them.
-    Elsewhere a short hold does, and addresses that a loop need not make again come before a longer one.
+    If overwriting sources of a message means to wait for the whole message, the larger file is better than no hold. On
+    other generations a short hold suffices, and hoisted addresses have priority over a longer one.
     """
     largest, found = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:
@@ -206,14 +207,14 @@ def _ladders(g: Generation) -> Ladders:
 
 
 def _sinking(grf: int, units: int) -> Rung:
-    """Loads of so many units where they are needed, whose latency nothing hides then."""
+    """Return the attempt that moves the loads of `units` units to their first use, where nothing hides their latency."""
     remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
     return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
 
 
 def stages(g: Generation) -> tuple[Stage, ...]:
-    """In order."""
+    """Return the stages of a generation, in order."""
     return (
         Stage("select", _select),
         Stage("order", _order, optional=True),
