@@ -182,7 +182,7 @@ DIRECT: dict[int, Opcode] = {
 
 
 def _mfma(row: MfmaRow) -> Opcode:
-    """Return the row of a matrix instruction: its pipe is blocked for its passes, its result ready some passes later."""
+    """Return the row of a matrix instruction: its pipe is busy for its passes, its result ready later."""
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(

@@ -34,27 +34,27 @@ _KERNARG_ALIGN = 8  #: bytes; the size of the argument block is a multiple
 
 
 def _select(made: MachineKernel) -> MachineKernel:
-    """Selects instructions on virtual registers, statement by statement."""
+    """Select instructions on virtual registers, statement by statement."""
     return evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
 def _coalesce(made: MachineKernel) -> MachineKernel:
-    """Computes values in their destination if they are only moved into part of a tuple."""
+    """Compute values in their destination if they are only moved into part of a tuple."""
     return evolve(made, function=coalesce(made.code))
 
 
 def _pair(made: MachineKernel) -> MachineKernel:
-    """Merges two writes to shared memory into one instruction if their addresses differ by a constant."""
+    """Merge two writes to shared memory into one instruction if their addresses differ by a constant."""
     return evolve(made, function=pair_writes(made.code))
 
 
 def _rotate(made: MachineKernel) -> MachineKernel:
-    """Moves scalar code that the first loads of a matrix loop's next iteration need to the end of the loop."""
+    """Move scalar code that the first loads of a matrix loop's next iteration need to the end of the loop."""
     return evolve(made, function=rotate(made.code))
 
 
 def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
-    """Reorders blocks with matrix instructions, and those before such loops, to hide latency, not to save registers."""
+    """Reorder blocks with matrix instructions, and those before such loops, to hide latency, not to save registers."""
     within = made.banks if spare else None
     return evolve(made, function=schedule(made.code, partial(busy, made.facts.core, _issuers(made)), within))
 
@@ -69,22 +69,22 @@ def _issuers(made: MachineKernel) -> int:
 
 
 def _allocate(made: MachineKernel) -> MachineKernel:
-    """Gives every virtual register its physical register; nothing is spilled."""
+    """Give every virtual register its physical register; nothing is spilled."""
     return evolve(made, allocation=allocate(made.code, made.banks))
 
 
 def _wait(made: MachineKernel) -> MachineKernel:
-    """Inserts `s_waitcnt` before users of memory operations, no stricter than the data flow demands."""
+    """Insert `s_waitcnt` before users of memory operations, no stricter than the data flow demands."""
     return evolve(made, function=insert_waits(made.code, physical_of(made.allocation)))
 
 
 def _pad(made: MachineKernel) -> MachineKernel:
-    """Inserts `s_nop` for the wait states that the hardware leaves to software."""
+    """Insert `s_nop` for the wait states that the hardware leaves to software."""
     return evolve(made, function=insert_nops(made.code, physical_of(made.allocation), made.facts.name))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
-    """Prints assembly text with the kernel descriptor. Raises DoesNotFit unless all waves of a workgroup fit a CU."""
+    """Print assembly text with the kernel descriptor. Raises DoesNotFit unless all waves of a workgroup fit a CU."""
     kernel, used = made.kernel, made.allocation.used
     placed = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
     arguments = max((offset + size for _, offset, size in placed), default=0)

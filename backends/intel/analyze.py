@@ -52,7 +52,7 @@ def analyze(content: bytes, where: str) -> Analysis:
 
 @contextmanager
 def readable(content: bytes, where: str) -> Iterator[CodeObject]:
-    """Yield a loaded code object that has a kernel. Errors in reading it, also in the `with` block, become UserError."""
+    """Yield a loaded code object that has a kernel. Errors in reading it, also in the `with` body, become UserError."""
     try:
         with reading.readable(content, where, CodeObject.load, _assembled) as (loaded, _):
             yield loaded

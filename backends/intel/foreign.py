@@ -1,4 +1,4 @@
-"""Execute anybody's zebin for an Intel GPU: the simulator, and launches as `.ze_info` describes them."""
+"""Execute any zebin for an Intel GPU: the simulator, and launches as `.ze_info` describes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from convgen.ir import untrusted
 
 __all__ = ["architecture", "signatures", "simulate"]
 
-#: The simulator with what Intel's compiler takes for granted, which strangers' objects rely on (`sim.scoreboard`).
+#: The simulator, trusting what Intel's compiler assumes and other people's objects rely on (`sim.scoreboard`).
 simulate = partial(simulate_strictly, trust_igc=True)
 
 _BUFFERS = ("arg_bypointer", "buffer_address")  #: kinds of payload arguments that hold an address
-_GIVEN = (*_BUFFERS, "arg_byvalue")  #: kinds that the host of a launch gives; runtimes fill in all others
+_GIVEN = (*_BUFFERS, "arg_byvalue")  #: kinds that the host passes; runtimes fill in all others
 
 
 def architecture(code_object: bytes) -> str:
@@ -48,14 +48,16 @@ def _info(code_object: bytes) -> Any:
 
 
 def _local(entry: Mapping[str, Any]) -> Iterator[int]:
-    """The numbers of the arguments that point into SLM: each is an offset there, not an address."""
+    """Yield the numbers of arguments that point into SLM: each is an offset there, not an address."""
     for item in entry.get("payload_arguments") or ():
         if item.get("addrmode") == "slm":
             yield int(item["arg_index"])
 
 
 def _signature(kernel: KernelInfo, local: set[int], described: Mapping[int, Mapping[str, Any]]) -> Signature:
-    """The arguments in order of their numbers, which are their names where the zebin has none (`args_info`)."""
+    """Return the signature: arguments by number, which is also the name of one without a name in the zebin
+    (`args_info`).
+    """
     given = sorted(
         (item for item in kernel.payload if item.size and item.kind in _GIVEN),
         key=lambda item: (item.index, item.offset),

@@ -314,7 +314,7 @@ def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
 
 @cache
 def load_arguments(dwords: int) -> Message:
-    """Return the row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
+    """Return the row of a load of cross-thread data: 32-bit addresses in the window of binding table entry 255."""
     return _message("load", "ugm", f"d32x{dwords}t.a32.ca.ca", 1, window="bti[255]")
 
 

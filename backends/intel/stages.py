@@ -55,42 +55,42 @@ def _physical(made: MachineKernel) -> Physical:
 
 
 def _select(made: MachineKernel) -> MachineKernel:
-    """Selects instructions on virtual registers, statement by statement."""
+    """Select instructions on virtual registers, statement by statement."""
     return evolve(made, function=select(made.kernel, made.facts, made.lines))
 
 
 def _keep_flags(made: MachineKernel) -> MachineKernel:
-    """Keeps comparison results in flag registers instead of recomputing or moving them, as far as registers last."""
+    """Keep comparison results in flag registers instead of recomputing or moving them, as far as registers last."""
     return evolve(made, function=keep_flags(made.code, _generation(made).flags))
 
 
 def _coalesce(made: MachineKernel) -> MachineKernel:
-    """Computes values in their destination if they are only moved into a payload or part of a tuple."""
+    """Compute values in their destination if they are only moved into a payload or part of a tuple."""
     return evolve(made, function=coalesce(made.code, _generation(made).lanes))
 
 
 def _make_in_place(made: MachineKernel) -> MachineKernel:
-    """Builds a tuple of another tuple's words in that tuple, where some words are in place already."""
+    """Build a tuple of another tuple's words in that tuple, where some words are in place already."""
     return evolve(made, function=make_in_place(made.code, _generation(made).lanes))
 
 
 def _drop_fences(made: MachineKernel) -> MachineKernel:
-    """Removes fences that publish nothing: no thread loads earlier stores after them."""
+    """Remove fences that publish nothing: no thread loads earlier stores after them."""
     return evolve(made, function=drop_fences(made.code))
 
 
 def _delay_signals(made: MachineKernel) -> MachineKernel:
-    """Moves barrier signals behind arithmetic that can wait for their fence."""
+    """Move barrier signals behind arithmetic that can wait for their fence."""
     return evolve(made, function=delay_signals(made.code))
 
 
 def _order(made: MachineKernel, *, sunk: int = 0) -> MachineKernel:
-    """Keeps loads in program order; if registers run out, moves the loads of some units to their first use."""
+    """Keep loads in program order; if registers run out, move the loads of some units to their first use."""
     return evolve(made, function=sink_loads(made.code, _SUNK[:sunk])) if sunk else made
 
 
 def _allocate_scalars(made: MachineKernel) -> MachineKernel:
-    """Places scalars and flags; tuples will follow them."""
+    """Place scalars and flags; tuples will follow them."""
     liveness = Liveness(made.code)
     allocation = allocate(made.code, {bank: made.banks[bank] for bank in "sf"}, liveness.ranges())
     return evolve(made, allocation=allocation, liveness=liveness)
@@ -99,7 +99,7 @@ def _allocate_scalars(made: MachineKernel) -> MachineKernel:
 def _allocate(
     made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
 ) -> MachineKernel:
-    """Gives every tuple its physical registers; nothing is spilled.
+    """Give every tuple its physical registers; nothing is spilled.
 
     There are `grf` registers. Sources of messages are not overwritten for `hold` instructions. Tuples start at their
     residue modulo `period`, without exception if `strict`. `room` percent of a loop's invariant addresses find
@@ -115,7 +115,7 @@ def _allocate(
 
 
 def _keep_payloads(made: MachineKernel) -> MachineKernel:
-    """Hoists loop-invariant message payloads and constants out of loops, as far as registers are left."""
+    """Hoist loop-invariant message payloads and constants out of loops, as far as registers are left."""
     assert made.liveness is not None
     allocation, lanes = made.allocation, _generation(made).lanes
     begun = lanes * (_tuples_at(made) - _SCALARS_AT)
@@ -129,25 +129,25 @@ def _tuples_at(made: MachineKernel) -> int:
 
 
 def _apply_workarounds(made: MachineKernel) -> MachineKernel:
-    """Works around hardware defects."""
+    """Work around hardware defects."""
     function, places = applied(made.code, _physical(made), _generation(made), made.banks["v"].limit)
     allocation = evolve(made.allocation, base={**made.allocation.base, **places})
     return evolve(made, function=function, allocation=allocation)
 
 
 def _score(made: MachineKernel) -> MachineKernel:
-    """Annotates each instruction with the distances and tokens it waits for, by data flow; hardware checks nothing."""
+    """Annotate each instruction with the distances and tokens it waits for, by data flow; hardware checks nothing."""
     g = _generation(made)
     return evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
 
 
 def _carry_waits(made: MachineKernel) -> MachineKernel:
-    """Moves stand-alone waits to arithmetic before them that has room for a token."""
+    """Move stand-alone waits to arithmetic before them that has room for a token."""
     return evolve(made, function=carry_waits(made.code, _generation(made)))
 
 
 def _print(made: MachineKernel) -> MachineKernel:
-    """Prints assembly text with the directives that the container is built from."""
+    """Print assembly text with the directives that the container is built from."""
     kernel, g, info = made.kernel, _generation(made), _info(made)
     body = printer.function_text(made.code, _physical(made), g, f"{kernel.name}.ir" if made.debug else "")
     notes = [*made.header, *maps(kernel, made.allocation, {"v": "r"})]
@@ -207,7 +207,7 @@ def _ladders(g: Generation) -> Ladders:
 
 
 def _sinking(grf: int, units: int) -> Rung:
-    """Return the attempt that moves the loads of `units` units to their first use, where nothing hides their latency."""
+    """Return the attempt that moves loads of `units` units to their first use, where nothing hides their latency."""
     remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
     return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
