@@ -159,7 +159,7 @@ def with_offsets(signature: Signature, numbers: Sequence[int], begin: int) -> Si
 
 @frozen
 class Scrutiny:
-    """How strictly a run is checked: kinds of findings to ignore, and a callback that sees waves before instructions.
+    """The strictness of a check: kinds of findings to ignore, and a callback that sees waves before instructions.
 
     `watch` is called before each instruction, or only at `places`: bytes from the kernel's start, or labels.
     """

@@ -13,7 +13,7 @@ TURNS = (2, 6)  #: iterations of the short and the long run; their difference in
 class Ran(Protocol):
     """A wave or thread that has run."""
 
-    def stalls(self) -> Iterable[float]: ...  # clocks by the number of its instruction
+    def stalls(self) -> Iterable[float]: ...  # clocks, by index of the instruction
 
 
 class Course(Protocol):

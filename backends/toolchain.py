@@ -27,7 +27,7 @@ ROCM = "/opt/rocm/llvm/bin"
 
 def _which(word: str) -> str | None:
     """Return the path of an executable program, or None."""
-    from shutil import which  # which takes a while to load, and few commands start a program
+    from shutil import which  # slow to import, and few commands start a program
 
     return which(word)
 
@@ -61,7 +61,7 @@ class Tool:
 
     @property
     def is_given(self) -> bool:
-        """Whether the variable names a program."""
+        """Return whether the variable names a program."""
         return bool(self.variable and os.environ.get(self.variable))
 
     @property
@@ -110,7 +110,7 @@ def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
     Raises UserError if it cannot be started, is killed, or reports that the machine lacks something.
     """
-    import subprocess  # which is not needed where no program runs
+    import subprocess  # imported only if a program runs
 
     name = Path(command[0]).name
     environment = {**os.environ, "TMPDIR": str(folder)}

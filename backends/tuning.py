@@ -40,8 +40,8 @@ class Tuning:
     # ------------------------------------------------------------ clocks of a block of K
 
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
-    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, where wider loads are impossible
-    address_clocks: int = 1  #: clocks; least time of a load where lanes multiply what they load themselves
+    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
+    address_clocks: int = 1  #: clocks; least time of a load if lanes multiply their own loads (no matrix instructions)
     #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts. Shorter rows take
     #: proportionally longer; 0: no conflicts to avoid
     turned_row: int = 0
@@ -59,7 +59,8 @@ class Tuning:
     shared_latency: int = 128  #: clocks; from a write to shared memory to a read of it, with a single buffer
     shared_exposed: float = 0.5  #: share of shared memory's clocks that nothing hides, with a single buffer
     exposed: float = 0.1  #: share of the clocks of all units that does not overlap
-    others_hide: bool = False  #: two subgroups of a SIMD hide half of each other's exposed clocks, whatever they load
+    #: whether two subgroups of a SIMD hide half of each other's exposed clocks, whatever they load
+    others_hide: bool = False
     hidden: float = 0.0  #: share of a workgroup's exposed clocks that each further workgroup of its CU or core hides
 
     # ------------------------------------------------------------ clocks of a launch
@@ -67,7 +68,7 @@ class Tuning:
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
     #: bytes a clock; rate at which a CU or core writes the results of its workgroups in sequence
     result_rate: float = inf
-    launch: int = 10000  #: clocks; a further launch
+    launch: int = 10000  #: clocks; each launch after the first
     #: bytes a clock; to one CU or core from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
     unit_rate: int = 27
     stream_rate: int = 8  #: bytes a clock; one CU or core, from and to memory
@@ -77,7 +78,7 @@ class Tuning:
 
 
 def tuning(facts: TargetFacts) -> Tuning:
-    """The tuned numbers of a target. Raises TypeError for facts that have none."""
+    """Return the tuned numbers of a target. Raises TypeError for facts that have none."""
     if not isinstance(facts.tuning, Tuning):
         raise TypeError(f"{facts.name} has no tuning")
     return facts.tuning

@@ -22,7 +22,7 @@ from convgen.ir.record import define, frozen
 
 
 class Event(Enum):
-    """What a producer did to a register."""
+    """The access of a producer to a register."""
 
     MFMA_RESULT = "a matrix instruction on narrow inputs writes it"
     MFMA_F32_RESULT = "a matrix instruction on f32 writes it"
@@ -42,7 +42,7 @@ class Event(Enum):
 
 
 class Use(Enum):
-    """What a consumer does to a register."""
+    """The access of a consumer to a register."""
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
     MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that one of its class wrote"

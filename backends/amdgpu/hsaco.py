@@ -31,7 +31,7 @@ _HIDDEN = 2  #: STV_HIDDEN
 
 
 class _Kind(IntEnum):
-    """Of a section."""
+    """Section types."""
 
     SYMTAB = 2
     STRTAB = 3
@@ -42,7 +42,7 @@ class _Kind(IntEnum):
 
 
 class _Flag(IntFlag):
-    """Of a section."""
+    """Section flags."""
 
     WRITE = 1
     ALLOC = 2
@@ -60,7 +60,7 @@ class _Part(IntEnum):
 
 
 class _Right(IntFlag):
-    """Of what is loaded."""
+    """Access rights of a segment."""
 
     EXECUTE = 1
     WRITE = 2
@@ -68,7 +68,7 @@ class _Right(IntFlag):
 
 
 class _Tag(IntEnum):
-    """Of an entry of the dynamic section."""
+    """Tags of entries in the dynamic section."""
 
     NULL = 0
     HASH = 4

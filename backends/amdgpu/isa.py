@@ -182,7 +182,7 @@ DIRECT: dict[int, Opcode] = {
 
 
 def _mfma(row: MfmaRow) -> Opcode:
-    """Return the row of a matrix instruction: its pipe is busy for its passes, its result ready later."""
+    """Return the row of a matrix instruction: its pipe is busy for its passes; its result is ready later."""
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(
@@ -214,7 +214,7 @@ _ADDRESSES = WAVE // 4
 
 
 def busy(core: Core, issuers: int, i: Instruction) -> int:
-    """Return the slots that an instruction keeps its unit busy if `issuers` SIMDs issue it, by the rates of a target."""
+    """Return the slots that an instruction keeps its unit busy if `issuers` SIMDs issue it, at a target's rates."""
     slots = i.op.busy
     if i.op.unit not in SLOT_BYTES:
         return slots

@@ -62,7 +62,7 @@ def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
 
 
 def _beginning(lanes: tuple[int, ...], to: int) -> Iterator[_Move]:
-    """Yield the moves whose first lane is `to`, at the strides that regions have (PRM, "Register Region Parameters")."""
+    """Yield the moves whose first lane is `to`, with the strides of regions (PRM, "Register Region Parameters")."""
     yield _Move(1, to, 1, lanes[to], 0)
     count = 2
     while count <= len(lanes):

@@ -69,7 +69,7 @@ class Payloads:
         self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # (block, payload) -> known dwords
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
-        """Return a payload for a load; loads up to the next barrier use different ones, so that none waits for another."""
+        """Return a payload for a load; loads up to the next barrier use different ones, so that none waits."""
         return self._placed(self._taken(self.loads, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
@@ -117,7 +117,7 @@ class Payloads:
         self._based(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
 
     def _before(self, o: Reg) -> tuple[BasicBlock, int] | None:
-        """Return the position after the only instruction that sets a scalar, if that is in an earlier block; else None."""
+        """Return the position after the only instruction that sets a scalar, if it is in an earlier block."""
         makers = [
             (block, n)
             for block in self.out.function.blocks

@@ -175,7 +175,7 @@ def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, c
 
 
 def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """Return an 8x8 with `types` of a, b and accumulator: columns N of the matrix lie across lanes.
+    """Return an 8x8 with `types` of a, b and accumulator: columns N of the matrix lie across the lanes.
 
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight adjacent dwords of K;
     rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
@@ -242,7 +242,7 @@ MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
-    """Return the phases of shared local memory: a dword of every lane at once, over 32 banks (assumed; no manual says)."""
+    """Return the phases of shared local memory: a dword of every lane at once, 32 banks (assumed; no manual says)."""
     return SharedPhases(32, (tuple(range(lanes)),))
 
 

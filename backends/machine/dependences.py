@@ -140,7 +140,7 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> boo
 
 
 class _Flags:
-    """Who last set each flag for a reader, who has read it, and who has set it since without a reader.
+    """The last setter of each flag that has a reader, its readers, and later setters without readers.
 
     Most scalar instructions set a flag that nobody reads; they may stand in any order between those with readers. After
     a block somebody may read the flags that it set last; after a loop body nobody does, since the loop's branch sets

@@ -206,7 +206,7 @@ class Instruction:
 
     @property
     def early_clobber(self) -> bool:
-        """Whether the destination must not overlap the sources, tied accumulators aside."""
+        """Return whether the destination must not overlap the sources, tied accumulators aside."""
         return self.op.early_clobber
 
     @property

@@ -23,6 +23,6 @@ def lanes_read(lane: Expr, width: int, lets: Mapping[Var, Expr]) -> tuple[int, .
 
 @lru_cache(maxsize=2**8)
 def _evaluated(lane: Expr, width: int) -> tuple[int, ...]:
-    from convgen.ir.evaluate import Evaluator  # which few kernels need
+    from convgen.ir.evaluate import Evaluator  # imported late: few kernels need it
 
     return tuple(Evaluator(width)(lane).data.tolist())

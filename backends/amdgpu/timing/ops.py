@@ -32,7 +32,7 @@ class Port(IntEnum):
 
 @frozen(eq=False)
 class Op:
-    """One instruction, as a wave executes it; equal ones are the same object."""
+    """One instruction as a wave executes it; equal ones are one object."""
 
     port: Port
     issue: int  #: clocks until its wave issues the next one
