@@ -41,7 +41,7 @@ class Tuning:
 
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
     element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
-    address_clocks: int = 1  #: clocks; least time of a load if lanes multiply their own loads (no matrix instructions)
+    address_clocks: int = 1  #: clocks; least time of a load if lanes multiply what they load themselves
     #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts. Shorter rows take
     #: proportionally longer; 0: no conflicts to avoid
     turned_row: int = 0
