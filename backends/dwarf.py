@@ -109,12 +109,12 @@ def sections(units: Sequence[CompilationUnit]) -> Sections:
     info_places: list[tuple[int, int]] = []
     line_places: list[tuple[int, int]] = []
     for number, unit in enumerate(units):
-        at, (made, places) = len(info), _unit_info(unit, len(line))
+        at, (content, places) = len(info), _unit_info(unit, len(line))
         info_places += [(at + place, number) for place in places]
-        info += made
-        at, (made, place) = len(line), _unit_lines(unit)
+        info += content
+        at, (content, place) = len(line), _unit_lines(unit)
         line_places.append((at + place, number))
-        line += made
+        line += content
     codes = (code for number in ABBREVIATIONS for code in abbreviation_codes(number))
     abbrev = b"".join(map(unsigned, codes)) + b"\0"
     return Sections(abbrev, bytes(info), bytes(line), tuple(info_places), tuple(line_places))

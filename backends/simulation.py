@@ -236,13 +236,13 @@ class Coverage:
     @property
     def stretches(self) -> tuple[tuple[Place, ...], ...]:
         """Return the missed instructions, adjacent ones grouped."""
-        found: list[list[Place]] = []
+        runs: list[list[Place]] = []
         for place in self.missed:
-            if found and found[-1][-1].end == place.pc:
-                found[-1].append(place)
+            if runs and runs[-1][-1].end == place.pc:
+                runs[-1].append(place)
             else:
-                found.append([place])
-        return tuple(map(tuple, found))
+                runs.append([place])
+        return tuple(map(tuple, runs))
 
     def joined(self, other: Coverage) -> Coverage:
         """Return the coverage of two runs of one kernel together."""
@@ -252,10 +252,10 @@ class Coverage:
 
 def joined(coverage: Iterable[Coverage]) -> tuple[Coverage, ...]:
     """Return the coverage of each kernel over all of its runs, in the order in which the kernels first ran."""
-    found: dict[str, Coverage] = {}
+    joint: dict[str, Coverage] = {}
     for one in coverage:
-        found[one.kernel] = one.joined(found[one.kernel]) if one.kernel in found else one
-    return tuple(found.values())
+        joint[one.kernel] = one.joined(joint[one.kernel]) if one.kernel in joint else one
+    return tuple(joint.values())
 
 
 @frozen

@@ -184,31 +184,31 @@ def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKern
     """Return the result of the best rung that fits."""
     failure: DoesNotFit | None = None
     for ladder in stage.ladders:
-        found: MachineKernel | None = None
+        result: MachineKernel | None = None
         for rung in ladder:
             if rung.resort and not before.is_given:
                 break
             if rung.redone and all(ran.name != rung.redone for ran, _ in behind):
                 continue  # the undone stage has not run: this rung equals the one before it
             try:
-                found = stage.run(_prepared(rung, before, behind), **rung.arguments)
+                result = stage.run(_prepared(rung, before, behind), **rung.arguments)
             except DoesNotFit as error:
                 failure = error
                 break
-        if found is not None:
-            return found
+        if result is not None:
+            return result
     assert failure is not None
     raise failure
 
 
 def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
     """Return the input of a rung: the stage that it undoes is rerun or left out, its remark is in the header."""
-    made = before
+    start = before
     if rung.redone:
         (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.redone)
-        undone, made = behind[at]
+        undone, start = behind[at]
         if rung.how is not None:
-            made = undone.run(made, **rung.how)
+            start = undone.run(start, **rung.how)
         for ran, _ in behind[at + 1 :]:
-            made = ran.run(made)
-    return evolve(made, header=(*made.header, rung.remark)) if rung.remark else made
+            start = ran.run(start)
+    return evolve(start, header=(*start.header, rung.remark)) if rung.remark else start

@@ -39,8 +39,8 @@ class Steady:
         The first iteration does not count in the stalls.
         """
         few, many = TURNS
-        each = (long.end - short.end) / (many - few)
+        iteration = (long.end - short.end) / (many - few)
         stalled = [sum(of_waves) for of_waves in zip(*(wave.stalls() for wave in long.waves), strict=True)]
         share = len(long.waves) * (many - 1)
         stalls = (sum(stalled[before + turn * body + n] for turn in range(1, many)) / share for n in range(body))
-        return cls(each, max(0.0, short.end - few * each), tuple(stalls))
+        return cls(iteration, max(0.0, short.end - few * iteration), tuple(stalls))

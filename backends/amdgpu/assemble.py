@@ -73,11 +73,11 @@ def available(target: str) -> Mapping[str, Steps]:
 
     Raises UserError as `toolchain` does.
     """
-    found: dict[str, Steps] = {}
+    assemblers: dict[str, Steps] = {}
     for name, steps in _installed():
         if knows(name, target):
-            found.setdefault(name, steps)
-    return found
+            assemblers.setdefault(name, steps)
+    return assemblers
 
 
 def assembled_by(target: str) -> str:
@@ -102,10 +102,10 @@ _SIZE = re.compile(r"\n\.L(\S+)\.end:\n[ \t]*\.size[ \t]+\1, \.L\1\.end - \1(?=\
 def _is_harmless(text: str) -> bool:
     """Return whether a module has only directives of our printer; others may end the process in LLVM."""
     text = f"\n{text}\n"  # patterns that begin with a character match faster than those anchored at line starts
-    found = _DIRECTIVE.findall(text)
-    known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(found))
+    directives = _DIRECTIVE.findall(text)
+    known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(directives))
     ends = _SIZE.findall(text)
-    return known and found.count("size") == len(ends) and all(f"\n{name}:\n" in text for name in ends)
+    return known and directives.count("size") == len(ends) and all(f"\n{name}:\n" in text for name in ends)
 
 
 def assemble_module(text: str, target: str) -> bytes | None:

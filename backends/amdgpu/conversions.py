@@ -282,19 +282,21 @@ def _word(t: Type) -> Type | None:
 
 def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) -> Conversion | None:
     """Return the conversion on a target; None if it has no instructions for it, or they would round twice."""
-    held, wanted = _word(source), _word(to)
-    if held is None or wanted is None or (saturate and source.is_float and to is f64):
+    word, result_word = _word(source), _word(to)
+    if word is None or result_word is None or (saturate and source.is_float and to is f64):
         return None
     unpack = step = pack = None
-    if source is not held:
-        held = wanted if _found(_UNPACK, source, wanted, facts) else held
-        unpack = _found(_UNPACK, source, held, facts)
-    if held is not wanted:
-        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), held, wanted, facts)
-    if to is not wanted:
-        pack = _found(_PACK, wanted, to, facts)
+    if source is not word:
+        word = result_word if _found(_UNPACK, source, result_word, facts) else word
+        unpack = _found(_UNPACK, source, word, facts)
+    if word is not result_word:
+        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), word, result_word, facts)
+    if to is not result_word:
+        pack = _found(_PACK, result_word, to, facts)
     missing = (
-        (source is not held and not unpack) or (held is not wanted and not step) or (to is not wanted and not pack)
+        (source is not word and not unpack)
+        or (word is not result_word and not step)
+        or (to is not result_word and not pack)
     )
     twice = to.is_float and pack and (source is f64 or (source in (s32, u32) and to is not f16))
     if missing or twice:  # integers that are inexact in f32 overflow f16 anyway

@@ -136,17 +136,17 @@ def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
 
 
 def _global(instruction: Instruction, offset: int, access: re.Match[str]) -> Line:
-    verb, what = access.groups()
-    to_lds = "lds" in instruction.modifiers or what.startswith("lds_")
-    what = what.removeprefix("lds_")
+    verb, rest = access.groups()
+    to_lds = "lds" in instruction.modifiers or rest.startswith("lds_")
+    rest = rest.removeprefix("lds_")
     if verb == "atomic":
-        size = 8 if what.endswith("_x2") else 4
-    elif what.startswith("format"):
-        size = 4 * len(what.rpartition("_")[2])
-    elif words := re.match(r"dwordx(\d)", what):
+        size = 8 if rest.endswith("_x2") else 4
+    elif rest.startswith("format"):
+        size = 4 * len(rest.rpartition("_")[2])
+    elif words := re.match(r"dwordx(\d)", rest):
         size = 4 * int(words[1])
     else:
-        size = next((count for name, count in _SMALL.items() if what.startswith(name)), 4)
+        size = next((count for name, count in _SMALL.items() if rest.startswith(name)), 4)
     moved = size * WAVE
     bytes = {f"global {verb}": moved} | ({"lds write": moved} if to_lds else {})
     return Line(offset, instruction.text, f"vmem_{verb}", "global", _slots(Unit.GLOBAL, moved), bytes=bytes)

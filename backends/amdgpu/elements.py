@@ -122,10 +122,10 @@ class Elements(Vectors):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not _is_same(e.a) and not _is_same(e.b):
-            held = {c: self.held(c) for c in (e.a, e.b)}
-            if all(map(_are_pairs, held.values())):
-                return self._two_by_two(PAIRED[name], (e.a, e.b), held, e.type)
-            terms = [self._sliced(held[c], words_of(e.type.elem)) for c in (e.a, e.b)]
+            values = {c: self.held(c) for c in (e.a, e.b)}
+            if all(map(_are_pairs, values.values())):
+                return self._two_by_two(PAIRED[name], (e.a, e.b), values, e.type)
+            terms = [self._sliced(values[c], words_of(e.type.elem)) for c in (e.a, e.b)]
             return self._of_words(name, e.type, *terms)
         words = self._term if isinstance(e, x.Add) else self.words
         return self._of_words(name, e.type, words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a)))
@@ -214,14 +214,14 @@ class Elements(Vectors):
         operands = (e.a, e.b, e.c)
         if any(map(_was_half, operands)):
             return self._mixed(operands, e.type)
-        held = {c: self.held(c) for c in operands if not _is_same(c)}
-        if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, held.values())):
-            return (self._two_by_two("v_pk_fma_f32", operands, held, e.type),)
+        values = {c: self.held(c) for c in operands if not _is_same(c)}
+        if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, values.values())):
+            return (self._two_by_two("v_pk_fma_f32", operands, values, e.type),)
         dst, into = self._result(e.type)
         size = words_of(e.type.elem)
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
-            self._sliced(held[c], size) if c in held else self.words(c, scalar=c in constants[:1]) for c in operands
+            self._sliced(values[c], size) if c in values else self.words(c, scalar=c in constants[:1]) for c in operands
         ]
         for a, b, c, to in zip(*words, into):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
@@ -291,16 +291,16 @@ class Elements(Vectors):
 
     def _select(self, e: Expr) -> Parts:
         assert isinstance(e, x.Select)
-        chosen, other = self.words(e.a), self.words(e.b)
+        chosen, otherwise = self.words(e.a), self.words(e.b)
         masks = self.masks(e.cond)
         dst, into = self._result(e.type)
         per_word = 1 if isinstance(e.cond.type, Type) else max(1, 32 // e.type.elem.bits)
-        for n, (a, b, to) in enumerate(zip(chosen, other, into)):
-            held = [masks(n * per_word + i, self._next_mask()) for i in range(min(per_word, e.type.lanes))]
-            if len(held) == 1:
-                self._choose(a, b, held[0], to)
+        for n, (a, b, to) in enumerate(zip(chosen, otherwise, into)):
+            element_masks = [masks(n * per_word + i, self._next_mask()) for i in range(min(per_word, e.type.lanes))]
+            if len(element_masks) == 1:
+                self._choose(a, b, element_masks[0], to)
             else:
-                picked = [self._choose(a, b, mask, self.out.new("v")) for mask in held]
+                picked = [self._choose(a, b, mask, self.out.new("v")) for mask in element_masks]
                 self._joined(picked, e.type.elem.bits, to)
         return (dst,)
 

@@ -55,12 +55,12 @@ class AmdEmitter(Emitter):
         if self.loops:
             return self.constant(value, "v")
         value, here = signed(value), len(self.block.instructions)
-        held, last = self._held.get(value, (None, 0))
-        if held is None or here - last > _NEAR:
-            held = self.new("v")
-            self.emit("v_mov_b32", (held,), (Imm(value),))
-        self._held[value] = held, here
-        return held
+        register, last = self._held.get(value, (None, 0))
+        if register is None or here - last > _NEAR:
+            register = self.new("v")
+            self.emit("v_mov_b32", (register,), (Imm(value),))
+        self._held[value] = register, here
+        return register
 
     # ------------------------------------------------------------ instructions
 
@@ -78,14 +78,14 @@ class AmdEmitter(Emitter):
     ) -> Instruction:
         """Append one instruction without changing its operands."""
         op = OPCODES[name] if isinstance(name, str) else name
-        made = Instruction(
+        instruction = Instruction(
             op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
         )
-        self.block.instructions.append(made)
-        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst)
+        self.block.instructions.append(instruction)
+        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in instruction.dst)
         if compared or "scc" in op.writes:
             self._flag, self._compared = None, ()
-        return made
+        return instruction
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
         """Emit a scalar operation into a fresh register; of several literals all but one come from registers."""

@@ -269,11 +269,13 @@ class _Clock:
 
     def _missing(self, conduct: _Conduct) -> int:
         self._remember(self._lasting())
-        met = [(mark, made) for mark, made in self.history.items() if mark.words & conduct.touched]
-        if not met:
+        marks = [(mark, state) for mark, state in self.history.items() if mark.words & conduct.touched]
+        if not marks:
             return 0
         uses, own = self.conducts.uses(conduct.instruction), _result_of(conduct.instruction)
-        return max([0, *(mark.states(use, words, own) - self.now + made for mark, made in met for use, words in uses)])
+        return max(
+            [0, *(mark.states(use, words, own) - self.now + state for mark, state in marks for use, words in uses)]
+        )
 
     def _lasting(self) -> History:
         """Return the marks that still demand wait states."""
@@ -304,11 +306,11 @@ def _latest(a: History, b: History) -> History:
 
 def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instruction]:
     for i in body:
-        left = clock.step(i)
-        while left > 0:
-            step = min(left, 16)
+        states = clock.step(i)
+        while states > 0:
+            step = min(states, 16)
             yield Instruction(OPCODES["s_nop"], modifiers=(str(step - 1),))
-            left -= step
+            states -= step
         yield i
 
 

@@ -273,12 +273,12 @@ def _filled(
         _DISTANCE.pack_into(descriptors, place, address(to) + addend - placed[".rodata"].address - place)
     content[".rodata"] = bytes(descriptors)
     sections_at = -(-file.end // 8) * 8
-    made = bytearray(sections_at)
+    file_bytes = bytearray(sections_at)
     segments = b"".join(_SEGMENT.pack(*row) for row in _segments(placed))
-    made[_HEADER.size : _HEADER.size + len(segments)] = segments
+    file_bytes[_HEADER.size : _HEADER.size + len(segments)] = segments
     for name, p in placed.items():
-        made[p.offset : p.end] = content[name]
-    made[: _HEADER.size] = _HEADER.pack(
+        file_bytes[p.offset : p.end] = content[name]
+    file_bytes[: _HEADER.size] = _HEADER.pack(
         *(b"\x7fELF", module.identity, _SHARED_OBJECT, module.machine, 1, 0, _HEADER.size, sections_at, module.flags),
         *(_HEADER.size, _SEGMENT.size, _SEGMENTS, _SECTION.size, 1 + len(placed), index[".shstrtab"]),
     )
@@ -287,7 +287,7 @@ def _filled(
          index.get(p.link, 0), p.info, p.section.alignment, p.entry_bytes)
         for n, p in placed.items()
     ]  # fmt: skip
-    return bytes(made) + bytes(_SECTION.size) + b"".join(_SECTION.pack(*row) for row in rows)
+    return bytes(file_bytes) + bytes(_SECTION.size) + b"".join(_SECTION.pack(*row) for row in rows)
 
 
 def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
@@ -344,10 +344,10 @@ def _by_bucket(symbols: Sequence[_Symbol]) -> list[_Symbol]:
 
 
 def _gnu(name: str) -> int:
-    found = 5381
+    hashed = 5381
     for byte in name.encode():
-        found = found * 33 + byte & 0xFFFFFFFF
-    return found
+        hashed = hashed * 33 + byte & 0xFFFFFFFF
+    return hashed
 
 
 def _gnu_hash(symbols: Sequence[_Symbol]) -> bytes:
@@ -381,12 +381,12 @@ def _system_v_hash(symbols: Sequence[_Symbol]) -> bytes:
 
 
 def _system_v(name: str) -> int:
-    found = 0
+    hashed = 0
     for byte in name.encode():
-        found = (found << 4) + byte
-        found ^= (found & 0xF0000000) >> 24
-        found &= 0x0FFFFFFF
-    return found
+        hashed = (hashed << 4) + byte
+        hashed ^= (hashed & 0xF0000000) >> 24
+        hashed &= 0x0FFFFFFF
+    return hashed
 
 
 def _words(*numbers: int) -> bytes:

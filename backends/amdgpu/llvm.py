@@ -42,11 +42,11 @@ def library(first: int) -> Llvm | None:
         if version < max(first, _FIRST_VERSION):
             return None
         try:
-            found = ctypes.CDLL(f"libLLVM.so.{version}.1")
+            loaded = ctypes.CDLL(f"libLLVM.so.{version}.1")
         except OSError:
             continue
-        if hasattr(found, "LLVMInitializeAMDGPUAsmParser"):
-            return Llvm(f"libLLVM.so.{version}.1", found)
+        if hasattr(loaded, "LLVMInitializeAMDGPUAsmParser"):
+            return Llvm(f"libLLVM.so.{version}.1", loaded)
     return None
 
 
@@ -110,12 +110,12 @@ class Llvm:
     def _machine(self, target: str) -> int:
         """Return the target machine that emits code for a target; it serves all modules."""
         if target not in self._machines:
-            found, message = c_void_p(), c_void_p()
+            handle, message = c_void_p(), c_void_p()
             of_triple = self._function("GetTargetFromTriple", c_int, c_char_p, POINTER(c_void_p), POINTER(c_void_p))
-            failed = of_triple(TRIPLE.encode(), byref(found), byref(message))
+            failed = of_triple(TRIPLE.encode(), byref(handle), byref(message))
             assert not failed, "the library has the AMD target"
             create = self._function("CreateTargetMachine", c_void_p, c_void_p, *[c_char_p] * 3, *[c_int] * 3)
-            self._machines[target] = create(found, TRIPLE.encode(), target.encode(), b"", 0, 0, 0)
+            self._machines[target] = create(handle, TRIPLE.encode(), target.encode(), b"", 0, 0, 0)
         return self._machines[target]
 
     def _object(self, machine: int, module: int, errors: list[int]) -> bytes | None:

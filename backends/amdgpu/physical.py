@@ -27,10 +27,10 @@ class Physical:
 
     def words(self, registers: Iterable[Reg]) -> Words:
         """Return the registers of some operands."""
-        bits, found = self._bits, 0
+        bits, words = self._bits, 0
         for r in registers:
-            found |= ((1 << r.count) - 1) << bits[r.vreg] + r.first
-        return found
+            words |= ((1 << r.count) - 1) << bits[r.vreg] + r.first
+        return words
 
     def operand(self, o: Operand) -> Words:
         """Return the registers of an operand; none for an immediate."""
@@ -38,17 +38,17 @@ class Physical:
 
     def read(self, i: Instruction) -> Words:
         """Return the registers of all source operands."""
-        found = self._read.get(i)
-        if found is None:
-            found = self._read[i] = self.words(i.uses())
-        return found
+        words = self._read.get(i)
+        if words is None:
+            words = self._read[i] = self.words(i.uses())
+        return words
 
     def written(self, i: Instruction) -> Words:
         """Return the registers of all results."""
-        found = self._written.get(i)
-        if found is None:
-            found = self._written[i] = self.words(i.defs())
-        return found
+        words = self._written.get(i)
+        if words is None:
+            words = self._written[i] = self.words(i.defs())
+        return words
 
     def text(self, o: Operand) -> str:
         """Return an operand as the assembler reads it."""
@@ -66,7 +66,7 @@ _OF: WeakKeyDictionary[Allocation, Physical] = WeakKeyDictionary()
 
 def physical_of(allocation: Allocation) -> Physical:
     """Return the view through an allocation, which later stages share."""
-    found = _OF.get(allocation)
-    if found is None:
-        found = _OF[allocation] = Physical(allocation)
-    return found
+    physical = _OF.get(allocation)
+    if physical is None:
+        physical = _OF[allocation] = Physical(allocation)
+    return physical

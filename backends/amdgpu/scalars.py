@@ -94,11 +94,11 @@ class AmdScalars(Scalars):
             case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
             case x.FromLane() | x.Pack() if e.type.bits == 32:
-                (made,) = self.elements.value(e)
-                return self.out.salu_from_lane(made) if self.uniform(e) else made
+                (register,) = self.elements.value(e)
+                return self.out.salu_from_lane(register) if self.uniform(e) else register
             case x.Saturate() | x.Cast() if not e.type.elem.is_bool and e.type.bits == 32:
-                made = self.elements.converted(e)
-                return self.out.salu_from_lane(made) if self.uniform(e) else made
+                register = self.elements.converted(e)
+                return self.out.salu_from_lane(register) if self.uniform(e) else register
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
             raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {in_short(e)}")
         return self._uniform(e) if self.uniform(e) else self._varying(e)

@@ -115,10 +115,10 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
     """Raise DoesNotFit unless all waves of a workgroup can be resident at once."""
     core = made.facts.core
     waves = -(-made.kernel.subgroups // core.simds)
-    each = -(-r.total_vgpr // core.register_granule) * core.register_granule
-    if waves * each > core.simd_registers:
+    registers = -(-r.total_vgpr // core.register_granule) * core.register_granule
+    if waves * registers > core.simd_registers:
         most = f"at most {core.simd_registers} in all"
-        raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, {most}", short_of="v")
+        raise DoesNotFit(f"{waves} waves a SIMD of {registers} registers, {most}", short_of="v")
 
 
 #: Second attempt: outside loops, issue early only while registers last. The text's header says so, since by `convgen

@@ -81,13 +81,13 @@ class MfmaRow:
         a part of each half of K (CDNA4 ISA 7.1).
         """
         groups = WAVE // self.rows
-        held = self.rows * self.k // WAVE
+        lane_elements = self.rows * self.k // WAVE
 
         def operand(row: str) -> Fragment:
             lanes = (Digit(row, self.rows, Space.LANE, 1),)
             halves = 2 if self.formats else 1
-            inner = (Digit("k", held // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
-            outer = (Digit("k", halves, Space.REGISTER, held // halves),) if halves > 1 else ()
+            inner = (Digit("k", lane_elements // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
+            outer = (Digit("k", halves, Space.REGISTER, lane_elements // halves),) if halves > 1 else ()
             return Fragment((row, "k"), lanes + inner + outer)
 
         own = WORD_GROUP if self.acc.bits == 32 else 1

@@ -46,11 +46,11 @@ class AmdVectors(Elements):
         words = sum(p.type.bits for p in parts) // 32
         joined = self.out.new("v", words) if narrow and words else None
         for p in parts:
-            held = self.held(p)
+            registers = self.held(p)
             if p.type.bits >= 32:
-                out.extend(held)
+                out.extend(registers)
                 continue
-            pending.append((held[0], p.type.bits))
+            pending.append((registers[0], p.type.bits))
             if sum(bits for _, bits in pending) == 32:
                 into = joined.words(len(out), 1) if joined else self.out.new("v")
                 out.append(self._join(pending, into))

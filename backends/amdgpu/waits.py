@@ -54,7 +54,7 @@ class _Operations(dict[Instruction, _Operation]):
     def __missing__(self, i: Instruction) -> _Operation:
         results = self.physical.written(i)
         deeds = tuple(a for a in (i.access, i.also) if a is not None and a.space == "shared")
-        self[i] = found = _Operation(
+        self[i] = operation = _Operation(
             i,
             _COUNTER_OF.get(i.op.unit, ""),
             self.physical.read(i) | results,
@@ -62,7 +62,7 @@ class _Operations(dict[Instruction, _Operation]):
             deeds,
             i.op.unit is _SCALAR_MEMORY,
         )
-        return found
+        return operation
 
 
 #: outstanding operation -> number of in-order operations of its counter issued after it; 0 for a scalar load

@@ -34,11 +34,11 @@ def pair_writes(function: Function) -> Function:
 
 
 def _paired(body: Sequence[Instruction]) -> Iterable[Instruction]:
-    found = _pairs(body)
-    if not found:
+    pairs = _pairs(body)
+    if not pairs:
         return body
-    joined = {second: _joined(body[first], body[second]) for first, second in found.items()}
-    return [joined.get(n, i) for n, i in enumerate(body) if n not in found]
+    joined = {second: _joined(body[first], body[second]) for first, second in pairs.items()}
+    return [joined.get(n, i) for n, i in enumerate(body) if n not in pairs]
 
 
 def _pairs(body: Sequence[Instruction]) -> dict[int, int]:
@@ -48,25 +48,25 @@ def _pairs(body: Sequence[Instruction]) -> dict[int, int]:
     memory.
     """
     waiting: dict[_Place, _Write] = {}
-    held: dict[VirtualRegister, set[_Place]] = {}  #: register -> waiting writes that read it
-    found: dict[int, int] = {}
+    readers: dict[VirtualRegister, set[_Place]] = {}  #: register -> waiting writes that read it
+    pairs: dict[int, int] = {}
     for n, i in enumerate(body):
         if i.op.barrier or i.op.fence:
             waiting.clear()
         elif waiting:
             for r in i.defs():
-                for place in held.pop(r.vreg, ()):
+                for place in readers.pop(r.vreg, ()):
                     waiting.pop(place, None)
         if i.op.name in _SIZES and isinstance(address := i.source("address"), Reg):
             place, write = (address.vreg, address.first, i.op.name), _Write(n, i, _offset(i))
             first = waiting.pop(place, None)
             if first and _offsets(first.offset, write.offset, _SIZES[i.op.name]):
-                found[first.number] = n
+                pairs[first.number] = n
                 continue
             waiting[place] = write
             for r in i.uses():
-                held.setdefault(r.vreg, set()).add(place)
-    return {first: second for first, second in found.items() if _may_move(body, first, second, found)}
+                readers.setdefault(r.vreg, set()).add(place)
+    return {first: second for first, second in pairs.items() if _may_move(body, first, second, pairs)}
 
 
 def _may_move(body: Sequence[Instruction], first: int, second: int, found: dict[int, int]) -> bool:

@@ -179,7 +179,7 @@ def _reach(o: Operand, lanes: int) -> int:
 def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kernel: KernelInfo) -> dict[str, int]:
     target = loaded.platform.name
     others = [line for line in hot.lines if line.unit != "matrix"]
-    found = {
+    counts = {
         "dpas clocks": hot.slots["matrix"],
         "other clocks": sum(line.issue for line in others),
         "token waits": _token_waits(code, hot.lines),
@@ -187,10 +187,10 @@ def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kerne
     automatic = _auto_deps(loaded, kernel)
     if automatic is not None:
         again, _, _, loop = _hot(automatic, target)
-        found["iga64's waits"] = _token_waits(again, loop.lines)
+        counts["iga64's waits"] = _token_waits(again, loop.lines)
     at = _at(code)
-    found["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
-    return found
+    counts["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
+    return counts
 
 
 def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:

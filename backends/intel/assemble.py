@@ -72,8 +72,8 @@ def _first(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _complaint(said: str, lines: list[str]) -> str:
-    found = _COMPLAINT.search(said)
-    if found is None or int(found[1]) > len(lines):
+    complaint = _COMPLAINT.search(said)
+    if complaint is None or int(complaint[1]) > len(lines):
         raise UserError(f"iga64 crashed: it cannot do its work: {(said.splitlines() or ['it says nothing'])[0]}")
-    line, column, reason = found.groups()
+    line, column, reason = complaint.groups()
     return f"line {line}, column {column}: {reason}: {' '.join(lines[int(line) - 1].split())}"

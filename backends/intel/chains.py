@@ -23,15 +23,15 @@ def chains(
 
     `shared` are the numbers of the sources of which one must be common to a chain.
     """
-    found = [_Chain(physical, shared)]
+    runs = [_Chain(physical, shared)]
     for i in instructions:
         assert isinstance(i, XeInstruction)
         is_matrix = i.op.unit is Unit.MATRIX
-        if not is_matrix or i.leads or not found[-1].takes(i):
-            found.append(_Chain(physical, shared))
+        if not is_matrix or i.leads or not runs[-1].takes(i):
+            runs.append(_Chain(physical, shared))
         if is_matrix:
-            found[-1].add(i)
-    return (tuple(chain.members) for chain in found if chain.members)
+            runs[-1].add(i)
+    return (tuple(chain.members) for chain in runs if chain.members)
 
 
 class _Chain:

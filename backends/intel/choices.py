@@ -43,23 +43,23 @@ class Choices(Operands):
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
         turned = is_constant(e.a) and not is_constant(e.b)
         first, second = (e.b, e.a) if turned else (e.a, e.b)
-        chosen, other = self.bits(first, width, last=False), self.bits(second, width, last=True)
+        chosen, otherwise = self.bits(first, width, last=False), self.bits(second, width, last=True)
         flags = self.flags(e.cond, width)
         dst, into = self.result(e.type)
         kind, modifiers = UNSIGNED[width // 8], ("unless",) if turned else ()
         for pair in in_pairs(into):
-            held = [flags(n) for n, _ in pair]
-            for flag, (n, to) in zip(held, pair):
-                self.do("sel", region(to, kind), chosen(n), other(n), predicate=flag, modifiers=modifiers)
+            pair_flags = [flags(n) for n, _ in pair]
+            for flag, (n, to) in zip(pair_flags, pair):
+                self.do("sel", region(to, kind), chosen(n), otherwise(n), predicate=flag, modifiers=modifiers)
         return dst
 
     def _by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
         """Compare with zero and select in one instruction."""
         condition, kind, numbers, _ = self._comparison(tested)
-        chosen, other = (self.typed(c, last=False) for c in (e.a, e.b))
+        chosen, otherwise = (self.typed(c, last=False) for c in (e.a, e.b))
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do("csel", region(to, kind), chosen(n), other(n), numbers(n), condition=condition)
+            self.do("csel", region(to, kind), chosen(n), otherwise(n), numbers(n), condition=condition)
         return dst
 
     # ------------------------------------------------------------ flags

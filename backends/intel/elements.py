@@ -129,11 +129,11 @@ class Elements(Choices):
     def _unary(self, e: x.Unary) -> Reg:
         source = self.operand(e.a, last=False)
         dst, into = self.result(e.type)
-        held = [region(to, "f") for to in into]
+        results = [region(to, "f") for to in into]
         if type(e) in (Sin, Cos):
-            self._radians(source, held)
-            source = held.__getitem__
-        for n, to in enumerate(held):
+            self._radians(source, results)
+            source = results.__getitem__
+        for n, to in enumerate(results):
             self.do(UNARY[type(e)], to, source(n))
         return dst
 

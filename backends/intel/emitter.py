@@ -72,12 +72,12 @@ class XeEmitter(Emitter):
     ) -> XeInstruction:
         """Append one instruction without changing its operands."""
         row = OPCODES[op] if isinstance(op, str) else op
-        made = XeInstruction(
+        instruction = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
             lanes, predicate, condition, flag, partial, discards, self._apart(row, (*dst, *src), lanes),
         )  # fmt: skip
-        self.block.instructions.append(made)
-        return made
+        self.block.instructions.append(instruction)
+        return instruction
 
     def _apart(self, row: Opcode, operands: Sequence[Operand], lanes: int) -> bool:
         """Return whether the destination must not overlap the sources.

@@ -52,13 +52,13 @@ def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:
 def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
     """Return moves that together give every lane its word, each with as many lanes as possible."""
     done: dict[int, None] = {}
-    found = []
+    moves = []
     for to in range(len(lanes)):
         if to not in done:
             most = max(_beginning(lanes, to), key=lambda m: m.count if done.keys().isdisjoint(m.written) else 0)
             done.update(dict.fromkeys(most.written))
-            found.append(most)
-    return tuple(found)
+            moves.append(most)
+    return tuple(moves)
 
 
 def _beginning(lanes: tuple[int, ...], to: int) -> Iterator[_Move]:

@@ -27,14 +27,14 @@ def keep_flags(function: Function, most: int) -> Function:
     local = {v for v, n in written.items() if n == 1 and users[v] == 1}
     # pairs start at even registers, with a single register on either side at worst
     room = most // max((v.size for v in written), default=1)
-    found = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
-    read = {r.vreg for i in found.instructions() for r in i.uses()}
+    shorter = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
+    read = {r.vreg for i in shorter.instructions() for r in i.uses()}
 
     def is_read(i: Instruction) -> bool:
         copy = _copy(i)
         return copy is None or copy.vreg in read
 
-    return found.rewritten(lambda _, block: filter(is_read, block.instructions))
+    return shorter.rewritten(lambda _, block: filter(is_read, block.instructions))
 
 
 def _flags(i: Instruction) -> Iterator[Reg]:
@@ -138,10 +138,10 @@ class _Block(_Renaming):
             yield new
             self._forget(new)
             if own is not None:
-                held, sources = _Held(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
-                self.held[own.vreg] = held
+                kept, sources = _Held(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
+                self.held[own.vreg] = kept
                 if sources.isdisjoint(r.vreg for r in new.defs()):
-                    self.makers[key] = _Maker(held, sources)
+                    self.makers[key] = _Maker(kept, sources)
             elif (copy := _copy(new)) is not None and (source := self.held.get(new.uses()[0].vreg)) is not None:
                 self.makers[recipe("mov", "", 1, region(copy, "uw", 0, 0))] = _Maker(source, frozenset((copy.vreg,)))
 

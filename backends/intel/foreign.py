@@ -58,17 +58,17 @@ def _signature(kernel: KernelInfo, local: set[int], described: Mapping[int, Mapp
     """Return the signature: arguments by number, which is also the name of one without a name in the zebin
     (`args_info`).
     """
-    given = sorted(
+    passed = sorted(
         (item for item in kernel.payload if item.size and item.kind in _GIVEN),
         key=lambda item: (item.index, item.offset),
     )
     parameters = []
-    for before, item in zip([None, *given], given):
+    for before, item in zip([None, *passed], passed):
         about = described.get(item.index, {})
         part = f"+{item.offset}" if before is not None and before.index == item.index else ""
         name = f"{about.get('name') or item.index}{part}"
         is_pointer = item.kind in _BUFFERS and item.index not in local
         parameters.append(Parameter(name, item.offset, item.size, is_pointer, str(about.get("type_name", ""))))
-    offsets = [number for number, item in enumerate(given) if item.index in local]
+    offsets = [number for number, item in enumerate(passed) if item.index in local]
     known = Signature(kernel.name, tuple(parameters), kernel.slm, kernel.required_size)
     return with_offsets(known, offsets, kernel.slm)

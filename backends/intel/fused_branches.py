@@ -22,13 +22,13 @@ def parts_threads(kernel: Kernel, facts: TargetFacts) -> bool:
 
     Raises Unsupported if they also multiply together.
     """
-    found = next(parting(kernel, facts.lockstep), None) if facts.lockstep else None
-    if found is None:
+    branch = next(parting(kernel, facts.lockstep), None) if facts.lockstep else None
+    if branch is None:
         return False
     together = next((n.op.atom for n in postorder(kernel.body) if isinstance(n, Mma) and n.op.atom.spans > 1), None)
     if together is not None:
         raise Unsupported(
-            f"given a branch on {in_short(found[1])}, which may differ between subgroups 2k and 2k + 1, and "
+            f"given a branch on {in_short(branch[1])}, which may differ between subgroups 2k and 2k + 1, and "
             f"{together.name}, which both execute together; wanted one value in both, or an instruction of one subgroup"
         )
     return True

@@ -38,11 +38,11 @@ def make_in_place(function: Function, lanes: int) -> Function:
 
     A tuple takes part in at most one such change.
     """
-    found = _Finder(function, lanes)
+    finder = _Finder(function, lanes)
     homes: dict[VirtualRegister, _Home] = {}
     taken = set[VirtualRegister]()
     for n, block in enumerate(function.blocks):
-        for made, home in found.homes(n, block.instructions):
+        for made, home in finder.homes(n, block.instructions):
             if not taken & {made, home.vreg}:
                 homes[made] = home
                 taken |= {made, home.vreg}

@@ -136,15 +136,15 @@ class _Leads:
         return pieces
 
     def _pieces(self, block: BasicBlock) -> _Pieces:
-        found, gap = _Pieces(), list[Instruction]()
+        pieces, gap = _Pieces(), list[Instruction]()
         heads = {chain[0]: chain for chain in chains(block.instructions, self.physical, self.shared)}
         for i in block.instructions:
             if i in heads:
-                found.append(_Piece(tuple(gap), heads[i]))
+                pieces.append(_Piece(tuple(gap), heads[i]))
                 gap = []
             elif i.op.unit is not Unit.MATRIX:
                 gap.append(i)
-        return [*found, _Piece(tuple(gap), ())]
+        return [*pieces, _Piece(tuple(gap), ())]
 
     def _marked(self, run: Sequence[XeInstruction]) -> Iterator[XeInstruction]:
         """Yield a chain whose leader is marked as such."""
@@ -271,11 +271,11 @@ class _Leads:
 
     def _one_by_one(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
         """Return the instructions of a chain as chains of one, each after a `mov` that waits for the one before it."""
-        found, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
+        parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
         for i in pieces[n].run:
-            found.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
+            parts.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
             gap, before = (), frozenset((i,))
-        return found
+        return parts
 
     def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction | None:
         """Return a useless leader with another source 1 and free registers as result; None if none are free."""
@@ -294,11 +294,11 @@ class _Leads:
             for at in starts
             if 0 < at <= self.registers - _FACTOR and at not in taken and not written & ((1 << _FACTOR) - 1) << at
         )
-        (sums,), (_, old, other) = first.dst, first.src
+        (sums,), (_, old, rows_operand) = first.dst, first.src
         assert isinstance(sums, Region)
         assert isinstance(old, Region)
         put, read = (self._placed(name, at) for name, at in (("unused", result), ("any", factor)))
-        operands = (Null(sums.type), region(read, old.type), other)
+        operands = (Null(sums.type), region(read, old.type), rows_operand)
         comment = "leads the chain; its result is unused"
         return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
 
@@ -319,7 +319,7 @@ class _Leads:
     def _live(self) -> Mapping[Instruction, _Grfs]:
         """The registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
-        entry, found = [0] * count, dict[Instruction, _Grfs]()
+        entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True
         while changed:
             changed = False
@@ -327,10 +327,10 @@ class _Leads:
                 live = reduce(or_, (entry[s] for s in self.function.successors(n)), 0)
                 for i in reversed(self.function.blocks[n].instructions):
                     live = live & ~_grfs(i.defs(), base) | _grfs(i.uses(), base)
-                    found[i] = live
+                    live_before[i] = live
                 changed = changed or live != entry[n]
                 entry[n] = live
-        return found
+        return live_before
 
 
 def _awaiting(i: XeInstruction) -> XeInstruction:

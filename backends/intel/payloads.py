@@ -117,14 +117,14 @@ class _Room:
 
 def _placed(live: Mapping[VirtualRegister, int], needed: dict[int, int]) -> dict[VirtualRegister, int] | None:
     """Return places for registers with these live positions; None if there are too few."""
-    found: dict[VirtualRegister, int] = {}
+    places: dict[VirtualRegister, int] = {}
     for v in sorted(live, key=lambda v: live[v] & -live[v]):
         at = next((at for at, bits in needed.items() if not bits & live[v]), None)
         if at is None:
             return None
         needed[at] |= live[v]
-        found[v] = at
-    return found
+        places[v] = at
+    return places
 
 
 class _Uses:

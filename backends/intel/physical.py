@@ -58,21 +58,21 @@ class Physical:
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
         """Return the cells of operands; operands of all lanes may skip quarters of their registers."""
-        first, found = self._runs[0], 0
+        first, result = self._runs[0], 0
         for r in registers:
             bits = _bits_of(r.bank)
             cells = (1 << bits * r.count) - 1
             if bits > 1 and lanes == self.lanes and isinstance(r, Region):
                 cells = cells // ((1 << bits) - 1) * _quarters(r)
-            found |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
-        return found
+            result |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
+        return result
 
     def named(self, names: Iterable[str]) -> Cells:
         """Return the cells of architecture registers and other names."""
-        found = 0
+        cells = 0
         for name in names:
-            found |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
-        return found
+            cells |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
+        return cells
 
     def bank(self, bank: str) -> Cells:
         """Return all cells of a bank."""

@@ -62,10 +62,10 @@ class XeScalars(Scalars):
         self.next_in: tuple[BasicBlock, dict[tuple[VirtualRegister, int, int], Reg]] = out.block, {}
 
     def value(self, e: x.Expr) -> Operand:
-        held = super().value(e)
-        if isinstance(held, Region) and held.signs:
-            return self.out.alu("mov", held.type, held)
-        return self._joined(held, Imm(0)) if _is_half(held, e) else held
+        operand = super().value(e)
+        if isinstance(operand, Region) and operand.signs:
+            return self.out.alu("mov", operand.type, operand)
+        return self._joined(operand, Imm(0)) if _is_half(operand, e) else operand
 
     def named(self, e: x.Expr) -> Operand:
         """Return the value as a variable keeps it: if cheaper, negated, or without an upper half of zeros.
@@ -99,11 +99,11 @@ class XeScalars(Scalars):
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
             case x.FromLane() | x.Pack() if e.type.bits == 32:
-                (made,) = self.elements.value(e)
-                return self._first_lane(made) if self.uniform(e) else made
+                (register,) = self.elements.value(e)
+                return self._first_lane(register) if self.uniform(e) else register
             case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
-                made = self.elements.converted(e)
-                return self._first_lane(made) if self.uniform(e) else made
+                register = self.elements.converted(e)
+                return self._first_lane(register) if self.uniform(e) else register
         if e.type.elem.is_bool:
             return self.kept(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):

@@ -324,8 +324,8 @@ class Scoreboard:
         if i in self.following or i in self.first:
             own = self.following.get(i, _ATOMIC)
             if waits.done:
-                (token, what), *tokens = tokens
-                carried = [f"${token}.{what}"]
+                (token, kind_of_wait), *tokens = tokens
+                carried = [f"${token}.{kind_of_wait}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
         elif own and i.op.unit is Unit.VALU:
@@ -338,12 +338,12 @@ class Scoreboard:
         elif distance:
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            (token, what), tokens = tokens[0], []
-            carried = [f"${token}.{what}"]
+            (token, kind_of_wait), tokens = tokens[0], []
+            carried = [f"${token}.{kind_of_wait}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for what in SYNCS:
-            if alike := [f"${token}" for token, kind in tokens if kind == what]:
-                yield waiting(alike, what)
+        for kind_of_wait in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == kind_of_wait]:
+                yield waiting(alike, kind_of_wait)
         annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
         yield i.annotated(*filter(None, annotations))
 
@@ -383,10 +383,10 @@ class _Accesses:
         self.touched = self._all()  #: superset of all listed cells
 
     def _all(self) -> Cells:
-        found = 0
+        cells = 0
         for held in (*self.tokens.values(), *(held for numbers in self.pipes.values() for held in numbers.values())):
-            found |= held
-        return found
+            cells |= held
+        return cells
 
     def distance(self, pipe: str, cells: Cells) -> int | None:
         """Return how many instructions ago a pipe touched one of these cells; None if never, or so long ago that it is
@@ -425,13 +425,13 @@ class _Accesses:
         """Forget accesses to these cells by all sources except `kept`."""
         if not cells & self.touched:
             return
-        for token, held in self.tokens.items():
-            if held & cells and token not in kept:
-                self.tokens[token] = held & ~cells
+        for token, touched in self.tokens.items():
+            if touched & cells and token not in kept:
+                self.tokens[token] = touched & ~cells
         for numbers in self.pipes.values():
-            for number, held in numbers.items():
-                if held & cells:
-                    numbers[number] = held & ~cells
+            for number, touched in numbers.items():
+                if touched & cells:
+                    numbers[number] = touched & ~cells
         if not kept:
             self.touched &= ~cells
 

@@ -191,14 +191,14 @@ def _ladders(g: Generation) -> Ladders:
     If overwriting sources of a message means to wait for the whole message, the larger file is better than no hold. On
     other generations a short hold suffices, and hoisted addresses have priority over a longer one.
     """
-    largest, found = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
+    largest, ladders = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:
         if not g.waits_for_writes:
-            found.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
+            ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
         holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
-        found.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
+        ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
     return (
-        *found,
+        *ladders,
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
         (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),

@@ -41,12 +41,12 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
         first = len(done)
         done.append(i)
         near = (first, *_arithmetic_before(done, first))
-        left = []
+        remaining = []
         for sync in sorted(syncs, key=lambda sync: len(_waits(sync))):
             waits = _waits(sync)
             carriers = [n for n in near if _has_room(done[n], waits[0], generation)]
             if len(waits) > len(carriers):
-                left.append(sync)
+                remaining.append(sync)
                 continue
             for n, wait in zip(carriers, waits):
                 done[n] = done[n].annotated(*(a.lstrip("FILM") for a in done[n].annotations), wait)
@@ -57,7 +57,7 @@ def _carried(instructions: Iterable[Instruction], generation: Generation) -> lis
                 at, wanted = early.pop(token, (n, n))
                 if at < n <= wanted:  # a finished instruction has read its sources
                     done[at] = done[at].annotated(*(a for a in done[at].annotations if a != f"{token}.src"))
-        done[first:first] = left
+        done[first:first] = remaining
         syncs = []
     return done + syncs
 
@@ -71,16 +71,16 @@ def _joined(instructions: Iterable[XeInstruction]) -> list[XeInstruction]:
         if not waits:
             done.append(i)
             continue
-        what, at = waits[0][1], last.get(waits[0][1], -_JOINED)
+        kind, at = waits[0][1], last.get(waits[0][1], -_JOINED)
         between = done[at:] if len(done) - at <= _JOINED else []
         since = {a for other in between for a in other.annotations}
         early = [token for token, _ in waits if between and token not in since]
         late = [token for token, _ in waits if token not in early]
         if early:
-            done[at] = waiting([*(wait.split(".")[0] for wait in _waits(done[at])), *early], what)
+            done[at] = waiting([*(wait.split(".")[0] for wait in _waits(done[at])), *early], kind)
         if late:
-            last[what] = len(done)
-            done.append(waiting(late, what))
+            last[kind] = len(done)
+            done.append(waiting(late, kind))
     return done
 
 

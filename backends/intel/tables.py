@@ -180,15 +180,15 @@ def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight adjacent dwords of K;
     rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
     """
-    each = 4 // types[0].bytes
+    dword_elements = 4 // types[0].bytes
     per_grf = lanes // _DEPTH
-    a = Fragment(("n", "k"), (Digit("n", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
+    a = Fragment(("n", "k"), (Digit("n", lanes, Space.LANE, 1), Digit("k", _DEPTH * dword_elements, Space.REGISTER, 1)))
     b = Fragment(
         ("m", "k"),
         (
             Digit("m", per_grf, Space.LANE, _DEPTH),
-            Digit("m", DPAS_ROWS // per_grf, Space.REGISTER, each),
-            Digit("k", each, Space.REGISTER, 1),
+            Digit("m", DPAS_ROWS // per_grf, Space.REGISTER, dword_elements),
+            Digit("k", dword_elements, Space.REGISTER, 1),
             Digit("k", _DEPTH, Space.LANE, 1),
         ),
     )
@@ -204,8 +204,8 @@ def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
     alone, half = _dpas_atom(lanes, types, clocks), DPAS_ROWS // 2
     pair = Digit("n", 2, Space.SUBGROUP, 1)
     a = Fragment(("n", "k"), (*alone.a.digits, pair))
-    each = 4 // types[0].bytes
-    rows = (Digit("m", half, Space.REGISTER, each), Digit("m", 2, Space.SUBGROUP, 1))
+    dword_elements = 4 // types[0].bytes
+    rows = (Digit("m", half, Space.REGISTER, dword_elements), Digit("m", 2, Space.SUBGROUP, 1))
     b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("n", "m"), (*alone.d.digits, pair))
     return _atom(_DPASW, types, a, b, d, clocks)

@@ -42,11 +42,11 @@ class XeVectors(Elements):
         out: list[Reg] = []
         narrow: list[tuple[Reg, int]] = []  # elements of an incomplete dword, with their bits
         for p in parts:
-            held = self.held(p)
+            registers = self.held(p)
             if p.type.bits % 32 == 0 and not narrow:
-                out.extend(held)
+                out.extend(registers)
                 continue
-            narrow.append((self.tuple_of(held), p.type.bits))
+            narrow.append((self.tuple_of(registers), p.type.bits))
             if sum(bits for _, bits in narrow) == 32:
                 out.append(self._joined(narrow))
                 narrow = []

@@ -165,20 +165,20 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
     Empty lines precede a kernel's lines, so that each keeps its number. Raises AssemblerError.
     """
     lines = text.splitlines()
-    found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
-    if not found or found[0][1] != "target":
+    directives_found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
+    if not directives_found or directives_found[0][1] != "target":
         raise AssemblerError("no //.target before the first kernel")
-    _, _, target = found.pop(0)
+    _, _, target = directives_found.pop(0)
     if target not in DEVICES:
         raise AssemblerError(f"//.target of {target}, wanted one of {', '.join(DEVICES)}")
-    starts = [place for place, (_, key, _) in enumerate(found) if key == "kernel"]
-    if found and starts[:1] != [0]:
-        raise AssemblerError(f"line {found[0][0]}: //.{found[0][1]} before the first //.kernel")
+    starts = [place for place, (_, key, _) in enumerate(directives_found) if key == "kernel"]
+    if directives_found and starts[:1] != [0]:
+        raise AssemblerError(f"line {directives_found[0][0]}: //.{directives_found[0][1]} before the first //.kernel")
     kernels: dict[str, tuple[KernelInfo, str]] = {}
-    for start, end in pairwise([*starts, len(found)]):
-        first = found[start][0] - 1
-        last = found[end][0] - 1 if end < len(found) else len(lines)
-        info = _info(found[start:end])
+    for start, end in pairwise([*starts, len(directives_found)]):
+        first = directives_found[start][0] - 1
+        last = directives_found[end][0] - 1 if end < len(directives_found) else len(lines)
+        info = _info(directives_found[start:end])
         if info.name in kernels:
             raise AssemblerError(f"line {first + 1}: kernel {info.name} twice")
         kernels[info.name] = info, "\n" * first + "\n".join([*lines[first:last], ""])
@@ -210,10 +210,10 @@ def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
 
 
 def _argument(text: str) -> Argument:
-    found = _ARGUMENT.fullmatch(text)
-    if found is None:
+    match = _ARGUMENT.fullmatch(text)
+    if match is None:
         raise ValueError("wanted buffer|scalar NAME at OFFSET size BYTES")
-    kind, name, offset, size = found.groups()
+    kind, name, offset, size = match.groups()
     return Argument(name, int(offset), int(size), kind)
 
 
@@ -257,7 +257,7 @@ def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) ->
     """
     if not units:
         return []
-    made, structs = dwarf.sections(units), _structs()
+    content, structs = dwarf.sections(units), _structs()
     # numbers of sections, which equal those of their symbols
     numbers = [1 + kernels.index(unit.name) for unit in units]
 
@@ -282,11 +282,11 @@ def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) ->
     size, entry = len(symbols), structs.Elf_Rela.sizeof()
     rela = {"link": ".symtab", "entry_bytes": entry, "alignment": 8}
     return [
-        _Section(".debug_abbrev", "SHT_PROGBITS", made.abbrev),
-        _Section(".debug_info", "SHT_PROGBITS", made.info),
-        _Section(".debug_line", "SHT_PROGBITS", made.line),
-        _Section(".rela.debug_info", "SHT_RELA", relocations(made.info_places), info=".debug_info", **rela),
-        _Section(".rela.debug_line", "SHT_RELA", relocations(made.line_places), info=".debug_line", **rela),
+        _Section(".debug_abbrev", "SHT_PROGBITS", content.abbrev),
+        _Section(".debug_info", "SHT_PROGBITS", content.info),
+        _Section(".debug_line", "SHT_PROGBITS", content.line),
+        _Section(".rela.debug_info", "SHT_RELA", relocations(content.info_places), info=".debug_info", **rela),
+        _Section(".rela.debug_line", "SHT_RELA", relocations(content.line_places), info=".debug_line", **rela),
         _Section(
             *(".symtab", "SHT_SYMTAB", b"".join(symbols)),
             alignment=8,

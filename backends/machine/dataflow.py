@@ -55,11 +55,11 @@ def walked(
     `walk(block, facts)` returns the facts at the end and the instructions. Each block keeps the result of its last
     walk, which used the facts of the solution; unreachable blocks are walked from `start`.
     """
-    made: dict[int, Iterable[Instruction]] = {}
+    bodies: dict[int, Iterable[Instruction]] = {}
 
     def transfer(index: int, facts: S) -> S:
-        leaving, made[index] = walk(index, facts)
+        leaving, bodies[index] = walk(index, facts)
         return leaving
 
     solve(function, start, transfer, merge)
-    return function.rewritten(lambda index, block: made[index] if index in made else walk(index, start)[1])
+    return function.rewritten(lambda index, block: bodies[index] if index in bodies else walk(index, start)[1])

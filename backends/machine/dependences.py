@@ -29,14 +29,14 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     )
     for turn in range(turns):
         for n, i in enumerate(body):
-            found = registers.step(n, i, last=turn > 0)
+            predecessors = registers.step(n, i, last=turn > 0)
             for before in flags.step(n) if not turn else ():
-                found[before] = max(found.get(before, 0), 1)
+                predecessors[before] = max(predecessors.get(before, 0), 1)
             for before in memory.step(n, turn, is_barrier=i.op.barrier):
                 if before < len(body):  # the next iteration's own accesses do not matter
-                    found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
-            if found:
-                yield n, turn > 0, found
+                    predecessors[before] = max(predecessors.get(before, 0), latencies[before] if i.op.barrier else 1)
+            if predecessors:
+                yield n, turn > 0, predecessors
 
 
 #: Key of a kind: whether it is a fence; the barrier, if it is one; the memory that it accesses, reads from, and also
@@ -101,22 +101,22 @@ class _Memory:
         kind = self._kinds[n]
         if kind < 0:
             return []
-        left = 0
+        remaining = 0
         for other in self._before[kind]:
-            left |= self._members[other]
+            remaining |= self._members[other]
         place = turn * len(self._kinds) + n
         behind = 1 << place
         if is_barrier:
-            self._awaited[place] = left
-        found = []
-        while left:
-            latest = left.bit_length() - 1
-            found.append(latest)
+            self._awaited[place] = remaining
+        predecessors = []
+        while remaining:
+            latest = remaining.bit_length() - 1
+            predecessors.append(latest)
             behind |= self._behind[latest]
-            left &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
+            remaining &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
         self._members[kind] |= 1 << place
         self._behind[place] = behind
-        return found
+        return predecessors
 
 
 def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> bool:
@@ -156,19 +156,19 @@ class _Flags:
 
     def step(self, n: int) -> set[int]:
         """Return the instructions that instruction `n` must follow because of flags."""
-        found, i = set[int](), self._body[n]
+        predecessors, i = set[int](), self._body[n]
         for flag in i.flag_uses():
             if flag in self._setter:
-                found.add(self._setter[flag])
+                predecessors.add(self._setter[flag])
             self._readers.setdefault(flag, []).append(n)
         for flag in i.flag_defs():
-            found.update(self._readers.get(flag, ()))
+            predecessors.update(self._readers.get(flag, ()))
             if (n, flag) in self._wanted:
-                found.update(self._idle.pop(flag, ()))
+                predecessors.update(self._idle.pop(flag, ()))
                 self._setter[flag], self._readers[flag] = n, []
             else:
                 self._idle.setdefault(flag, []).append(n)
-        return found - {n}
+        return predecessors - {n}
 
 
 def _wanted(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, str]]:
@@ -200,27 +200,27 @@ class _Registers:
         Instruction `n` replaces the writers and readers of the words that it writes. Instructions of the `last`
         iteration are not recorded.
         """
-        found: dict[int, int] = {}
+        predecessors: dict[int, int] = {}
         writes, reads, latencies = self._writes, self._reads, self._latencies
         used = i.uses()
         for r in used:
             first, end = r.first, r.first + r.count
             for m, lo, hi in writes.get(r.vreg, ()):
-                if lo < end and first < hi and found.get(m, -1) < latencies[m]:
-                    found[m] = latencies[m]
+                if lo < end and first < hi and predecessors.get(m, -1) < latencies[m]:
+                    predecessors[m] = latencies[m]
         for r in i.defs():
             v, first, end = r.vreg, r.first, r.first + r.count
             for history, latency in ((writes, 1), (reads, 0)):
                 if runs := history.get(v):
-                    history[v] = left = []
+                    history[v] = remaining = []
                     for run in runs:
                         m, lo, hi = run
-                        if lo < end and first < hi and found.get(m, -1) < latency:
-                            found[m] = latency
+                        if lo < end and first < hi and predecessors.get(m, -1) < latency:
+                            predecessors[m] = latency
                         if lo < first or end < hi:
-                            left.append(run)
+                            remaining.append(run)
             if not last:
                 writes.setdefault(v, []).append((n, first, end))
         for r in used if not last else ():
             reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))
-        return found
+        return predecessors

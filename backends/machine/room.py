@@ -72,7 +72,7 @@ def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
         name: banks[name].limit - banks[name].first - np.cumsum(changes)[:-1].reshape(-1, 2).max(axis=1)
         for name, changes in taken.items()
     }
-    found = []
+    result = []
     for block, start in zip(function.blocks, liveness.starts):
         first, end = start // 2, start // 2 + len(block.instructions)
 
@@ -85,14 +85,14 @@ def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
             [value(v, at) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
             for at, i in enumerate(block.instructions, first)
         ]
-        found.append(Room({name: words[first:end] for name, words in free.items()}, values))
-    return found
+        result.append(Room({name: words[first:end] for name, words in free.items()}, values))
+    return result
 
 
 def _runs(at: int) -> list[int]:
     """Return the positions where runs of set bits begin and end, in order."""
-    found, edges = [], at ^ at << 1
+    positions, edges = [], at ^ at << 1
     while edges:
-        found.append((edges & -edges).bit_length() - 1)
+        positions.append((edges & -edges).bit_length() - 1)
         edges &= edges - 1
-    return found
+    return positions

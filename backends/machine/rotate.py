@@ -49,22 +49,22 @@ def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Inst
     wanted = _feeding(straight[:upto])
     outside = {r.vreg for block in others for i in block.instructions for r in i.uses()} if wanted else set()
     while True:
-        found = _movable(straight, wanted, outside)
-        if len(found) == len(wanted):
-            return found
-        wanted = set(found)
+        movable = _movable(straight, wanted, outside)
+        if len(movable) == len(wanted):
+            return movable
+        wanted = set(movable)
 
 
 def _feeding(body: Sequence[Instruction]) -> set[Instruction]:
     """Return the scalar instructions that loads from global memory depend on."""
-    needed, found = set[VirtualRegister | str](), set[Instruction]()
+    needed, feeding = set[VirtualRegister | str](), set[Instruction]()
     for i in reversed(body):
         if i.loads:
             needed |= _read(i)
         elif i.op.unit is Unit.SALU and not needed.isdisjoint(_written(i)):
-            found.add(i)
+            feeding.add(i)
             needed = needed.difference(i.flag_defs()) | _read(i)
-    return found
+    return feeding
 
 
 def _movable(
@@ -75,7 +75,7 @@ def _movable(
 
     A flag's setter and all its readers move together.
     """
-    found: list[Instruction] = []
+    movable: list[Instruction] = []
     read, written = set(outside), set[VirtualRegister]()  # by instructions that stay
     setter: dict[str, Instruction] = {}  # last setter of a flag
     bound = set[Instruction]()  # setters of flags that staying instructions read
@@ -84,14 +84,14 @@ def _movable(
         flags = {setter.get(flag) for flag in i.flag_uses()}
         if None in flags:  # set ahead of the loop, or at its end
             return []
-        if i in wanted and reads.isdisjoint(written) and writes.isdisjoint(read | written) and flags <= {*found}:
-            found.append(i)
+        if i in wanted and reads.isdisjoint(written) and writes.isdisjoint(read | written) and flags <= {*movable}:
+            movable.append(i)
         else:
             bound |= {s for s in flags if s}
             read |= reads
             written |= writes
         setter |= dict.fromkeys(i.flag_defs(), i)
-    return [i for i in found if i not in bound]
+    return [i for i in movable if i not in bound]
 
 
 def _read(i: Instruction) -> _Names:

@@ -79,9 +79,9 @@ class _Scheduler:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, is_last: bool) -> None:
         self.nodes = [_Node(i, i.op.unit) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
-        for n, _, found in dependences(body, published):
-            self.nodes[n].waiting = len(found)
-            for before, latency in found.items():
+        for n, _, predecessors in dependences(body, published):
+            self.nodes[n].waiting = len(predecessors)
+            for before, latency in predecessors.items():
                 self.nodes[before].successors[n] = latency
         self._keep_chains()
         self._heights(busy)
@@ -128,17 +128,17 @@ class _Scheduler:
         """Return the vector operations on accumulators, and those that only serve them, in program order. No product
         needs one.
         """
-        made, awaited = set[int](), set[int]()
+        behind, awaited = set[int](), set[int]()
         for n, node in enumerate(self.nodes):
-            if n in made or node.unit is _MATRIX:
-                made.update(node.successors)
+            if n in behind or node.unit is _MATRIX:
+                behind.update(node.successors)
         vector = {n for n, node in enumerate(self.nodes) if node.unit is _VALU}
         for n, node in reversed(list(enumerate(self.nodes))):
             if any(s in awaited or self.nodes[s].unit is _MATRIX for s in node.successors):
                 awaited.add(n)
-            elif node.successors and node.successors.keys() <= made & vector:
-                made.add(n)
-        return sorted((made - awaited) & vector)
+            elif node.successors and node.successors.keys() <= behind & vector:
+                behind.add(n)
+        return sorted((behind - awaited) & vector)
 
     # ------------------------------------------------------------ sums one after the other
 

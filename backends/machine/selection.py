@@ -217,12 +217,12 @@ class Selector(ABC):
 
     def _if(self, s: st.If) -> None:
         self.labels += 1
-        other, end = f"else_{self.labels}", f"endif_{self.labels}"
-        self.branch_unless(s.cond, other)
+        otherwise, end = f"else_{self.labels}", f"endif_{self.labels}"
+        self.branch_unless(s.cond, otherwise)
         self.out.start_block(f"then_{self.labels}")
         self._stmt(s.then)
         self.jump(end)
-        self.out.start_block(other)
+        self.out.start_block(otherwise)
         lane = self.scalars.lane
         # a rare branch recomputes the lane number, so that no register is live for it elsewhere
         if isinstance(s.cond, AllLanes):
@@ -352,13 +352,13 @@ def _operands(kernel: Kernel, taken: Mapping[Var, int], uses: Mapping[Var, int])
     variables.
     """
     loaded = {s.var for s in statements(kernel.body) if isinstance(s, st.Load)} if taken else set()
-    found: dict[Var, tuple[Var, ...]] = {}
+    operands: dict[Var, tuple[Var, ...]] = {}
     for s in statements(kernel.body):
         if isinstance(s, st.Let) and isinstance(s.value, Pack) and taken.get(s.var) == s.var.type.lanes:
             parts = tuple(p for p in s.value.parts if isinstance(p, Var) and p in loaded and uses[p] == 1)
             if len(parts) == len(s.value.parts) > 1 and all(p.type.bits % 32 == 0 for p in parts):
-                found[s.var] = parts
-    return found
+                operands[s.var] = parts
+    return operands
 
 
 def _in_line(e: Expr) -> str:

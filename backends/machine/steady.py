@@ -133,13 +133,13 @@ class _Turn:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, behind: int) -> None:
         self.behind = behind
         self.nodes = [_Node.of(i, busy) for i in body]
-        for n, carried, found in dependences(body, published, turns=2):
+        for n, carried, predecessors in dependences(body, published, turns=2):
             node = self.nodes[n]
             if carried:
-                node.earlier = found
+                node.earlier = predecessors
             else:
-                node.before = found
-            for before, latency in found.items():
+                node.before = predecessors
+            for before, latency in predecessors.items():
                 users = self.nodes[before].later if carried else self.nodes[before].after
                 users[n] = latency
         self._find_barriers()
@@ -171,22 +171,26 @@ class _Turn:
 
     def _feeding(self) -> list[int]:
         """Return the nodes that are computed only for loads from global memory."""
-        found = set(self.loads)
+        feeding = set(self.loads)
         for n in reversed(range(len(self.nodes))):
             results = list(self._results(n)) if self.nodes[n].unit in (Unit.VALU, Unit.SALU) else []
-            if results and all(user in found for user in results):
-                found.add(n)
-        return sorted(found.difference(self.loads))
+            if results and all(user in feeding for user in results):
+                feeding.add(n)
+        return sorted(feeding.difference(self.loads))
 
     def _results(self, n: int) -> Iterator[int]:
         """Yield the instructions that read a node's results, or the barriers that publish a copy to shared memory."""
         node, i = self.nodes[n], self.nodes[n].instruction
-        made = {r.vreg for r in i.defs()}
-        flags = set() if made else set(i.flag_defs())
+        registers = {r.vreg for r in i.defs()}
+        flags = set() if registers else set(i.flag_defs())
         for user in (*node.after, *node.later):
             by = self.nodes[user].instruction
             published = by.barrier and i.origin is not None
-            if published or not made.isdisjoint(self.reads[user]) or (flags and flags.intersection(by.flag_uses())):
+            if (
+                published
+                or not registers.isdisjoint(self.reads[user])
+                or (flags and flags.intersection(by.flag_uses()))
+            ):
                 yield user
 
     def order(self) -> list[Instruction]:

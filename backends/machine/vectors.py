@@ -153,13 +153,13 @@ class Vectors(ABC):
 
     def _strung(self, parts: Sequence[Expr]) -> Parts:
         """Join values byte by byte, if some begin or end within a word."""
-        held: list[Reg] = []
+        words: list[Reg] = []
         order: list[int] = []
         for p in parts:
-            first, size = WORD_BYTES * len(held), p.type.bits // 8
+            first, size = WORD_BYTES * len(words), p.type.bits // 8
             order += range(first, first + size)
-            held += single_words(self.held(p))
-        return (self._gather(held, _by_words(order)),)
+            words += single_words(self.held(p))
+        return (self._gather(words, _by_words(order)),)
 
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
         first, offset = divmod(start * elem.bits, 32)

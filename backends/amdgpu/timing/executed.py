@@ -75,10 +75,10 @@ class Trace:
 
         If these take further tickets, the share is averaged over the counters, weighted by their numbers of tickets.
         """
-        done, left = 0.0, 1.0
+        done, remaining = 0.0, 1.0
         for count in self.turns.values():
-            left /= count
-            done += count * left
+            remaining /= count
+            done += count * remaining
         return done / max(1, sum(self.turns.values()))
 
     def _begin_turns(self, group: WaveGroup, step: Step) -> None:
@@ -107,13 +107,13 @@ class Trace:
 
     def _op(self, step: Step, lds: float = 0.0, lanes: int = WAVE) -> Op:
         key = step.instruction.address, lds, lanes
-        found = self._ops.get(key)
-        if found is None:
+        op = self._ops.get(key)
+        if op is None:
             self.instructions[step.instruction.address] = step.instruction
-            found = self._ops[key] = op_of(
+            op = self._ops[key] = op_of(
                 step.instruction, self.context.arch.name, (step.reads, step.writes), lds or None, lanes
             )
-        return found
+        return op
 
     def _lds(self, group: WaveGroup, step: Step) -> Sequence[float]:
         """Return the LDS clocks of each wave; 0 if the instruction alone determines them.

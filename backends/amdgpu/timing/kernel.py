@@ -52,10 +52,10 @@ def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfi
 def loop_clocks(code: bytes, latency: float) -> LoopClocks:
     """Return the clocks of the first kernel of a code object; `latency` is that of vector memory in clocks."""
     kernel = _Kernel(code, next(iter(CodeObject.load(code).kernels)))
-    held = kernel.resident
-    groups = sorted({min(n, held) for n in (*_SHARED, held)})
+    resident = kernel.resident
+    groups = sorted({min(n, resident) for n in (*_SHARED, resident)})
     shared = {n: kernel.pace(n, latency) for n in groups}
-    return LoopClocks(kernel.name, kernel.arch, kernel.threads, held, kernel.flop, kernel.matrix, shared)
+    return LoopClocks(kernel.name, kernel.arch, kernel.threads, resident, kernel.flop, kernel.matrix, shared)
 
 
 @frozen(eq=False)
@@ -131,9 +131,9 @@ class _Kernel:
 
         Products outside the loop count as iterations, which take as long as those of the loop.
         """
-        found, later = (self._steady(groups, each) for each in (latency, latency + LATER))
-        rest = max(0.0, found.around - self._beside * found.each)
-        return Pace(found.each, rest, exposed(found.each, later.each))
+        soon, later = (self._steady(groups, each) for each in (latency, latency + LATER))
+        rest = max(0.0, soon.around - self._beside * soon.each)
+        return Pace(soon.each, rest, exposed(soon.each, later.each))
 
     @cached_property
     def _beside(self) -> float:
@@ -143,13 +143,13 @@ class _Kernel:
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
         """Return the loop's profile when `groups` workgroups share a CU."""
-        found = self._steady(groups, latency)
+        steady = self._steady(groups, latency)
         (first, *_), _, is_loop = hot_code(self._program.kernel, self.arch)
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - first.address, self.arch) for i in code)
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
         busy = _busy(self._ops[1], groups * self.waves)
-        return LoopProfile(groups, is_loop, found.each, found.around, busy, timed)
+        return LoopProfile(groups, is_loop, steady.each, steady.around, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops

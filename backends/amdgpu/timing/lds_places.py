@@ -34,17 +34,17 @@ def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> 
     `order` lists the instructions in execution order.
     """
     program, waves = standing(code, kernel, threads)
-    found: dict[int, float] = {}
+    clocks: dict[int, float] = {}
     for index in order:
         instruction = program.instructions[index]
         if instruction.name.startswith("ds_"):
             access = access_of(program.context, instruction)
             if access is not None:
                 base = waves.v[access.register].astype(np.int64)
-                found[index] = float(access.clocks(base, waves.exec).mean())
+                clocks[index] = float(access.clocks(base, waves.exec).mean())
         else:
             _compute(program, index, waves)
-    return found
+    return clocks
 
 
 def _compute(program: Program, index: int, waves: WaveGroup) -> None:

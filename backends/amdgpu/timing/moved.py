@@ -173,11 +173,11 @@ class _Seen:
         mine, later = len(self.rounds[0]), self.share.workgroups / machine.xcds - len(self.rounds[0])
         if later <= 0:
             return first * self.share.workgroups / mine
-        each = first / mine
+        per_group = first / mine
         if self.rounds[1]:
             kept = first <= machine.l2_bytes
-            each = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
-        return machine.xcds * (first + later * each)
+            per_group = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
+        return machine.xcds * (first + later * per_group)
 
 
 def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:

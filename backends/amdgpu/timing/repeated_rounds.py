@@ -36,11 +36,11 @@ class Rounds:
 
     def weights(self, wave: int, instructions: int) -> list[float]:
         """Return how often each instruction of a wave counts."""
-        found = [1.0] * instructions
+        weights = [1.0] * instructions
         if self.left_out:
             first, last = (self.marks[wave][n] for n in self.standing)
-            found[first:last] = [self.weight] * (last - first)
-        return found
+            weights[first:last] = [self.weight] * (last - first)
+        return weights
 
     def pace_of(self, fewer: Rounds, clocks: float) -> float:
         """Return the clocks of a left-out iteration; a run takes `clocks` longer than one with `fewer` iterations."""
@@ -103,16 +103,16 @@ def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], k
     best = max((_longest(waves, marks, period) for period in _PERIODS), key=lambda run: run[1] - run[0])
     first, end, period = best
     kept = -(-keep // period) * period
-    left = (end - first - kept) // period * period
-    if left <= 0:
+    left_out = (end - first - kept) // period * period
+    if left_out <= 0:
         return Rounds(workgroups, marks, (0, 0), 0)
     cut = first + kept
     middle = first + kept // 2 // period * period
     numbered = iter(range(len(waves)))
-    short = [[_without(ops, marks[next(numbered)], cut, cut + left) for ops in group] for group in workgroups]
-    gaps = [m[cut + left] - m[cut] for m in marks]
-    fewer = [m[:cut] + [n - gap for n in m[cut + left :]] for m, gap in zip(marks, gaps)]
-    return Rounds(short, fewer, (middle, cut), left)
+    short = [[_without(ops, marks[next(numbered)], cut, cut + left_out) for ops in group] for group in workgroups]
+    gaps = [m[cut + left_out] - m[cut] for m in marks]
+    fewer = [m[:cut] + [n - gap for n in m[cut + left_out :]] for m, gap in zip(marks, gaps)]
+    return Rounds(short, fewer, (middle, cut), left_out)
 
 
 def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]]:

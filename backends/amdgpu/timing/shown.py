@@ -19,7 +19,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
 
     `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
-    clocks, each = rounds.clocks(course, steady[0])
+    clocks, iteration = rounds.clocks(course, steady[0])
     spent = _spent(rounds, course)
     count = len(course.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
@@ -31,7 +31,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
         groups=len(rounds.workgroups),
         clocks=clocks,
         rounds=rounds.count,
-        each=each,
+        each=iteration,
         steady=steady[0],
         exposed=exposed(*steady),
         left_out=rounds.left_out,
@@ -44,12 +44,12 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
 
 def _spent(rounds: Rounds, course: Course) -> dict[Op, tuple[float, float]]:
     """Return the executions of each instruction over all waves, and the clocks that waves stall there."""
-    found: dict[Op, tuple[float, float]] = {}
+    spent: dict[Op, tuple[float, float]] = {}
     for number, wave in enumerate(course.waves):
         for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
-            times, stalled = found.get(op, (0.0, 0.0))
-            found[op] = times + weight, stalled + weight * stall
-    return found
+            times, stalled = spent.get(op, (0.0, 0.0))
+            spent[op] = times + weight, stalled + weight * stall
+    return spent
 
 
 def _line(trace: Trace, at: int, entry: int) -> Line:
@@ -61,26 +61,26 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 
 def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
     """Return the executed instructions of each wave."""
-    found: list[Executed] = []
+    waves: list[Executed] = []
     members: dict[int, int] = {}
     for wave in course.waves:
         member = members[wave.group] = members.get(wave.group, -1) + 1
         times = zip(wave.ops, wave.could, wave.issued, wave.done, strict=True)
         steps = tuple(Step(lines[op.at], could, issued, op.issue, done) for op, could, issued, done in times)
-        found.append(Executed(wave.simd, wave.group, member, steps))
-    return found
+        waves.append(Executed(wave.simd, wave.group, member, steps))
+    return waves
 
 
 def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
     """Return the events of waves and pipes, track by track, in order of time."""
-    found = [each for wave in _waves(course, lines) for each in _of_wave(wave)]
+    slices = [event for wave in _waves(course, lines) for event in _of_wave(wave)]
     for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
         for o in course.occupied:
             if o.port is port:
                 lane = f"SIMD {o.simd}" if port is Port.MATRIX else "unit"
                 line = lines[o.op.at]
-                found.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
-    return sorted(found, key=lambda s: (s.lane, s.track, s.start))
+                slices.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
+    return sorted(slices, key=lambda s: (s.lane, s.track, s.start))
 
 
 def _of_wave(wave: Executed) -> Iterator[Slice]:

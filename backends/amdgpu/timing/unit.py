@@ -70,12 +70,12 @@ _EACH_SIMD = (Port.MATRIX, Port.VALU, Port.SALU)  #: pipes of which each SIMD ha
 
 def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
     """Return the busy clocks of each pipe for instructions with their executions: of the CU, or of one SIMD."""
-    found = dict.fromkeys(PIPES.values(), 0.0)
+    busy = dict.fromkeys(PIPES.values(), 0.0)
     for op, times in ops:
         if op.port in PIPES:
             clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
-            found[PIPES[op.port]] += times * clocks / (SIMDS if op.port in _EACH_SIMD else 1)
-    return found
+            busy[PIPES[op.port]] += times * clocks / (SIMDS if op.port in _EACH_SIMD else 1)
+    return busy
 
 
 @frozen(eq=False)

@@ -90,10 +90,10 @@ class _Kernel:
         streams = ([*before, *(body * turns), *after] for turns in TURNS)
         threads = spread(groups, self.threads, FACTS[self.target].core.simds)
         short, long = (run([[ops] * count for count in threads]) for ops in streams)
-        found = Steady.of(short, long, len(before), len(body))
+        steady = Steady.of(short, long, len(before), len(body))
         lines = (line_of(i, self.target) for i in self._parts[1])
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
-        return LoopProfile(groups, self._hot[2], found.each, found.around, _busy(body, sum(threads)), timed)
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
+        return LoopProfile(groups, self._hot[2], steady.each, steady.around, _busy(body, sum(threads)), timed)
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:
@@ -109,9 +109,9 @@ _PIPES = {"F": "float", "I": "integer", "L": "long", "M": "math"}
 
 def _busy(body: Sequence[Op], threads: int) -> dict[str, float]:
     """Return the busy clocks of each pipe of an EU in an iteration, and those in which it issues."""
-    found = dict.fromkeys(("matrix", "lds", "global", *_PIPES.values(), "issue"), 0.0)
+    busy = dict.fromkeys(("matrix", "lds", "global", *_PIPES.values(), "issue"), 0.0)
     for op in body:
-        found["issue"] += threads
+        busy["issue"] += threads
         if op.pipe:
-            found[_PIPES.get(op.pipe, op.pipe)] += threads * op.busy
-    return {pipe: clocks for pipe, clocks in found.items() if clocks}
+            busy[_PIPES.get(op.pipe, op.pipe)] += threads * op.busy
+    return {pipe: clocks for pipe, clocks in busy.items() if clocks}

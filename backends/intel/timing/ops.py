@@ -43,26 +43,26 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
     if token is not None and token[1]:
         waits = (*waits, (token[0], token[1] == "src"))
     sets = token[0] if token is not None and not token[1] else None
-    found = Op("", sets=sets, waits=waits, distance=distance)
+    op = Op("", sets=sets, waits=waits, distance=distance)
     match line.unit:
         case "matrix":
             rows = int(instruction.sub.partition("x")[2])
-            return evolve(found, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
+            return evolve(op, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
         case "lds":
             taken = _SHARED if instruction.exec_size <= _NARROW else _SHARED_WIDE
-            return evolve(found, pipe="lds", busy=line.slots, latency=taken)
+            return evolve(op, pipe="lds", busy=line.slots, latency=taken)
         case "global":
-            return evolve(found, pipe="global", busy=line.slots, latency=latency)
+            return evolve(op, pipe="global", busy=line.slots, latency=latency)
         case "valu":
             pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
-            return evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
+            return evolve(op, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
     if line.kind == "branch":
-        return evolve(found, issue=_BRANCH)
+        return evolve(op, issue=_BRANCH)
     if line.kind.endswith("_fence"):
-        return evolve(found, latency=_FENCE)
+        return evolve(op, latency=_FENCE)
     if line.kind == "barrier_signal":
-        return evolve(found, barrier="signal")
-    return evolve(found, barrier="wait") if instruction.sub == "bar" else found
+        return evolve(op, barrier="signal")
+    return evolve(op, barrier="wait") if instruction.sub == "bar" else op
 
 
 def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:
