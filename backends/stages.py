@@ -151,7 +151,7 @@ def begin(
 def emit(
     stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> Emitted:
-    """Run all stages and return what the last one prints."""
+    """Run all stages and return the assembly of the last one."""
     printed = run(stages, made, disable, observe).emitted
     assert printed is not None
     return printed

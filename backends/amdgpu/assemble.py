@@ -55,7 +55,8 @@ def _linker(tool: str) -> str | None:
 def _installed() -> Iterator[tuple[str, Steps]]:
     """Yield assemblers by name, best first. An assembler that a variable names finds its own linker.
 
-    A clang from the search comes after llvm-mc with lld, which it would start: these make the same bytes faster.
+    A clang from the search comes after llvm-mc and lld, the programs that it would start: called directly, they make
+    equal bytes faster.
     """
     clangs = [(Path(path).name, _clang([path])) for path in CLANG.all() if CLANG.is_given or _linker(path) is not None]
     if CLANG.is_given:

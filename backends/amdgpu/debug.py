@@ -1,4 +1,4 @@
-"""Debug information besides the line table, which the assembler makes from `.loc`: what `llvm-objdump -S` needs.
+"""Debug information that `llvm-objdump -S` needs besides the line table, which the assembler makes from `.loc`.
 
 It has one compile unit for all kernels, and a subprogram for each; `backends.dwarf` defines the entries.
 """

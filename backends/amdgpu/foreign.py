@@ -18,7 +18,7 @@ def architecture(code_object: bytes) -> str:
 
 
 def signatures(code_object: bytes) -> dict[str, Signature]:
-    """Return what launches of a code object's kernels need, by kernel name. Raises SimulatorError."""
+    """Return the arguments and resources of a code object's kernels, by kernel name. Raises SimulatorError."""
     kernels = CodeObject.load(code_object).kernels
     with reading("the metadata"):
         return {name: _signature(kernel) for name, kernel in kernels.items()}

@@ -227,7 +227,7 @@ class _File:
 
 
 def _written(module: _Module) -> bytes:
-    """Return the file: loaded sections, then those for debuggers and listings."""
+    """Return the file: loaded sections first, then sections for debuggers and listings."""
     symbols = _by_bucket(module.symbols)
     names = _Names(s.name for s in module.symbols)
     empty = bytes((1 + len(symbols)) * _SYMBOL.size)

@@ -1,4 +1,4 @@
-"""Physical registers: those that an instruction reads and writes after allocation, and the text of operands."""
+"""Physical registers: the sets that an instruction reads and writes after allocation, and the text of operands."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _rotate(made: MachineKernel) -> MachineKernel:
 
 
 def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
-    """Reorder blocks with matrix instructions, and those before such loops, to hide latency, not to save registers."""
+    """Reorder blocks with matrix instructions, and blocks before matrix loops, to hide latency, not save registers."""
     within = made.banks if spare else None
     return evolve(made, function=schedule(made.code, partial(busy, made.facts.core, _issuers(made)), within))
 
@@ -121,8 +121,8 @@ def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
         raise DoesNotFit(f"{waves} waves a SIMD of {registers} registers, {most}", short_of="v")
 
 
-#: Second attempt: outside loops, issue early only while registers last. The text's header says so, since by `convgen
-#: profile` such a kernel takes 1 to 3 % longer than another config does.
+#: Second attempt: outside loops, issue early only while registers last. The text's header says so: by `convgen profile`
+#: the kernel takes 1 to 3 % longer than with another config.
 _SPARING = Rung(
     redone="schedule",
     how={"spare": True},

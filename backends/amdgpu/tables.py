@@ -38,7 +38,7 @@ class MfmaRow:
     cols: int
     k: int
     ab: Type  #: type of both inputs, or of the first one
-    acc: Type  #: type of sums
+    acc: Type  #: type of accumulators
     passes: int = attrs.field(kw_only=True)  #: passes of 4 clocks; until the next such instruction
     hazard: str = attrs.field(kw_only=True)  #: hazard class in the manuals' tables
     rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own

@@ -173,7 +173,7 @@ def _reach(o: Operand, lanes: int) -> int:
     return (o.sub + last + 1) * o.size
 
 
-# ---------------------------------------------------------------- what is counted besides
+# ---------------------------------------------------------------- further counts
 
 
 def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kernel: KernelInfo) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Barriers and their fences: loads and stores of local memory that conflict across a barrier, and needless fences.
 
-All threads run one program: what other threads may do before the next barrier is what this one may do.
+All threads run one program, so accesses of other threads up to the next barrier are equal to those of this thread.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _until_signal(function: Function, index: int, first: int, stores: bool) -> I
 
 
 def drop_fences(function: Function) -> Function:
-    """Return the function without fences after which nobody loads what was stored before.
+    """Return the function without fences that publish nothing: no thread loads earlier stores after them.
 
-    The next fence publishes what a removed one would have.
+    Stores that a removed fence would have published are left to the next fence.
     """
     loads = dict(behind_signals(function, stores=False))
     following = {

@@ -15,7 +15,7 @@ from convgen.ir import untrusted
 
 __all__ = ["architecture", "signatures", "simulate"]
 
-#: The simulator, trusting what Intel's compiler assumes and other people's objects rely on (`sim.scoreboard`).
+#: The simulator, which accepts assumptions of Intel's compiler that foreign objects rely on (`sim.scoreboard`).
 simulate = partial(simulate_strictly, trust_igc=True)
 
 _BUFFERS = ("arg_bypointer", "buffer_address")  #: kinds of payload arguments that hold an address
@@ -28,7 +28,7 @@ def architecture(code_object: bytes) -> str:
 
 
 def signatures(code_object: bytes) -> dict[str, Signature]:
-    """Return what launches of a zebin's kernels need, by kernel name. Raises SimulatorError."""
+    """Return the arguments and resources of a zebin's kernels, by kernel name. Raises SimulatorError."""
     kernels = CodeObject.load(code_object).kernels
     with reading(".ze_info"):
         info = _info(code_object)

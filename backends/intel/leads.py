@@ -147,7 +147,7 @@ class _Leads:
         return [*pieces, _Piece(tuple(gap), ())]
 
     def _marked(self, run: Sequence[XeInstruction]) -> Iterator[XeInstruction]:
-        """Yield a chain whose leader is marked as such."""
+        """Yield a chain, its leader marked."""
         leads = len(run) > 1 and self._factor(run[0]) != self._factor(run[1])
         yield from (evolve(i, leads=True) if leads and i is run[0] else i for i in run)
 
@@ -179,7 +179,7 @@ class _Leads:
         return self._unneeded(ahead, gap)
 
     def _unneeded(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
-        """Return those of `alone` whose results no `following` instruction reads."""
+        """Return the members of `alone` whose results no `following` instruction reads."""
         written = {i: _grfs(i.defs(), self.base) for i in alone}
         return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 

@@ -54,8 +54,9 @@ UNARY: dict[type[Unary], str] = {
 }
 WIDER: dict[Type, Type] = {s8: s32, u8: u32, bf16: f32}
 #: (source, destination) -> type that the first `mov` converts to, rounding to nearest even. The intermediate type is
-#: wider or more precise, so only one step rounds (sums beyond 2^24 overflow f16 anyway). Integers to narrower integers:
-#: those that saturate; wrapping needs no conversion. Floats to integers: after rounding to an integral value.
+#: wider or more precise, so only one step rounds (integers beyond 2^24 overflow f16 anyway). Integers to narrower
+#: integers: saturating conversions only, since wrapping needs no conversion. Floats to integers: after rounding to an
+#: integral value.
 CONVERSIONS: dict[tuple[Type, Type], Type] = {
     **{(s32, to): to for to in (s8, u8)},
     **{(f32, to): to for to in (s32, u32)},

@@ -63,7 +63,7 @@ class Unfinished:
     pipes: Mapping[str, Mapping[int, Cells]] = attrs.Factory(dict)
 
     def merged(self, other: Unfinished) -> Unfinished:
-        """Return what is unfinished on either of two paths."""
+        """Return the accesses that are unfinished on either of two paths."""
         tokens = {t: self.tokens.get(t, 0) | other.tokens.get(t, 0) for t in {**self.tokens, **other.tokens}}
         pipes = {}
         for pipe in {**self.pipes, **other.pipes}:
@@ -217,9 +217,9 @@ class Scoreboard:
         """Return artificial cells that local loads and fences write, and those that stores and signals read to wait for
         them.
 
-        After a barrier other threads may overwrite what this thread loads: its signal waits for these loads. Waiting
-        for a fence ahead of the signal suffices only if the fence cannot complete before the loads; and only if a store
-        cannot either may it follow a load of the bytes it overwrites at once.
+        After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads.
+        Waiting for a fence ahead of the signal suffices only if the fence cannot complete before the loads; and only if
+        a store cannot either may it follow a load of the bytes it overwrites at once.
         """
         fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]

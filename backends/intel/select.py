@@ -290,7 +290,7 @@ class _Selector(Selector):
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
     def _ticket(self, s: st.Ticket) -> None:
-        """Count in lane 0, between fences; the last ticket subtracts what its round has counted."""
+        """Count in lane 0, between fences; the last ticket subtracts the count of its round."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
         self._finished(self._fence(device_fence(fences.release), "release: make stores visible"))

@@ -1,6 +1,6 @@
 """Numbers by which the chooser ranks configs of the Xe targets.
 
-None was measured on hardware. `bench/tuning.py xehpc NAME VALUE ...` shows what another value would change.
+None was measured on hardware. `bench/tuning.py xehpc NAME VALUE ...` shows the effect of another value.
 """
 
 from __future__ import annotations

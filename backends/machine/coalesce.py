@@ -1,7 +1,7 @@
 """Compute a value in its destination, if it is only moved into part of a tuple.
 
-Selection computes values in their own registers and assembles tuples from them. If all writers of such a register stand
-in one block with the move, and nothing touches the destination in between, they write to the destination instead.
+Selection computes values in their own registers and assembles tuples from them. If the move and all writers of the
+register are in one block, and nothing touches the destination in between, they write to the destination instead.
 """
 
 from __future__ import annotations

@@ -142,9 +142,9 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> boo
 class _Flags:
     """The last setter of each flag that has a reader, its readers, and later setters without readers.
 
-    Most scalar instructions set a flag that nobody reads; they may stand in any order between those with readers. After
-    a block somebody may read the flags that it set last; after a loop body nobody does, since the loop's branch sets
-    its flag.
+    Most scalar instructions set a flag without a reader; their order does not matter, as long as they stay between the
+    setters with readers. A flag that a block sets last may have a reader in a later block, except in a loop body: the
+    loop's branch sets its flag.
     """
 
     def __init__(self, body: Sequence[Instruction], *, is_loop: bool) -> None:

@@ -92,7 +92,7 @@ class _Scheduler:
     def _heights(self, busy: Busy) -> None:
         """Set each node's urgency: the slots from its issue to the end of the block.
 
-        Loads from global memory issue in sequence, so the first is the most urgent; it delays those behind it. A load
+        Loads from global memory issue in sequence, so the first is the most urgent: it delays the others. A load
         without a user in this block counts with its latency: the next block waits for it.
         """
         queue = 0
@@ -106,12 +106,12 @@ class _Scheduler:
             if i.loads:
                 queue = node.height = max(node.height, i.op.latency, queue + busy(i))
 
-    # ------------------------------------------------------------ chains of operations on sums
+    # ------------------------------------------------------------ chains of operations on accumulators
 
     def _keep_chains(self) -> None:
-        """Keep the vector unit in program order if every accumulator has a long chain of operations behind it.
+        """Keep the vector unit in program order if a long chain of operations follows every accumulator.
 
-        All chains have the same length: by urgency alone the first operations of all chains would issue first, and the
+        All chains are equally long: by urgency alone the first operations of all chains would issue first, and the
         temporaries of all would be live together.
         """
         behind = self._behind_products()
@@ -140,7 +140,7 @@ class _Scheduler:
                 behind.add(n)
         return sorted((behind - awaited) & vector)
 
-    # ------------------------------------------------------------ sums one after the other
+    # ------------------------------------------------------------ accumulators one after the other
 
     def _take_turns(self, is_last: bool) -> None:
         """Finish some accumulators before others, if they have many products and the work on the results takes longer.
@@ -237,7 +237,7 @@ class _Scheduler:
         return out
 
     def _urgency(self, n: int) -> int:
-        """Return the longest path behind a node, negated. Loads from global memory go ahead of all others."""
+        """Return the longest path from a node to the end, negated. Loads from global memory go ahead of all others."""
         node = self.nodes[n]
         return -node.height - (self.matrix_slots if node.unit is _GLOBAL else 0)
 

@@ -76,7 +76,7 @@ class Selector(ABC):
         self.leave()
         return self.out.finish()
 
-    # ------------------------------------------------------------ what a family adds
+    # ------------------------------------------------------------ to be implemented by a family
 
     @abstractmethod
     def enter(self) -> None:

@@ -56,7 +56,7 @@ class _Node:
     later: dict[int, int] = attrs.Factory(dict)  #: successors in the next iteration
     gaps: list[tuple[int, int]] = attrs.Factory(list)  #: successors, with the slots by which it goes ahead of them
     later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: successors in the next iteration, with those slots
-    barrier: int | None = None  #: of a shared-memory access: the barrier that it stands ahead of but need not
+    barrier: int | None = None  #: for a shared-memory access: the next barrier, if that does not wait for it
     awaited: list[int] = attrs.Factory(list)  #: predecessors that issue waits for
     all_awaited: list[int] = attrs.Factory(list)  #: predecessors of both iterations that issue waits for
 
@@ -158,7 +158,7 @@ class _Turn:
         self.slot = [-1] * len(self.nodes)  #: preferred slot; -1: none yet
 
     def _find_barriers(self) -> None:
-        """Set, for each shared-memory access, the barrier behind it that does not wait for it."""
+        """Set, for each shared-memory access, the next barrier if that does not wait for it."""
         ahead: list[int] = []
         for n, node in enumerate(self.nodes):
             if node.unit is Unit.SHARED:
@@ -316,7 +316,7 @@ class _Turn:
                     heappush(ready, self._choice(n))
 
     def _last_free(self, n: int, latest: int, table: _Table) -> int:
-        """Return the last free slot up to `latest`, before the barrier that an access stands ahead of if possible.
+        """Return the last free slot up to `latest`, before the node's barrier if possible.
 
         An access that would have to go before its operands takes the next free slot after `latest` instead: other
         instructions issue during its wait.

@@ -80,7 +80,7 @@ class Vectors(ABC):
         """Return whether nothing else needs the registers of a value."""
         return isinstance(e, Var) and self.owned.get(e, False) and self.uses.get(e, 0) == 1
 
-    # ------------------------------------------------------------ what a family adds
+    # ------------------------------------------------------------ to be implemented by a family
 
     @abstractmethod
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:

@@ -73,7 +73,7 @@ class Trace:
     def share_of_last(self) -> float:
         """Return the share of waves that arrive last in their group of ticket takers.
 
-        If these take further tickets, the share is averaged over the counters, weighted by their numbers of tickets.
+        If these take further tickets, the share is the mean over the counters, weighted by their numbers of tickets.
         """
         done, remaining = 0.0, 1.0
         for count in self.turns.values():

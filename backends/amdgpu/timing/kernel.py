@@ -129,7 +129,7 @@ class _Kernel:
     def pace(self, groups: int, latency: float) -> Pace:
         """Return the clocks in the steady state, and of the rest, when `groups` workgroups share a CU.
 
-        Products outside the loop count as iterations, which take as long as those of the loop.
+        Products outside the loop count as further iterations of equal length.
         """
         soon, later = (self._steady(groups, each) for each in (latency, latency + LATER))
         rest = max(0.0, soon.around - self._beside * soon.each)

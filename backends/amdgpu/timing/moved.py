@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
 _UNITS = 2  #: CUs whose L1 is modelled line by line
 _BUFFER, _GROUP = 30, 38  #: bits; positions of buffer and workgroup numbers above line numbers
-_MOST = 400_000  #: wave instructions of all workgroups that are run to see what they share
+_MOST = 400_000  #: limit of wave instructions, over all workgroups that run only to show which lines they share
 
 
 @define(eq=False)
@@ -129,7 +129,7 @@ class Lengths:
 def moved(
     code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, whole: Reads, executed: int, lengths: Lengths
 ) -> Moved:
-    """Return the traffic of a launch; `whole` is what `executed` of its workgroups read in full."""
+    """Return the traffic of a launch; `whole` has the reads of `executed` workgroups that ran to their end."""
     machine, every = share.machine, share.workgroups / executed
     seen = _look(code, launch, buffers, share, lengths)
     requested = whole.count * every * machine.line_bytes

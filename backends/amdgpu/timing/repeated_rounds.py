@@ -55,8 +55,8 @@ class Rounds:
     def steady(self, unit: Unit, count: int) -> float:
         """Return the clocks of an iteration in the steady state.
 
-        Two runs are compared, of which one has more iterations: as many as there are, at least `count`. If no iteration
-        follows another, the result is that of `clocks`.
+        The model runs the loop with its iterations repeated, and again with twice as many, at least `count` more. If no
+        iteration follows another, the result is that of `clocks`.
         """
         followed = sum(max(0, len(m) - 1) for m in self.marks) / len(self.marks)
         if not followed:
