@@ -22,8 +22,9 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  #: Linux's value, which Py
 
 
 def reserve(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return `count` zeros that take no memory until they are written. Raises UserError if the address space is too
-    small.
+    """Return `count` zeros that take no memory until they are written.
+
+    Raises UserError if the address space is too small.
     """
     size = count * np.dtype(dtype).itemsize
     if size < PAGE:

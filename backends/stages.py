@@ -39,8 +39,7 @@ class Emitted:
 
 @frozen(eq=False)
 class MachineKernel:
-    """A kernel between two stages: IR at first, a machine function after selection, with physical registers after
-    allocation.
+    """A kernel between two stages: IR, then a machine function, then one with physical registers, then assembly.
 
     `str()` gives the listing of the function, or the assembly text after the last stage.
     """
@@ -64,8 +63,9 @@ class MachineKernel:
 
     @property
     def form(self) -> tuple[bool, ...]:
-        """Return flags that tell the four forms apart: IR, virtual registers, physical registers, assembly. Their texts
-        share no line.
+        """Return flags that tell the forms IR, virtual registers, physical registers and assembly apart.
+
+        Texts of different forms share no line.
         """
         return self.function is not None, bool(self.allocation.base), self.emitted is not None
 

@@ -33,10 +33,9 @@ class Steady:
 
     @classmethod
     def of(cls, short: Course, long: Course, before: int, body: int) -> Steady:
-        """Return the steady state from runs of `TURNS` iterations; `before` instructions precede a loop of `body`
-        instructions.
+        """Return the steady state from runs of `TURNS` iterations.
 
-        The first iteration does not count in the stalls.
+        `before` instructions precede a loop of `body` instructions. The first iteration does not count in the stalls.
         """
         few, many = TURNS
         iteration = (long.end - short.end) / (many - few)

@@ -223,8 +223,9 @@ class UnitProfile:
         return max(1.0, found)
 
     def pace(self, iterations: float) -> Pace:
-        """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations, those outside
-        the loop included.
+        """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations.
+
+        Products outside the loop count.
         """
         return Pace(self.steady, max(0.0, self.clocks - iterations * self.steady), self.exposed)
 

@@ -72,7 +72,8 @@ class Tuning:
     #: bytes a clock; to one CU or core from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
     unit_rate: int = 27
     stream_rate: int = 8  #: bytes a clock; one CU or core, from and to memory
-    tail: float = 1.0  #: weight of the clocks of all workgroups spread evenly, against whole rounds of workgroups
+    #: share of all workgroups' clocks, spread evenly over the chip, that is added to whole rounds: less work wins ties
+    tail: float = 1.0
     dirty: int = 0  #: bytes; upper limit of written data that caches write back when a launch ends
     drain: int = 1  #: bytes a clock; rate of that write-back
 

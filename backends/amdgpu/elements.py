@@ -207,7 +207,7 @@ class Elements(Vectors):
         return (dst,)
 
     def _fma(self, e: Expr) -> Parts:
-        """Multiply and add: f32 in pairs if operands are pairs of registers; mixed precision if one was converted from
+        """Multiply and add: f32 in pairs of registers where possible, mixed precision if an operand was converted from
         f16.
         """
         assert isinstance(e, Fma)
@@ -332,7 +332,7 @@ class Elements(Vectors):
     # ------------------------------------------------------------ masks
 
     def masks(self, e: Expr) -> Masks:
-        """Return a function that gives the mask of each element of a bool, or vector of bools; operands are evaluated
+        """Return a function that gives the mask of each element of a bool or vector of bools; operands are evaluated
         now.
         """
         if isinstance(e.type, Type):

@@ -67,9 +67,7 @@ def _controls(lanes: tuple[int, ...]) -> tuple[str, ...] | None:
 
 
 def _pattern(lanes: Array) -> int | None:
-    """Return the ds_swizzle offset (bit mode: masks to keep, set and flip) for this pattern of lanes; None if none
-    fits.
-    """
+    """Return the ds_swizzle offset (bit mode: keep, set, flip) for this pattern of lanes; None if none fits."""
     keep = flip = 0
     for bit in (1, 2, 4, 8, 16):
         keep |= bit & (lanes[0] ^ lanes[bit])

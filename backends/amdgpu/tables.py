@@ -72,7 +72,7 @@ class MfmaRow:
         return BlockAtom(self.name, self.rows, self.k, self.ab, self.acc, 4 * self.passes)
 
     def atom(self) -> MmaAtom:
-        """Return the instruction with the layouts of its operands: the manual's rows, adjacent in a lane of D, are our
+        """Return the instruction with the layouts of its operands. The manual's rows, adjacent in a lane of D, are our
         N.
 
         A: lane = n + rows * (k // held), element k % held, where held = rows*k/64 elements a lane; B has m in place of
@@ -340,8 +340,9 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
 
 @frozen(kw_only=True)
 class AgentScope:
-    """Instructions that order accesses of different workgroups (LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent
-    scope).
+    """Instructions that order accesses of different workgroups.
+
+    LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent scope.
     """
 
     release: tuple[str, ...]  #: mnemonic and modifiers; writes caches back after stores; empty if stores suffice

@@ -103,8 +103,9 @@ class AmdVectors(Elements):
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
-        """Fill two registers per instruction if all words are zero: packed moves put other constants in the lower word
-        only.
+        """Fill a tuple with a constant.
+
+        If all words are zero, one packed move fills two registers; other constants would go to the lower word only.
         """
         if dst.bank == "v" and not any(words) and dst.first % 2 == dst.count % 2 == 0:
             for n in range(0, dst.count, 2):

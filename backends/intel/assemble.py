@@ -34,11 +34,10 @@ def _knows(tool: str, platform: str) -> bool:
 
 
 def assemble(text: str) -> bytes | None:
-    """Return the zebin of an assembly file; None if no iga64 for its target is installed (`Device.assembler` says where
-    to get one).
+    """Return the zebin of an assembly file; None if no iga64 for its target is installed.
 
-    Raises AssemblerError with the first complaint about the text (error or warning), UserError if the assembler itself
-    fails.
+    `Device.assembler` says where to get one. Raises AssemblerError with the first complaint about the text (error or
+    warning), UserError if the assembler itself fails.
     """
     target, kernels = parse(text)
     device, tool = DEVICES[target], IGA64.find()

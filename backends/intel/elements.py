@@ -92,9 +92,9 @@ class Elements(Choices):
             self.do(name, to, a, b)
 
     def _extremum(self, name: str, e: x.Binary, a: Words, b: Words, other: Expr) -> Reg:
-        """Compute a minimum or maximum. For a NaN and a number `sel` gives the number (IGC, MIN_MAX.md); no manual says
-        which of two zeros it gives.
+        """Compute a minimum or maximum, with a defined result for NaN and for zeros of different signs.
 
+        For a NaN and a number `sel` gives the number (IGC, MIN_MAX.md); no manual says which of two zeros it gives.
         Where operands are equal except for the sign of a zero, logic on their bits gives the result. If the `other`
         operand of a maximum is zero, it is added: minus zero plus zero is zero.
         """

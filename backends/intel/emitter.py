@@ -133,8 +133,9 @@ class XeEmitter(Emitter):
     def compare(
         self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Region | None = None
     ) -> Reg:
-        """Emit a comparison; return a flag register with one bit a lane. `into` gets all ones where it holds, else
-        zeros.
+        """Emit a comparison; return a flag register with one bit a lane.
+
+        `into` gets all ones where the comparison holds, else zeros.
         """
         count = lanes or self.lanes
         flag = self.new("f", -(-count // FLAG_BITS))

@@ -55,9 +55,7 @@ def _local(entry: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _signature(kernel: KernelInfo, local: set[int], described: Mapping[int, Mapping[str, Any]]) -> Signature:
-    """Return the signature: arguments by number, which is also the name of one without a name in the zebin
-    (`args_info`).
-    """
+    """Return the signature, its arguments by number. The number names an argument without a name (`args_info`)."""
     passed = sorted(
         (item for item in kernel.payload if item.size and item.kind in _GIVEN),
         key=lambda item: (item.index, item.offset),

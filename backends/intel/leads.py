@@ -193,9 +193,7 @@ class _Leads:
     # ------------------------------------------------------------ leaders from the block
 
     def _attempts(self, pieces: _Pieces, n: int) -> Iterator[_Pieces]:
-        """Yield the pieces with a leader from one of their chains, better ones first: those that wait for no
-        accumulator.
-        """
+        """Yield the pieces with a leader from one of their chains. Leaders that wait for no accumulator come first."""
         exchanged, borrowed = self._exchanged(pieces, n), self._borrowed(pieces, n)
         waits = exchanged is not None and n and any(self._needs(exchanged[n].run[0], i) for i in pieces[n - 1].run)
         yield from filter(None, (borrowed, exchanged) if waits else (exchanged, borrowed))
@@ -218,8 +216,9 @@ class _Leads:
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
     def _borrowed(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """Let the last of the previous chain lead this one, except an instruction that depends on it; None if
-        impossible.
+        """Let the last of the previous chain lead this one; None if impossible.
+
+        At most the last member of this chain may depend on that leader; it then becomes a chain alone.
         """
         run, gap = pieces[n].run, pieces[n].gap
         if n == 0 or not pieces[n - 1].run:
@@ -235,8 +234,9 @@ class _Leads:
         return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *rest, *pieces[n + 1 :]]
 
     def _commuted(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """Let the last of the next chain lead this one, whose last leads that: both add to one accumulator. None if
-        impossible.
+        """Let the last of the next chain lead this one, whose last leads the next; None if impossible.
+
+        Both add to one accumulator, in exchanged order.
         """
         (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
         if len(run) < 2 or len(following.run) < 2:

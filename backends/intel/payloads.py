@@ -165,8 +165,9 @@ class _Uses:
                 yield to.vreg, i
 
     def same_parts(self) -> list[list[Instruction]]:
-        """Return groups of instructions that set a dword of a register to one value, with no other writer, before all
-        readers.
+        """Return groups of instructions that set a dword of a register to one value, before all readers.
+
+        The dword has no other writer in this code.
         """
         writers: dict[_Dword, list[Instruction]] = {}
         for i in self.code:

@@ -348,8 +348,9 @@ class XeScalars(Scalars):
         return whole
 
     def adds_to(self, v: x.Var, e: x.Expr) -> bool:
-        """Add to a carried 64-bit value in place, half by half; its lower half, and its upper half plus one, are not
-        read again.
+        """Add to a carried 64-bit value in place, half by half.
+
+        Its old lower half, and its upper half plus one, are not read again.
         """
         to = self.env[v]
         if not isinstance(e, x.Add) or e.a is not v or not isinstance(to, Reg) or to.count < 2:

@@ -179,9 +179,7 @@ class Scoreboard:
         self.local = physical.named(name for names in done.values() for name in names)
 
     def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
-        """Assign tokens: to chains of matrix instructions by accumulator, to messages in turn among those of their
-        unit.
-        """
+        """Assign tokens: to chains of matrix instructions by accumulator, to messages in turn within their unit."""
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
@@ -214,8 +212,7 @@ class Scoreboard:
         self.following[others[-1]] = f"${self.tokens[first]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """Return artificial cells that local loads and fences write, and those that stores and signals read to wait for
-        them.
+        """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
 
         After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads.
         Waiting for a fence ahead of the signal suffices only if the fence cannot complete before the loads; and only if
@@ -281,8 +278,9 @@ class Scoreboard:
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
-        """Return whether one distance for all pipes replaces the distances: for several pipes, or for one that a
-        message cannot name.
+        """Return whether one distance for all pipes replaces the distances.
+
+        It does for several pipes, and for a pipe that a message cannot name.
         """
         sends = i in self.tokens and i.op.unit not in (Unit.VALU, Unit.MATRIX)
         return len(distances) > 1 or (sends and not distances.keys() <= self.generation.distance_pipes)
@@ -291,8 +289,9 @@ class Scoreboard:
         return self.units[token] not in _MATRIX
 
     def _peers(self, source: Source) -> Collection[Source]:
-        """Return the tokens of a token's unit: the unit works in order, so an earlier one has read before a later one
-        writes.
+        """Return the tokens of a token's unit.
+
+        The unit works in order, so an earlier instruction has read before a later one writes.
         """
         return self.peers[source] if isinstance(source, int) else ()
 
@@ -389,8 +388,9 @@ class _Accesses:
         return cells
 
     def distance(self, pipe: str, cells: Cells) -> int | None:
-        """Return how many instructions ago a pipe touched one of these cells; None if never, or so long ago that it is
-        done.
+        """Return how many instructions ago a pipe touched one of these cells.
+
+        None if it never did, or so long ago that the instruction is done.
         """
         if cells:
             for number, held in reversed(self.pipes[pipe].items()):

@@ -109,8 +109,7 @@ class XeVectors(Elements):
     def _convert_element(
         self, into: Reg, place: int, to: Type, held: Reg, part: int, of: Type, saturates: bool
     ) -> None:
-        """Set element `place` of each dword of `into` to the converted element `part` of `held`; place 0 begins a new
-        dword.
+        """Convert element `part` of each dword of `held` to element `place` of `into`; place 0 begins a new dword.
 
         From 12.5 on, an f16 that is converted from or to a dword is in the lowest bits of that dword, and any narrower
         destination begins where its source does (PRM, General Restrictions Based on Operand Types): bit moves bring it

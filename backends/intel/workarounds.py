@@ -36,8 +36,9 @@ _CSEL_LANES = 4
 
 
 def refresh_sources(function: Function) -> Function:
-    """Return the function with a `mov` before matrix instructions that may read a stale source 1, if messages are
-    masked.
+    """Return the function with a `mov` before matrix instructions that may read a stale source 1.
+
+    Only kernels with masked messages need it.
     """
     if not any(map(_is_masked_load, function.instructions())):
         return function

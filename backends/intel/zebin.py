@@ -252,9 +252,7 @@ def _text(kernel: str) -> str:
 
 
 def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) -> list[_Section]:
-    """Return debug sections like those of the graphics compiler's -g: DWARF with relocated addresses of kernel
-    sections.
-    """
+    """Return DWARF sections like the graphics compiler's -g, with addresses relative to the kernels' sections."""
     if not units:
         return []
     content, structs = dwarf.sections(units), _structs()

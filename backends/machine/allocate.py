@@ -98,8 +98,9 @@ def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> i
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
-    """Return the first place, `first` plus a multiple of `step`, with `size` words free wherever `mask` is set; else
-    None.
+    """Return the first place with `size` words free wherever `mask` is set, else None.
+
+    Places are `first` plus multiples of `step`.
     """
     begin = first  # start of the run of free words
     for end, taken in enumerate(words[first:], first + 1):

@@ -54,9 +54,7 @@ class Room:
         return (value for value in self._values[n] if value not in self._begun)
 
     def _ahead(self, value: Value) -> Words:
-        """Return the free words between the current instruction and the place where a value would start in program
-        order.
-        """
+        """Return the free words from the current instruction to the place where a value starts in program order."""
         return self._free[value.register.bank][max(self.first, value.free) : value.begun]
 
 

@@ -41,9 +41,7 @@ def _turned(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[I
 
 
 def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Instruction]:
-    """Return the scalar instructions that loads before the first barrier need, and that can move to the end of the
-    body.
-    """
+    """Return the scalar instructions for loads before the first barrier that can move to the end of the body."""
     straight = body[: len(body) - len(terminators(body))]
     upto = next((n for n, i in enumerate(straight) if i.op.barrier), 0)
     wanted = _feeding(straight[:upto])
@@ -70,10 +68,10 @@ def _feeding(body: Sequence[Instruction]) -> set[Instruction]:
 def _movable(
     body: Sequence[Instruction], wanted: Collection[Instruction], outside: Collection[VirtualRegister]
 ) -> list[Instruction]:
-    """Return the `wanted` instructions that can move: those that stay neither write their sources before them, nor use
-    their results before them or outside.
+    """Return the `wanted` instructions that can move to the end of the body.
 
-    A flag's setter and all its readers move together.
+    A staying instruction before one must not write its sources or touch its results, and nothing `outside` the loop may
+    read these. A flag's setter and all its readers move together.
     """
     movable: list[Instruction] = []
     read, written = set(outside), set[VirtualRegister]()  # by instructions that stay

@@ -125,8 +125,9 @@ class _Scheduler:
                 self.nodes[n].waiting += 1
 
     def _behind_products(self) -> list[int]:
-        """Return the vector operations on accumulators, and those that only serve them, in program order. No product
-        needs one.
+        """Return the vector operations on accumulators, with their helpers, in program order.
+
+        No product needs one of them.
         """
         behind, awaited = set[int](), set[int]()
         for n, node in enumerate(self.nodes):

@@ -332,8 +332,9 @@ def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
 
 
 def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
-    """Return the index of the last statement that needs each variable's registers, also through a pack or slice that
-    shares them.
+    """Return the index of the last statement that needs each variable's registers.
+
+    Packs and slices share the registers of their operands.
     """
     last: dict[Var, int] = {}
     sharers: dict[Var, list[Var]] = {}  # variable -> variables whose registers it aliases
@@ -348,8 +349,9 @@ def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
 
 
 def _operands(kernel: Kernel, taken: Mapping[Var, int], uses: Mapping[Var, int]) -> dict[Var, tuple[Var, ...]]:
-    """Return the operands of matrix instructions that several loads fill and nothing else uses, with the loaded
-    variables.
+    """Return the operands of matrix instructions that several loads fill, with the loaded variables.
+
+    Nothing else uses these variables.
     """
     loaded = {s.var for s in statements(kernel.body) if isinstance(s, st.Load)} if taken else set()
     operands: dict[Var, tuple[Var, ...]] = {}

@@ -65,8 +65,9 @@ class _Node:
         return cls(i, i.op.unit, busy(i), i.op.latency)
 
     def find_waits(self) -> None:
-        """Set the predecessors that issue waits for, and the gaps: latency, plus the pipe's own work where it is waited
-        for.
+        """Set the predecessors that issue waits for, and the gaps to users.
+
+        A gap is the latency, plus the pipe's own work if the user waits for it.
         """
         self.awaited = [n for n, latency in self.before.items() if latency > 1]
         self.all_awaited = self.awaited + [n for n, latency in self.earlier.items() if latency > 1]
@@ -88,8 +89,9 @@ class _Table:
         self.pipes = dict.fromkeys(_PIPES, self.all)
 
     def starts(self, node: _Node) -> int:
-        """Return the slots in which an instruction may begin. At the end of an iteration its pipe works on into the
-        next.
+        """Return the slots in which an instruction may begin.
+
+        At the end of an iteration its pipe works on into the next.
         """
         free = self.issue
         if (pipe := self.pipes.get(node.unit)) is not None:

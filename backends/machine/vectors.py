@@ -92,9 +92,7 @@ class Vectors(ABC):
 
     @abstractmethod
     def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-        """Return a tuple of words; each consists of the bytes `wanted`, numbered from the first byte of the words
-        `held`.
-        """
+        """Return a tuple of words that consist of bytes `wanted`, numbered from the first byte of words `held`."""
 
     @abstractmethod
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
@@ -193,11 +191,11 @@ class Vectors(ABC):
     # ------------------------------------------------------------ matrix products
 
     def carried(self, c: Var, init: Expr, user: Mma | None, maker: Mma | None = None) -> Parts:
-        """Return registers for a carried value with its first value: the first value's own if nothing else needs them
-        and its `user` takes them, else a copy.
+        """Return registers for a carried value, with its first value in them.
 
-        A constant gets one tuple for each accumulator of its `maker`, so that the registers of each are free once it is
-        used.
+        The first value's own registers serve if nothing else needs them and its `user` takes them; else they are
+        copied. A constant gets one tuple for each accumulator of its `maker`, so that the registers of each are free
+        once it is used.
         """
         if isinstance(init, Splat) and user is None and maker is not None:
             tile = VectorType(maker.op.atom.acc, maker.op.atom.d.registers)

@@ -211,9 +211,7 @@ class _Launch:
         run = cache(lambda unit, most: unit.run(with_most(most).workgroups))
 
         def steady(unit: Unit, most: int) -> float:
-            """Return the clocks of an iteration in the steady state, with at `most` that many equal iterations
-            modelled.
-            """
+            """Return the clocks of an iteration in the steady state; at `most` that many equal ones are modelled."""
             rounds, half = with_most(most), most // 2
             if not rounds.left_out:
                 return rounds.steady(unit, most)

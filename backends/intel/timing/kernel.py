@@ -97,9 +97,7 @@ class _Kernel:
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:
-    """Return the threads of each workgroup on the first EU, without workgroups that have none there; EUs take threads
-    in turn.
-    """
+    """Return how many threads of each workgroup are on the first EU, without zeros; EUs take threads in turn."""
     counts = (len(range(-group * threads % engines, threads, engines)) for group in range(groups))
     return [count for count in counts if count]
 
