@@ -149,16 +149,16 @@ def begin(
 
 
 def emit(
-    stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
+    stages: Sequence[Stage], machine: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> Emitted:
     """Run all stages and return the assembly of the last one."""
-    printed = run(stages, made, disable, observe).emitted
+    printed = run(stages, machine, disable, observe).emitted
     assert printed is not None
     return printed
 
 
 def run(
-    stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
+    stages: Sequence[Stage], machine: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> MachineKernel:
     """Run all stages except those in `disable`. Raises DoesNotFit if registers do not suffice after all fallbacks.
 
@@ -168,13 +168,13 @@ def run(
     for stage in stages:
         if stage.name in disable:
             continue
-        before, start = made, perf_counter()
+        before, start = machine, perf_counter()
         with noted("stage", stage.name):
-            made = _fitted(stage, before, behind)
+            machine = _fitted(stage, before, behind)
             if observe is not None:
-                observe(stage, before, made, perf_counter() - start)
+                observe(stage, before, machine, perf_counter() - start)
         behind.append((stage, before))
-    return made
+    return machine
 
 
 _Behind = list[tuple[Stage, MachineKernel]]  #: stages that have run, each with its input

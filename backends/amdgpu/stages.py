@@ -33,59 +33,61 @@ BANKS = {
 _KERNARG_ALIGN = 8  #: bytes; the size of the argument block is a multiple
 
 
-def _select(made: MachineKernel) -> MachineKernel:
+def _select(machine: MachineKernel) -> MachineKernel:
     """Select instructions on virtual registers, statement by statement."""
-    return evolve(made, function=select(made.kernel, made.facts, made.lines))
+    return evolve(machine, function=select(machine.kernel, machine.facts, machine.lines))
 
 
-def _coalesce(made: MachineKernel) -> MachineKernel:
+def _coalesce(machine: MachineKernel) -> MachineKernel:
     """Compute values in their destination if they are only moved into part of a tuple."""
-    return evolve(made, function=coalesce(made.code))
+    return evolve(machine, function=coalesce(machine.code))
 
 
-def _pair(made: MachineKernel) -> MachineKernel:
+def _pair(machine: MachineKernel) -> MachineKernel:
     """Merge two writes to shared memory into one instruction if their addresses differ by a constant."""
-    return evolve(made, function=pair_writes(made.code))
+    return evolve(machine, function=pair_writes(machine.code))
 
 
-def _rotate(made: MachineKernel) -> MachineKernel:
+def _rotate(machine: MachineKernel) -> MachineKernel:
     """Move scalar code that the first loads of a matrix loop's next iteration need to the end of the loop."""
-    return evolve(made, function=rotate(made.code))
+    return evolve(machine, function=rotate(machine.code))
 
 
-def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
+def _schedule(machine: MachineKernel, spare: bool = False) -> MachineKernel:
     """Reorder blocks with matrix instructions, and blocks before matrix loops, to hide latency, not save registers."""
-    within = made.banks if spare else None
-    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core, _issuers(made)), within))
+    within = machine.banks if spare else None
+    return evolve(
+        machine, function=schedule(machine.code, partial(busy, machine.facts.core, _issuers(machine)), within)
+    )
 
 
-def _issuers(made: MachineKernel) -> int:
+def _issuers(machine: MachineKernel) -> int:
     """Return how many SIMDs of a CU have a wave, from the grid and the shared memory of a workgroup."""
-    kernel, facts = made.kernel, made.facts
+    kernel, facts = machine.kernel, machine.facts
     together = -(-prod(kernel.grid) // facts.compute_units)
     if kernel.shared_bytes:
         together = min(together, facts.shared_bytes // kernel.shared_bytes)
     return min(facts.core.simds, kernel.subgroups * max(1, together))
 
 
-def _allocate(made: MachineKernel) -> MachineKernel:
+def _allocate(machine: MachineKernel) -> MachineKernel:
     """Give every virtual register its physical register; nothing is spilled."""
-    return evolve(made, allocation=allocate(made.code, made.banks))
+    return evolve(machine, allocation=allocate(machine.code, machine.banks))
 
 
-def _wait(made: MachineKernel) -> MachineKernel:
+def _wait(machine: MachineKernel) -> MachineKernel:
     """Insert `s_waitcnt` before users of memory operations, no stricter than the data flow demands."""
-    return evolve(made, function=insert_waits(made.code, physical_of(made.allocation)))
+    return evolve(machine, function=insert_waits(machine.code, physical_of(machine.allocation)))
 
 
-def _pad(made: MachineKernel) -> MachineKernel:
+def _pad(machine: MachineKernel) -> MachineKernel:
     """Insert `s_nop` for the wait states that the hardware leaves to software."""
-    return evolve(made, function=insert_nops(made.code, physical_of(made.allocation), made.facts.name))
+    return evolve(machine, function=insert_nops(machine.code, physical_of(machine.allocation), machine.facts.name))
 
 
-def _print(made: MachineKernel) -> MachineKernel:
+def _print(machine: MachineKernel) -> MachineKernel:
     """Print assembly text with the kernel descriptor. Raises DoesNotFit unless all waves of a workgroup fit a CU."""
-    kernel, used = made.kernel, made.allocation.used
+    kernel, used = machine.kernel, machine.allocation.used
     placed = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
     arguments = max((offset + size for _, offset, size in placed), default=0)
     r = printer.Resources(
@@ -95,26 +97,26 @@ def _print(made: MachineKernel) -> MachineKernel:
         lds_bytes=kernel.shared_bytes,
         kernarg_size=-(-arguments // _KERNARG_ALIGN) * _KERNARG_ALIGN,
     )
-    _check_occupancy(made, r)
-    body = printer.function_text(made.code, physical_of(made.allocation), made.debug)
-    shown = maps(kernel, made.allocation, {bank: bank for bank in made.banks})
+    _check_occupancy(machine, r)
+    body = printer.function_text(machine.code, physical_of(machine.allocation), machine.debug)
+    shown = maps(kernel, machine.allocation, {bank: bank for bank in machine.banks})
     emitted = Emitted(
         name=kernel.name,
-        text=printer.kernel_text(kernel, made.header, body, shown, r),
+        text=printer.kernel_text(kernel, machine.header, body, shown, r),
         registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
         shared_bytes=r.lds_bytes,
         arguments=placed,
         kernarg_size=r.kernarg_size,
-        listing=made.listing,
-        note=printer.metadata(kernel, r, placed, made.facts.core.register_granule),
+        listing=machine.listing,
+        note=printer.metadata(kernel, r, placed, machine.facts.core.register_granule),
     )
-    return evolve(made, emitted=emitted)
+    return evolve(machine, emitted=emitted)
 
 
-def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
+def _check_occupancy(machine: MachineKernel, r: printer.Resources) -> None:
     """Raise DoesNotFit unless all waves of a workgroup can be resident at once."""
-    core = made.facts.core
-    waves = -(-made.kernel.subgroups // core.simds)
+    core = machine.facts.core
+    waves = -(-machine.kernel.subgroups // core.simds)
     registers = -(-r.total_vgpr // core.register_granule) * core.register_granule
     if waves * registers > core.simd_registers:
         most = f"at most {core.simd_registers} in all"
