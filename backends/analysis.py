@@ -1,6 +1,6 @@
-"""Findings of `analyze` on a code object: plain records, shared by every target.
+"""Results of `analyze` on a code object: plain records, shared by every target.
 
-Costs count issue slots of one subgroup; how long a slot is and what things are called, `Terms` says.
+Costs count issue slots of one subgroup; `Terms` gives the length of a slot and the family's names.
 """
 
 from __future__ import annotations
@@ -39,38 +39,39 @@ class Terms:
 
 @frozen
 class Line:
-    """One instruction: its offset in the kernel, what it is and what it occupies."""
+    """One instruction: its offset in the kernel, its kind and the unit that it occupies."""
 
     offset: int
     text: str
-    kind: str  #: in the family's words
+    kind: str  #: in the family's terms
     unit: str  #: unit that it occupies besides issuing: matrix, valu, lds, global or none ("")
-    slots: int  #: issue slots; of that unit, of issue where there is none
+    slots: int  #: issue slots that `unit` is busy, or the issue port if there is no unit
     issue: int = 1
-    flop: int = 0  #: operations; of a whole subgroup, as the bytes
-    bytes: Mapping[str, int] = attrs.Factory(dict)  #: bytes; by path: lds read, lds write, global load, ...
+    flop: int = 0  #: operations of the whole subgroup
+    #: bytes of the whole subgroup by path: lds read, lds write, global load, ...
+    bytes: Mapping[str, int] = attrs.Factory(dict)
 
 
 @frozen
 class Stretch:
-    """Code that runs as a piece: one iteration of a loop, or a kernel without loops."""
+    """Code that runs as a piece: a loop body, or straight-line code."""
 
     lines: tuple[Line, ...]
     is_loop: bool
 
     @property
     def mix(self) -> dict[str, int]:
-        """Instructions by kind, most first."""
+        """Return the number of instructions by kind, most frequent first."""
         return dict(Counter(line.kind for line in self.lines).most_common())
 
     @property
     def flop(self) -> int:
-        """Floating-point operations of the matrix instructions."""
+        """Return the floating-point operations of the matrix instructions."""
         return sum(line.flop for line in self.lines)
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes moved by path."""
+        """Return the bytes moved by path."""
         total: Counter[str] = Counter()
         for line in self.lines:
             total.update(line.bytes)
@@ -78,7 +79,7 @@ class Stretch:
 
     @property
     def slots(self) -> dict[str, int]:
-        """Slots that each unit is occupied, at least."""
+        """Return the issue slots that each unit is busy, at least."""
         units = {"matrix": 0, "issue": sum(line.issue for line in self.lines), "valu": 0, "lds": 0, "global": 0}
         for line in self.lines:
             if line.unit:
@@ -87,38 +88,38 @@ class Stretch:
 
     @property
     def bound(self) -> str:
-        """The unit that is occupied longest."""
+        """Return the unit that is busy longest."""
         slots = self.slots
         return max(slots, key=lambda unit: slots[unit])
 
     @property
     def others_per_matrix(self) -> float | None:
-        """Other instructions for each matrix instruction; None without any."""
+        """Return the other instructions per matrix instruction; None without matrix instructions."""
         matrix = sum(line.unit == "matrix" for line in self.lines)
         return (len(self.lines) - matrix) / matrix if matrix else None
 
     @property
     def issue_per_matrix(self) -> float | None:
-        """Issue slots of the other instructions for each slot of the matrix unit; None without any."""
+        """Return the issue slots of other instructions per slot of the matrix unit; None without matrix work."""
         matrix = self.slots["matrix"]
         return sum(line.issue for line in self.lines if line.unit != "matrix") / matrix if matrix else None
 
 
 @frozen
 class KernelAnalysis:
-    """One kernel. `occupancy` is how many subgroups a unit holds at once, as registers and shared memory allow."""
+    """One kernel. `occupancy` is the number of subgroups that a unit holds, by each limiting resource."""
 
     name: str
     registers: Mapping[str, int]
     shared_bytes: int
     code_bytes: int
-    workgroup: int  #: work-items; greatest number
+    workgroup: int  #: work-items, at most
     occupancy: Mapping[str, int]
     loops: int
-    hot: Stretch  #: the innermost loop with the most matrix work, or all of a kernel without loops
-    lines: tuple[Line, ...]  #: all that can be reached, in the order of addresses
+    hot: Stretch  #: hot code: the innermost loop with the most matrix work, or straight-line code
+    lines: tuple[Line, ...]  #: reachable code, by ascending address
     counts: Mapping[str, int] = attrs.Factory(dict)  #: other counts in `hot`, by name
-    sources: Mapping[int, str] = attrs.Factory(dict)  #: FILE:LINE by offset, as far as debug information says so
+    sources: Mapping[int, str] = attrs.Factory(dict)  #: FILE:LINE by offset, where debug information has it
 
 
 @frozen

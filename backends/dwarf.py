@@ -1,7 +1,7 @@
-"""Debug information of kernels: what its entries hold, and its bytes where no assembler makes them.
+"""DWARF 5 debug information of kernels: entries, and their bytes for formats without an assembler.
 
-A compile unit, a subprogram for each kernel, and a line table that leads into the listing of its IR. Numbers are of
-DWARF 5: sections 7.5.4 to 7.5.6 for entries, 6.2.4, 6.2.5 and 7.22 for lines.
+It has a compile unit, a subprogram for each kernel, and a line table that points into the listing of the kernel's IR.
+Numbers are from DWARF 5: sections 7.5.4 to 7.5.6 for entries, 6.2.4, 6.2.5 and 7.22 for lines.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Form(IntEnum):
     SEC_OFFSET = 0x17
 
 
-UNIT = "convgen"  #: what the compile unit is called: it is made of no one file
+UNIT = "convgen"  #: name of the compile unit, which comes from no single file
 PRODUCER = "convgen"
 VERSION, UNIT_COMPILE, ADDRESS_BYTES = 5, 0x01, 8
 
-#: Abbreviation number -> tag, whether entries follow within, attributes in order with their forms.
+#: Abbreviation number -> tag, whether it has children, attributes in order with their forms.
 ABBREVIATIONS: Mapping[int, tuple[Tag, bool, tuple[tuple[At, Form], ...]]] = {
     1: (
         Tag.COMPILE_UNIT,
@@ -71,7 +71,7 @@ ABBREVIATIONS: Mapping[int, tuple[Tag, bool, tuple[tuple[At, Form], ...]]] = {
 
 
 def abbreviation_codes(number: int) -> tuple[int, ...]:
-    """The numbers, each an unsigned LEB128, that declare an abbreviation."""
+    """Return the numbers, each an unsigned LEB128, that declare an abbreviation."""
     tag, nests, attributes = ABBREVIATIONS[number]
     return (number, tag, int(nests), *(code for pair in attributes for code in pair), 0, 0)
 
@@ -81,7 +81,7 @@ def abbreviation_codes(number: int) -> tuple[int, ...]:
 
 @frozen
 class CompilationUnit:
-    """A kernel in a section of its own: name, listing, bytes, and rows of (address, line of the listing)."""
+    """A kernel in its own section: name, listing, size in bytes, and rows of (address, line of the listing)."""
 
     name: str
     listing: str
@@ -91,9 +91,9 @@ class CompilationUnit:
 
 @frozen
 class Sections:
-    """The content of .debug_abbrev, .debug_info and .debug_line, and where addresses stand in it, to be relocated.
+    """The content of .debug_abbrev, .debug_info and .debug_line, and where addresses in it need relocation.
 
-    A place is (offset in the section, number of the unit whose section's address is added).
+    A place is (offset in the section, number of the unit whose section address is added).
     """
 
     abbrev: bytes
@@ -104,24 +104,24 @@ class Sections:
 
 
 def sections(units: Sequence[CompilationUnit]) -> Sections:
-    """A compile unit for each kernel; addresses count from the start of its section."""
+    """Return debug sections with a compile unit for each kernel; addresses count from the start of its section."""
     info, line = bytearray(), bytearray()
     info_places: list[tuple[int, int]] = []
     line_places: list[tuple[int, int]] = []
     for number, unit in enumerate(units):
-        at, (made, places) = len(info), _unit_info(unit, len(line))
+        at, (content, places) = len(info), _unit_info(unit, len(line))
         info_places += [(at + place, number) for place in places]
-        info += made
-        at, (made, place) = len(line), _unit_lines(unit)
+        info += content
+        at, (content, place) = len(line), _unit_lines(unit)
         line_places.append((at + place, number))
-        line += made
+        line += content
     codes = (code for number in ABBREVIATIONS for code in abbreviation_codes(number))
     abbrev = b"".join(map(unsigned, codes)) + b"\0"
     return Sections(abbrev, bytes(info), bytes(line), tuple(info_places), tuple(line_places))
 
 
 def unsigned(value: int) -> bytes:
-    """An unsigned LEB128."""
+    """Encode an unsigned LEB128."""
     head = b""
     while value > 0x7F:
         head += bytes([value & 0x7F | 0x80])
@@ -130,7 +130,7 @@ def unsigned(value: int) -> bytes:
 
 
 def signed(value: int) -> bytes:
-    """A signed LEB128."""
+    """Encode a signed LEB128."""
     head = b""
     while not -0x40 <= value < 0x40:
         head += bytes([value & 0x7F | 0x80])
@@ -143,7 +143,7 @@ def _string(text: str) -> bytes:
 
 
 def _counted(content: bytes) -> bytes:
-    """With its length before it."""
+    """Prefix content with its length (32 bits)."""
     return struct.pack("<I", len(content)) + content
 
 
@@ -156,7 +156,7 @@ def _encode(form: Form, value: str | int) -> bytes:
 
 
 def _unit_info(unit: CompilationUnit, lines: int) -> tuple[bytes, list[int]]:
-    """A unit's entries, and where its addresses stand in them; `lines` is the place of its line table."""
+    """Return a unit's entries and the offsets of their addresses; `lines` is the offset of its line table."""
     body = struct.pack("<HBBI", VERSION, UNIT_COMPILE, ADDRESS_BYTES, 0)
     entries: tuple[tuple[int, tuple[str | int, ...]], ...] = (
         (1, (PRODUCER, UNIT, ".", lines, 0, unit.size)),
@@ -175,12 +175,12 @@ def _unit_info(unit: CompilationUnit, lines: int) -> tuple[bytes, list[int]]:
 _PATH, _DIRECTORY_INDEX = 1, 2  #: content types of the tables of files (DW_LNCT)
 _COPY, _ADVANCE_PC, _ADVANCE_LINE = 1, 2, 3  #: standard opcodes (DW_LNS)
 _END_SEQUENCE, _SET_ADDRESS = 1, 2  #: extended opcodes (DW_LNE)
-_OPERANDS = (0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1)  #: of the standard opcodes from 1 on
-_LINE_BASE, _LINE_RANGE = -5, 14  #: of special opcodes, which are not used
+_OPERANDS = (0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1)  #: number of operands of each standard opcode, from opcode 1
+_LINE_BASE, _LINE_RANGE = -5, 14  #: parameters of special opcodes, which are not used
 
 
 def _unit_lines(unit: CompilationUnit) -> tuple[bytes, int]:
-    """A unit's line table, and where its address stands in it."""
+    """Return a unit's line table, and the offset of its address."""
     head = struct.pack("<BBBbBB", 1, 1, 1, _LINE_BASE, _LINE_RANGE, len(_OPERANDS) + 1) + bytes(_OPERANDS)
     head += bytes([1]) + unsigned(_PATH) + unsigned(Form.STRING) + unsigned(1) + _string(".")
     head += bytes([2]) + b"".join(map(unsigned, (_PATH, Form.STRING, _DIRECTORY_INDEX, Form.UDATA)))
@@ -194,7 +194,7 @@ def _unit_lines(unit: CompilationUnit) -> tuple[bytes, int]:
 
 
 def _steps(unit: CompilationUnit) -> Iterator[bytes]:
-    """From row to row, and to the end."""
+    """Yield the line program's instructions, row by row, up to the end of the sequence."""
     start = (0, 1)
     for (at, line), (next_at, next_line) in pairwise((start, *unit.rows)):
         yield bytes([_ADVANCE_PC]) + unsigned(next_at - at)

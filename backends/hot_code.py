@@ -1,8 +1,7 @@
-"""Where a decoded kernel spends its time: what is reached, basic blocks, the innermost loop with most matrix work, or
-code that every wave runs through once where that has far more of it.
+"""Find the hot code of a decoded kernel: reachable code, basic blocks, and where a wave spends its time.
 
-Loops are found in the control flow, so that code of any compiler can be read. A family says only which instructions may
-follow one (`Follows`).
+Loops come from the control flow graph, so that kernels of any compiler can be read. A family supplies only the
+successors of an instruction (`Follows`).
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Protocol, TypeVar
 from convgen.backends.analysis import Line, Stretch
 from convgen.backends.machine.loops import dominators, innermost, natural_loops
 
-#: Iterations whose work code outside of a loop may have: pipelines leave as many behind as they have buffers, up to 4.
+#: Iterations of work that code outside a loop may hold: a software pipeline peels as many as it has buffers, up to 4.
 _AROUND = 4
 
 
 class Coded(Protocol):
-    """An instruction at a place."""
+    """An instruction with its address and size, both in bytes."""
 
     @property
     def address(self) -> int: ...
@@ -28,12 +27,12 @@ class Coded(Protocol):
 
 
 I = TypeVar("I", bound=Coded)  # noqa: E741
-#: Whether the next instruction may follow, and the addresses of a branch's targets.
+#: Returns whether control may fall through to the next instruction, and the addresses of a branch's targets.
 Follows = Callable[[I], tuple[bool, Sequence[int]]]
 
 
 def reachable(code: Sequence[I], entry: int, follows: Follows[I]) -> list[I]:
-    """The instructions that index `entry` reaches, by address."""
+    """Return the instructions that can be reached from index `entry`, by ascending address."""
     at = {i.address: n for n, i in enumerate(code)}
     seen: set[int] = set()
     pending = [entry]
@@ -49,7 +48,7 @@ def reachable(code: Sequence[I], entry: int, follows: Follows[I]) -> list[I]:
 
 
 def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], list[list[int]]]:
-    """Basic blocks as ranges of indices, and the blocks that may follow each."""
+    """Return the basic blocks as ranges of indices, and the successors of each block."""
     index = {i.address: n for n, i in enumerate(code)}
     leaders = {0}
     for n, i in enumerate(code):
@@ -69,7 +68,7 @@ def basic_blocks(code: Sequence[I], follows: Follows[I]) -> tuple[list[range], l
 
 
 def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]) -> tuple[int, Stretch]:
-    """How many loops there are, and the hot code."""
+    """Return the number of loops, and the hot code."""
     found, is_loop = hottest_blocks(lines, blocks, graph)
     return len(natural_loops(graph)), _stretch(lines, found, is_loop)
 
@@ -77,10 +76,11 @@ def hottest(lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequ
 def hottest_blocks(
     lines: Sequence[Line], blocks: Sequence[range], graph: Sequence[Sequence[int]]
 ) -> tuple[list[range], bool]:
-    """The innermost loop with the most matrix work, else the longest, and that it is a loop; without loops all code.
+    """Return the blocks of the hot code, and whether they form a loop. Without loops, all blocks are hot.
 
-    Where waves may skip that loop, and code that each of them runs through once has more work than belongs to a loop's
-    beginning and end, that code: so loops are that make something good which is rarely wrong.
+    The candidate is the innermost loop with the most matrix work; the longer one wins ties. If waves may skip that
+    loop, and the code that every wave runs once does over `_AROUND` times the work of an iteration, that straight-line
+    code is hot instead: such a loop is a fix-up for rare cases.
     """
     loops = natural_loops(graph)
     if not loops:
@@ -94,7 +94,7 @@ def hottest_blocks(
 
 
 def _ways(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Of each end of the kernel the blocks on all ways to it, ascending."""
+    """Yield, for each exit of the kernel, the blocks that lie on every path to it, ascending."""
     immediate = dominators(graph)
     for end in (n for n in immediate if not graph[n]):
         way = [end]
@@ -104,7 +104,7 @@ def _ways(graph: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _weight(lines: Sequence[Line], blocks: Sequence[range]) -> tuple[int, int]:
-    """Matrix work and length."""
+    """Return the matrix work (operations) and the number of instructions of some blocks."""
     found = _stretch(lines, blocks, True)
     return found.flop, len(found.lines)
 

@@ -1,4 +1,4 @@
-"""Code objects, and assembly text, that somebody hands over to be read: loaded, or refused in one line."""
+"""Load code objects or assembly text that a user passes, or refuse them in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convgen.ir.error import UserError
 
 
 class Loaded(Protocol):
-    """A code object as the simulator has it."""
+    """A code object as the simulator loads it."""
 
     @property
     def kernels(self) -> Sized: ...
@@ -24,9 +24,10 @@ L = TypeVar("L", bound=Loaded)
 def readable(
     content: bytes, where: str, load: Callable[[bytes], L], assembled: Callable[[str, str], bytes]
 ) -> Iterator[tuple[L, bytes]]:
-    """A code object with a kernel, loaded and as bytes; what cannot be read of it in the suite is a UserError.
+    """Yield a loaded code object with at least one kernel, and its bytes.
 
-    `where` names the file in errors, also to what has text `assembled`.
+    Raises UserError for content that cannot be read, also while the `with` block reads it. `where` names the file in
+    errors; `assembled(text, where)` assembles text.
     """
     code = content if content[:4] == b"\x7fELF" else assembled(_text(content, where), where)
     try:

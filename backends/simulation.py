@@ -1,4 +1,4 @@
-"""Questions to a simulator and its answers: plain records and memory, shared by every target."""
+"""Requests to a simulator and its reports: plain records and sparse memory, shared by every target."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]  #: byte offsets
 
 _PAGE_BITS = 12
-PAGE = 1 << _PAGE_BITS  #: bytes that come into being together
-_TOGETHER = 64  #: pages made at a time: what is in work stays in a core's caches
+PAGE = 1 << _PAGE_BITS  #: bytes that are allocated and filled at once
+_TOGETHER = 64  #: pages filled in one call of `make`, few enough to stay in a core's caches
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  #: Linux's value, which Python names from 3.13 on
 
 
 def reserve(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """So many zeros, which take no memory until they are written. Raises UserError where addresses do not suffice."""
+    """Return `count` zeros that take no memory until they are written.
+
+    Raises UserError if the address space is too small.
+    """
     size = count * np.dtype(dtype).itemsize
     if size < PAGE:
         return np.zeros(count, dtype)
@@ -35,22 +38,22 @@ def reserve(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 @define
 class Budget:
-    """The bytes that pages may still take, of all buffers together."""
+    """The bytes that pages of all buffers together may still take."""
 
     left: int
 
     def spend(self, size: int) -> None:
-        """Raises UserError where they do not suffice."""
+        """Take `size` bytes. Raises UserError if fewer are left."""
         self.left -= size
         if self.left < 0:
             raise UserError("given a run that touches more memory than there is, wanted fewer or smaller output tiles")
 
 
 class Pages:
-    """The bytes of a buffer, a page of which comes into being when it is first touched.
+    """The bytes of a buffer, filled page by page on first access.
 
-    `make(places)` gives the bytes at some offsets, row by row. What is kept beside a byte (whether it is written, by
-    whom) takes `beside` times as much again.
+    `make(places)` returns the bytes at some offsets, row by row. Shadow data of a byte (whether it is written, and by
+    whom) costs `beside` bytes more.
     """
 
     def __init__(self, size: int, make: Callable[[Places], Bytes], budget: Budget, beside: int = 0) -> None:
@@ -63,25 +66,25 @@ class Pages:
 
     @classmethod
     def of(cls, data: Bytes) -> Pages:
-        """Bytes that are all there."""
+        """Return pages over bytes that are all present already."""
         pages = cls(0, lambda places: data[places], Budget(0))
         pages.data = data
         return pages
 
     def touch(self, offset: npt.NDArray[Any], size: int) -> None:
-        """Have the pages of `size` bytes, a page at most, at each offset."""
+        """Fill the pages of `size` bytes at each offset; `size` is at most a page."""
         if self._missing:
             for at in (offset >> _PAGE_BITS, (offset + (size - 1)) >> _PAGE_BITS):
                 if not self._there.take(at).all():
                     self._bring(np.unique(at))
 
     def whole(self, size: int | None = None) -> Bytes:
-        """All bytes, or the first `size`."""
+        """Fill and return all bytes, or the first `size`."""
         self._bring(np.arange(-(-(len(self.data) if size is None else size) // PAGE)))
         return self.data[:size]
 
     def _bring(self, numbers: npt.NDArray[Any]) -> None:
-        """Have the pages of these numbers, each given once."""
+        """Fill the pages with these numbers; a number occurs once."""
         missing = numbers[~self._there[numbers]] if self._missing else numbers[:0]
         for start in range(0, len(missing), _TOGETHER):
             some = missing[start : start + _TOGETHER].astype(np.int64)
@@ -107,8 +110,8 @@ class KernelArg:
 class LaunchRequest:
     """One kernel launch. `grid` counts workgroups, `workgroup` counts work-items, both (x, y, z).
 
-    `shared_bytes` is the shared memory of a workgroup in all, where the host asks for more than the code object has.
-    `groups` names the linear workgroup ids (x fastest) to run; None runs the whole grid.
+    `shared_bytes` is the total shared memory of a workgroup if the host requests more than the code object declares.
+    `groups` lists the linear workgroup ids (x fastest) to run; None runs the whole grid.
     """
 
     kernel: str
@@ -122,32 +125,32 @@ class LaunchRequest:
 
 @frozen
 class Parameter:
-    """An argument that whoever launches a kernel gives: a pointer or a value of `size` bytes."""
+    """An argument that the host passes at a launch: a pointer or a value of `size` bytes."""
 
     name: str  #: "" where the object does not say
     offset: int
     size: int
     is_pointer: bool
-    type_name: str = ""  #: as the source has it, where the object says so
-    #: Of a scalar that nobody gives: the divisor that its compiler assumed, or an offset in local memory; None if no
-    #: value can be assumed.
+    type_name: str = ""  #: type in the source, where the object records it
+    #: Value of a scalar that the host does not pass: the divisor that its compiler assumed, or an offset in local
+    #: memory. None if no value can be assumed.
     default: int | None = 1
 
 
 @frozen
 class Signature:
-    """What a launch of a kernel needs. `shared_bytes` is the local memory that the kernel itself declares."""
+    """The arguments and resources of a kernel. `shared_bytes` is the local memory that the kernel itself declares."""
 
     kernel: str
     parameters: tuple[Parameter, ...]
     shared_bytes: int
-    workgroup: tuple[int, int, int] | None = None  #: work-items that the object asks for, if it says so
+    workgroup: tuple[int, int, int] | None = None  #: work-items that the object requires, where it records them
 
 
 def with_offsets(signature: Signature, numbers: Sequence[int], begin: int) -> Signature:
-    """Return a signature whose parameters of these numbers are offsets in local memory, of which hosts give the sizes.
+    """Return a signature whose parameters with these numbers are offsets in local memory that the host sizes.
 
-    The first lies at `begin`; nobody can assume where the next ones lie.
+    The first offset is `begin`; the next ones have no default.
     """
     parameters = list(signature.parameters)
     for place, number in enumerate(numbers):
@@ -157,7 +160,7 @@ def with_offsets(signature: Signature, numbers: Sequence[int], begin: int) -> Si
 
 @frozen
 class Scrutiny:
-    """How closely a run is looked at: kinds of findings that are none, and who is shown waves before instructions.
+    """The strictness of a check: kinds of findings to ignore, and a callback that sees waves before instructions.
 
     `watch` is called before each instruction, or only at `places`: bytes from the kernel's start, or labels.
     """
@@ -174,19 +177,19 @@ STRICT = Scrutiny()
 class Source:
     """The source of a rule: a section of a manual, or a compiler.
 
-    `required` is False where only a compiler asks, or where kernels that ship break the rule and run all the same.
+    `required` is False if only a compiler follows the rule, or if shipped kernels break it and still run.
     """
 
     text: str
     required: bool = True
 
 
-UNSTATED = Source("the simulator")  #: for rules whose simulator names no source
+UNSTATED = Source("the simulator")  #: default for rules without a stated source
 
 
 @frozen
 class Finding:
-    """Something the hardware does not promise to do right, or that is plainly wrong."""
+    """A plain error, or behaviour that the hardware does not guarantee."""
 
     kind: str  #: short, stable, e.g. "wait-count", "wait-states", "lds-race", "out-of-bounds", "poison"
     message: str
@@ -208,7 +211,7 @@ class Finding:
 
 @frozen
 class Place:
-    """An instruction of a kernel: `pc` is its offset from the kernel's start, `end` that behind it, both in bytes."""
+    """An instruction of a kernel, from offset `pc` up to offset `end`, in bytes from the kernel's start."""
 
     pc: int
     end: int
@@ -217,9 +220,9 @@ class Place:
 
 @frozen
 class Coverage:
-    """How many instructions a kernel has, and those that no subgroup executed, by ascending offset.
+    """The number of instructions of a kernel, and those that no subgroup executed, by ascending offset.
 
-    An instruction of lanes counts as executed once a subgroup comes to it with any lane active.
+    A vector instruction counts as executed once a subgroup reaches it with any lane active.
     """
 
     kernel: str
@@ -228,32 +231,32 @@ class Coverage:
 
     @property
     def executed(self) -> int:
-        """Instructions that a subgroup executed."""
+        """Return the number of instructions that some subgroup executed."""
         return self.places - len(self.missed)
 
     @property
     def stretches(self) -> tuple[tuple[Place, ...], ...]:
-        """The missed instructions, those that lie side by side together."""
-        found: list[list[Place]] = []
+        """Return the missed instructions, adjacent ones grouped."""
+        runs: list[list[Place]] = []
         for place in self.missed:
-            if found and found[-1][-1].end == place.pc:
-                found[-1].append(place)
+            if runs and runs[-1][-1].end == place.pc:
+                runs[-1].append(place)
             else:
-                found.append([place])
-        return tuple(map(tuple, found))
+                runs.append([place])
+        return tuple(map(tuple, runs))
 
     def joined(self, other: Coverage) -> Coverage:
-        """The coverage of two runs of one kernel together."""
+        """Return the coverage of two runs of one kernel together."""
         both = {place.pc for place in self.missed} & {place.pc for place in other.missed}
         return evolve(self, missed=tuple(place for place in self.missed if place.pc in both))
 
 
 def joined(coverage: Iterable[Coverage]) -> tuple[Coverage, ...]:
-    """The coverage of each kernel over all of its runs, in the order in which the kernels first ran."""
-    found: dict[str, Coverage] = {}
+    """Return the coverage of each kernel over all of its runs, in the order in which the kernels first ran."""
+    joint: dict[str, Coverage] = {}
     for one in coverage:
-        found[one.kernel] = one.joined(found[one.kernel]) if one.kernel in found else one
-    return tuple(found.values())
+        joint[one.kernel] = one.joined(joint[one.kernel]) if one.kernel in joint else one
+    return tuple(joint.values())
 
 
 @frozen
@@ -261,7 +264,8 @@ class SimReport:
     """The outcome of a simulation; buffers were changed in place."""
 
     findings: tuple[Finding, ...]
-    instructions: Mapping[str, int]  #: executed, one a subgroup, by kind, in the family's words
-    counters: Mapping[str, int]  #: other figures: bytes moved, cycles lost to bank conflicts, barriers
+    #: executed instructions, counted once a subgroup, by kind, in the family's terms
+    instructions: Mapping[str, int]
+    counters: Mapping[str, int]  #: other counts: bytes moved, cycles lost to bank conflicts, barriers
     seconds: float
-    coverage: tuple[Coverage, ...] = ()  #: one a kernel; none where nobody looked, as on a device
+    coverage: tuple[Coverage, ...] = ()  #: one a kernel; empty if coverage was not recorded, as on a device

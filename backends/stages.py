@@ -1,7 +1,7 @@
-"""The stages of a back end: a literal list a family, run, timed, watched and switched off by one runner.
+"""The stages of a back end. Each family lists its stages literally; one runner runs, times, observes and disables them.
 
-A stage makes of a machine kernel the next one and changes nothing of what it was given, so that any earlier state is
-there to go back to. What is tried where registers do not suffice is data: the `ladders` of the stage that may fail.
+A stage turns a machine kernel into the next one and leaves its input unchanged, so that every earlier state stays
+available. A stage that may run out of registers lists its attempts as data: `ladders`.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from convgen.passes.pipeline import LOWERING, OPTIMISING, noted
 
 @frozen
 class Emitted:
-    """A kernel as text, with what it takes to launch it."""
+    """The assembly text of a kernel, with everything that its launch needs."""
 
     name: str
-    text: str  #: body and descriptor of this kernel
-    registers: Mapping[str, int]  #: by class, in the family's words
+    text: str  #: assembly text of the kernel's body and descriptor
+    registers: Mapping[str, int]  #: by class, in the family's terms
     shared_bytes: int
     arguments: tuple[tuple[str, int, int], ...]  #: (name, byte offset, byte size) of each kernel argument
     kernarg_size: int  #: bytes
-    listing: str | None = None  #: the IR that the text's `.loc` lines lead to, as the file `NAME.ir`
-    note: str = ""  #: the kernel's lines in the metadata of its module, where the format has such a table
+    listing: str | None = None  #: the IR listing that the text's `.loc` lines point into, as the file `NAME.ir`
+    note: str = ""  #: the kernel's entry in the metadata of its module, where the format has such a table
 
 
 @frozen(eq=False)
 class MachineKernel:
-    """A kernel between two stages: at first the IR alone, behind selection a function, then places of registers.
+    """A kernel between two stages: IR, then a machine function, then one with physical registers, then assembly.
 
-    Printed, it is the listing of the function, and behind the last stage the assembly text.
+    `str()` gives the listing of the function, or the assembly text after the last stage.
     """
 
     kernel: Kernel
     facts: TargetFacts
-    banks: Mapping[str, Bank]  #: register files of virtual registers, by letter
+    banks: Mapping[str, Bank]  #: register files, by the letter of their bank
     header: tuple[str, ...] = ()  #: comment lines of the text
-    debug: int = 0  #: number of the kernel in its module, from 1, if the text is to have line information; else 0
-    listing: str | None = None  #: the IR that line information leads to
-    lines: Mapping[Stmt, int] = attrs.Factory(dict)  #: lines of that listing, from 1
+    debug: int = 0  #: number of the kernel in its module, from 1, if the text gets line information; else 0
+    listing: str | None = None  #: IR listing that line information points into
+    lines: Mapping[Stmt, int] = attrs.Factory(dict)  #: line in that listing of each statement, from 1
     function: Function | None = None
-    liveness: Liveness | None = None  #: liveness of the function, once something is placed
+    liveness: Liveness | None = None  #: liveness of the function; set once a register is placed
     allocation: Allocation = attrs.Factory(lambda: Allocation({}, {}))
     emitted: Emitted | None = None
-    is_given: bool = True  #: whether nothing else can take its place, as another config's kernel could
+    is_given: bool = True  #: whether the caller has no other config to fall back on
 
     @property
     def name(self) -> str:
@@ -63,12 +63,15 @@ class MachineKernel:
 
     @property
     def form(self) -> tuple[bool, ...]:
-        """Tells texts apart that have no line in common: the IR, virtual registers, places, assembly."""
+        """Return flags that tell the forms IR, virtual registers, physical registers and assembly apart.
+
+        Texts of different forms share no line.
+        """
         return self.function is not None, bool(self.allocation.base), self.emitted is not None
 
     @property
     def code(self) -> Function:
-        """The machine function, which is there behind selection."""
+        """Return the machine function, which exists after selection."""
         assert self.function is not None
         return self.function
 
@@ -89,39 +92,39 @@ class MachineKernel:
 
 @frozen
 class Rung:
-    """A way to run a stage that may find no room."""
+    """One attempt at a stage that may run out of registers."""
 
-    arguments: Mapping[str, int] = attrs.Factory(dict)  #: arguments of the stage besides the machine kernel
-    redone: str = ""  #: an optional stage before it, which is undone
-    how: Mapping[str, int] | None = None  #: arguments with which that one runs again; None where it is left out
-    remark: str = ""  #: remark for the header of the text, where this rung is taken
-    resort: bool = False  #: only for what nothing else can take the place of
+    arguments: Mapping[str, int] = attrs.Factory(dict)  #: keyword arguments of the stage
+    redone: str = ""  #: name of an earlier optional stage to undo first
+    how: Mapping[str, int] | None = None  #: arguments with which the undone stage runs again; None: it stays out
+    remark: str = ""  #: comment for the header of the text if this rung is taken
+    resort: bool = False  #: only for kernels with `is_given`
 
 
-#: Ladders, best first. Each rung of a ladder improves on the one before: the last of those that fit is taken.
-#: Where not even the first fits, the next ladder's turn comes.
+#: Ladders, best first. Each rung of a ladder improves on the rung before it: the last one that fits is taken. If the
+#: first rung of a ladder does not fit, the next ladder is tried.
 Ladders = tuple[tuple[Rung, ...], ...]
 
 
 @frozen
 class Stage:
-    """One step behind the passes; `name` is unique within its family, and no pass has it."""
+    """One step after the passes; `name` is unique within its family, and no pass has it."""
 
     name: str
     run: Callable[..., MachineKernel]
-    optional: bool = False  #: may be left out, and the code is still right
+    optional: bool = False  #: the code stays correct without it
     ladders: Ladders = ((Rung(),),)
 
     level: ClassVar = "machine"
 
     @property
     def kind(self) -> str:
-        """As of a pass."""
+        """Return the kind of the stage, in the words of a pass: optimising or lowering."""
         return OPTIMISING if self.optional else LOWERING
 
     @property
     def contract(self) -> str:
-        """The first paragraph of what the stage says of itself, on one line."""
+        """Return the first paragraph of the docstring of `run`, on one line."""
         return " ".join((self.run.__doc__ or "").strip().split("\n\n")[0].split())
 
 
@@ -138,7 +141,7 @@ def begin(
     *,
     is_given: bool = True,
 ) -> MachineKernel:
-    """A message-level kernel ahead of the first stage."""
+    """Return the machine kernel of a message-level kernel, ready for the first stage."""
     shown = listing(kernel) if debug else []
     text = "\n".join(line.text for line in shown) + "\n" if debug else None
     lines = {line.stmt: n for n, line in enumerate(shown, 1) if line.stmt is not None}
@@ -146,66 +149,66 @@ def begin(
 
 
 def emit(
-    stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
+    stages: Sequence[Stage], machine: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> Emitted:
-    """The kernel as the last of the stages prints it."""
-    printed = run(stages, made, disable, observe).emitted
+    """Run all stages and return the assembly of the last one."""
+    printed = run(stages, machine, disable, observe).emitted
     assert printed is not None
     return printed
 
 
 def run(
-    stages: Sequence[Stage], made: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
+    stages: Sequence[Stage], machine: MachineKernel, disable: Collection[str] = (), observe: Observer | None = None
 ) -> MachineKernel:
-    """All stages but those of `disable`; DoesNotFit where registers do not suffice, whatever is tried.
+    """Run all stages except those in `disable`. Raises DoesNotFit if registers do not suffice after all fallbacks.
 
-    An error on the way carries the name of the stage as a note.
+    Errors carry the name of the stage as a note.
     """
     behind: _Behind = []
     for stage in stages:
         if stage.name in disable:
             continue
-        before, start = made, perf_counter()
+        before, start = machine, perf_counter()
         with noted("stage", stage.name):
-            made = _fitted(stage, before, behind)
+            machine = _fitted(stage, before, behind)
             if observe is not None:
-                observe(stage, before, made, perf_counter() - start)
+                observe(stage, before, machine, perf_counter() - start)
         behind.append((stage, before))
-    return made
+    return machine
 
 
-_Behind = list[tuple[Stage, MachineKernel]]  #: the stages that have run, each with what it was given
+_Behind = list[tuple[Stage, MachineKernel]]  #: stages that have run, each with its input
 
 
 def _fitted(stage: Stage, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """The result of the best rung that fits."""
+    """Return the result of the best rung that fits."""
     failure: DoesNotFit | None = None
     for ladder in stage.ladders:
-        found: MachineKernel | None = None
+        result: MachineKernel | None = None
         for rung in ladder:
             if rung.resort and not before.is_given:
                 break
             if rung.redone and all(ran.name != rung.redone for ran, _ in behind):
-                continue  # as the rungs before it
+                continue  # the undone stage has not run: this rung equals the one before it
             try:
-                found = stage.run(_prepared(rung, before, behind), **rung.arguments)
+                result = stage.run(_prepared(rung, before, behind), **rung.arguments)
             except DoesNotFit as error:
                 failure = error
                 break
-        if found is not None:
-            return found
+        if result is not None:
+            return result
     assert failure is not None
     raise failure
 
 
 def _prepared(rung: Rung, before: MachineKernel, behind: _Behind) -> MachineKernel:
-    """The start of a rung: as if the stage that it undoes had run otherwise or not at all, its remark in the header."""
-    made = before
+    """Return the input of a rung: the stage that it undoes is rerun or left out, its remark is in the header."""
+    start = before
     if rung.redone:
         (at,) = (n for n, (ran, _) in enumerate(behind) if ran.name == rung.redone)
-        undone, made = behind[at]
+        undone, start = behind[at]
         if rung.how is not None:
-            made = undone.run(made, **rung.how)
+            start = undone.run(start, **rung.how)
         for ran, _ in behind[at + 1 :]:
-            made = ran.run(made)
-    return evolve(made, header=(*made.header, rung.remark)) if rung.remark else made
+            start = ran.run(start)
+    return evolve(start, header=(*start.header, rung.remark)) if rung.remark else start

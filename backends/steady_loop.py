@@ -1,4 +1,4 @@
-"""A loop in its steady state, from two runs of a model that differ in how often it is repeated."""
+"""Derive a loop's steady state from two runs of a timing model with different iteration counts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 from convgen.ir.record import frozen
 
-TURNS = (2, 6)  #: iterations of the two runs; by what one takes longer, one iteration is told
+TURNS = (2, 6)  #: iterations of the short and the long run; their difference in clocks gives one iteration
 
 
 class Ran(Protocol):
     """A wave or thread that has run."""
 
-    def stalls(self) -> Iterable[float]: ...  # clocks by the number of its instruction
+    def stalls(self) -> Iterable[float]: ...  # clocks, by index of the instruction
 
 
 class Course(Protocol):
-    """What became of a run."""
+    """The result of one run of a model."""
 
     @property
     def end(self) -> float: ...  # clocks until the last wave has ended
@@ -27,18 +27,19 @@ class Course(Protocol):
 
 @frozen
 class Steady:
-    each: float  #: clocks of an iteration of all that runs
-    around: float  #: clocks of the code before and behind
-    stalls: tuple[float, ...]  #: clocks of each instruction of the loop, of a wave in an iteration, on average
+    each: float  #: clocks; one iteration of all waves together
+    around: float  #: clocks; code before and after the loop
+    stalls: tuple[float, ...]  #: clocks; mean stall of a wave at each instruction of the loop in an iteration
 
     @classmethod
     def of(cls, short: Course, long: Course, before: int, body: int) -> Steady:
-        """By runs of `TURNS`, in which `before` instructions precede a loop of `body`; the first iteration has no part
-        in the stalls.
+        """Return the steady state from runs of `TURNS` iterations.
+
+        `before` instructions precede a loop of `body` instructions. The first iteration does not count in the stalls.
         """
         few, many = TURNS
-        each = (long.end - short.end) / (many - few)
+        iteration = (long.end - short.end) / (many - few)
         stalled = [sum(of_waves) for of_waves in zip(*(wave.stalls() for wave in long.waves), strict=True)]
         share = len(long.waves) * (many - 1)
         stalls = (sum(stalled[before + turn * body + n] for turn in range(1, many)) / share for n in range(body))
-        return cls(each, max(0.0, short.end - few * each), tuple(stalls))
+        return cls(iteration, max(0.0, short.end - few * iteration), tuple(stalls))

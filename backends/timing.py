@@ -1,4 +1,7 @@
-"""What a family's model of a unit tells of a kernel, for those who make times of it."""
+"""Records of a timing model: the clocks of a kernel's loop, of a unit's workgroups, and of whole launches.
+
+A unit is a CU (AMD) or an Xe core (Intel).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from convgen.backends.analysis import Line
 from convgen.backends.simulation import Finding
 from convgen.ir.record import frozen
 
-LATER = 500.0  #: clocks; by which loads return later, to see how much of that a loop exposes
+LATER = 500.0  #: clocks; extra load latency that a second run of the model adds to find how much of it a loop exposes
 
 
 class Pace(NamedTuple):
-    """What workgroups that share a unit take, in clocks."""
+    """Clocks of workgroups that share a unit."""
 
-    each: float  #: of an iteration of all of them
-    rest: float  #: of what is left beside the iterations
-    exposed: float  #: of an iteration for each clock more that loads of vector memory take
+    each: float  #: clocks; an iteration of all workgroups
+    rest: float  #: clocks; everything outside the iterations
+    exposed: float  #: clocks an iteration takes longer for each clock of extra load latency
 
 
 def exposed(each: float, later: float) -> float:
-    """Clocks of an iteration for each clock more that loads take, of which one takes `later` if they return LATER."""
+    """Return the extra clocks of an iteration per clock of extra load latency.
+
+    `later` is the length of an iteration when loads return LATER clocks later.
+    """
     return max(0.0, later - each) / LATER
 
 
@@ -29,16 +35,16 @@ def exposed(each: float, later: float) -> float:
 class LoopClocks:
     """Clocks of a kernel on a unit that several of its workgroups share."""
 
-    kernel: str  #: its name
-    target: str  #: whose code it is
-    threads: int  #: of a workgroup
-    resident: int  #: workgroups that a unit holds at most
-    flop: int  #: of the matrix instructions of an iteration of its loop, of a workgroup
-    matrix: float  #: clocks of the matrix unit of a SIMD, of an iteration of one wave
-    shared: Mapping[int, Pace]  #: by workgroups on a unit
+    kernel: str  #: name of the kernel
+    target: str  #: name of the target
+    threads: int  #: work-items of a workgroup
+    resident: int  #: workgroups that a unit holds, at most
+    flop: int  #: operations; matrix instructions of a workgroup in an iteration
+    matrix: float  #: clocks; matrix unit of a SIMD, in an iteration of one wave
+    shared: Mapping[int, Pace]  #: by number of workgroups on a unit
 
     def of(self, groups: int) -> Pace:
-        """Where so many workgroups share a unit, between those known."""
+        """Return the pace of `groups` workgroups on a unit, interpolated between known numbers."""
         known = sorted(self.shared)
         groups = min(max(groups, known[0]), known[-1])
         low = max(n for n in known if n <= groups)
@@ -49,28 +55,28 @@ class LoopClocks:
 
 @frozen
 class TimedLine:
-    """An instruction; clocks are of a wave on average: of an iteration of its loop in the steady state, or of all."""
+    """An instruction with its mean clocks in a wave: of one iteration in the steady state, or of the whole run."""
 
     line: Line
-    stalled: float  #: clocks in which its wave could have issued it if what it needs had been there
-    times: float = 1.0  #: that a wave executes it
+    stalled: float  #: clocks; stall: the wave waits for the instruction's operands or its unit
+    times: float = 1.0  #: executions by a wave
 
 
 def bound_of(busy: Mapping[str, float], clocks: float) -> str:
-    """The pipe that works most, or `waiting` where none does for half of the time."""
+    """Return the busiest pipe, or `waiting` if no pipe is busy for half of the time."""
     pipe = max(busy, key=lambda name: busy[name])
     return pipe if 2 * busy[pipe] >= clocks else "waiting"
 
 
 @frozen
 class LoopProfile:
-    """The loop of a kernel where so many of its workgroups share a unit."""
+    """The loop of a kernel when `groups` of its workgroups share a unit."""
 
     groups: int
     is_loop: bool  #: whether the code is a loop; else an "iteration" is the straight-line code that waves run once
-    clocks: float  #: of an iteration of all workgroups
-    around: float  #: clocks of the code before and behind
-    busy: Mapping[str, float]  #: pipe -> clocks of an iteration in which it works: matrix, valu and salu of one SIMD
+    clocks: float  #: clocks; an iteration of all workgroups
+    around: float  #: clocks; code before and after the loop
+    busy: Mapping[str, float]  #: pipe -> busy clocks in an iteration; matrix, valu and salu are those of one SIMD
     lines: tuple[TimedLine, ...]
 
     @property
@@ -80,14 +86,14 @@ class LoopProfile:
 
 @frozen
 class KernelProfile:
-    """A kernel of a code object, by how many of its workgroups share a unit."""
+    """The profile of a kernel in a code object, by the number of its workgroups that share a unit."""
 
     name: str
     target: str
     latency: float  #: clocks from a load of global memory to its data
     threads: int
     resident: int
-    flop: int  #: of an iteration of a workgroup
+    flop: int  #: operations; an iteration of a workgroup
     loops: tuple[LoopProfile, ...]
 
 
@@ -96,22 +102,22 @@ class KernelProfile:
 
 @frozen
 class Work:
-    """What the workgroups of a launch have to do, where that of one of them that has most is 1."""
+    """The work of a launch's workgroups, relative to the workgroup that has the most."""
 
-    mean: float
-    least: float  #: of a workgroup
-    busiest: float  #: all workgroups of the unit that ends last
+    mean: float  #: mean work of a workgroup
+    least: float  #: least work of a workgroup
+    busiest: float  #: total work of the unit that ends last
 
 
 @frozen
 class Machine:
-    """What of a chip decides where workgroups run and what they find in caches."""
+    """The parts of a chip that decide where workgroups run and which data they find in caches."""
 
     target: str
     units: int
-    dies: int  #: workgroups go to them in turn; each has an L2
-    l2_bytes: int  #: of one die
-    memory_side_bytes: int  #: of the cache before memory, 0 where there is none
+    dies: int  #: dies, to which workgroups are distributed round robin; each has an L2
+    l2_bytes: int  #: L2 of one die
+    memory_side_bytes: int  #: memory-side cache; 0 if there is none
     line_bytes: int
 
 
@@ -119,21 +125,21 @@ class Machine:
 class Moved:
     """Bytes that a launch moves."""
 
-    loaded: float  #: halves of lines that instructions touch, the least that L1 is asked for
-    requested: float  #: of L1: lines that instructions touch
-    asked: float  #: of L2
-    fill: float  #: into the L2s of all dies
+    loaded: float  #: half lines that instructions touch: the least that can be requested of L1
+    requested: float  #: lines that instructions touch: requests to L1
+    asked: float  #: requests to L2
+    fill: float  #: fills of the L2s of all dies
     memory: float  #: from memory
-    stored: float  #: by lanes
+    stored: float  #: stored by lanes
 
     @property
     def l1_hits(self) -> float:
-        """The part of what is requested that L1 has."""
+        """Return the hit rate of L1."""
         return 1 - self.asked / self.requested if self.requested else 1.0
 
     @property
     def brought(self) -> float:
-        """What comes from L2: whole lines, or halves where it is asked for no more, and for each of them anew."""
+        """Return the bytes that L2 delivers: whole lines, or half lines where no more is requested."""
         return min(self.loaded, self.asked)
 
     @property
@@ -143,63 +149,64 @@ class Moved:
 
 @frozen
 class Slice:
-    """Something that takes a while on a track: a wave that issues or waits, a pipe at work."""
+    """An event on a track: a wave that issues or waits, or a busy pipe."""
 
-    lane: str  #: where the track stands: a SIMD, or the unit
+    lane: str  #: place of the track: a SIMD, or the unit
     track: str
     start: float  #: clocks
     clocks: float
-    kind: str  #: as of `Line`, or `wait`
+    kind: str  #: kind of a `Line`, or `wait`
     name: str  #: the instruction
     offset: int  #: bytes from the kernel's start
 
 
 @frozen
 class Step:
-    """An instruction as a wave executes it, in clocks."""
+    """One executed instruction of a wave; times are clocks."""
 
     line: Line
-    could: float  #: when its wave could have issued it
+    could: float  #: first clock at which its wave was free to issue it
     issued: float
-    issue: float  #: that issuing takes
-    done: float  #: when its wave could go on; where that is later than issuing takes, it waits at the instruction
+    issue: float  #: clocks that issuing takes
+    done: float  #: when its wave can go on; if that is later than issuing ends, the wave waits at the instruction
 
     @property
     def stalled(self) -> float:
-        """Clocks in which its wave could have issued it, or gone on, but for what it needs."""
+        """Return the clocks that its wave waits before or after issuing it."""
         return self.issued - self.could + self.done - self.issued - self.issue
 
     @property
     def waits_there(self) -> bool:
-        """Whether its wave issues it and waits then."""
+        """Return whether its wave waits after issuing it."""
         return self.done > self.issued + self.issue
 
 
 @frozen(eq=False)
 class Executed:
-    """A wave from its first instruction to its last, but for rounds that were not modelled one by one."""
+    """A wave from its first instruction to its last, without the iterations that were not modelled one by one."""
 
     simd: int
-    group: int  #: its workgroup, of those on the unit
-    member: int  #: its number within that
+    group: int  #: number of its workgroup on the unit
+    member: int  #: number of the wave in its workgroup
     steps: tuple[Step, ...]
 
 
 @frozen(eq=False)
 class UnitProfile:
-    """A unit that runs some workgroups from their first instruction to their last."""
+    """A unit that runs some workgroups from first to last instruction."""
 
     groups: int
     clocks: float
-    rounds: float  #: of the loop, of a wave
-    each: float  #: clocks from one round to the next; without a loop, from the first matrix instruction to the last
-    steady: float  #: clocks of a round of many
-    exposed: float  #: clocks of such a round for each clock more that loads of vector memory take
-    left_out: int  #: rounds that were not modelled one by one
-    busy: Mapping[str, float]  #: pipe -> clocks in which it works: matrix, valu and salu of one SIMD
+    rounds: float  #: iterations of the loop by a wave
+    #: clocks; from one iteration to the next; without a loop, from the first matrix instruction to the last
+    each: float
+    steady: float  #: clocks; an iteration in the steady state
+    exposed: float  #: clocks such an iteration takes longer for each clock of extra load latency
+    left_out: int  #: iterations that were not modelled one by one
+    busy: Mapping[str, float]  #: pipe -> busy clocks; matrix, valu and salu are those of one SIMD
     lines: tuple[TimedLine, ...]
-    slices: Callable[[], Sequence[Slice]]  #: of the rounds that were modelled
-    waves: Callable[[], Sequence[Executed]]  #: in the order in which they begin
+    slices: Callable[[], Sequence[Slice]]  #: events of the modelled iterations
+    waves: Callable[[], Sequence[Executed]]  #: waves in the order in which they begin
 
     @property
     def bound(self) -> str:
@@ -207,14 +214,17 @@ class UnitProfile:
 
     @property
     def iterations(self) -> float:
-        """Rounds of the loop that have as many products as the whole kernel, in which some may stand beside it."""
+        """Return the loop iterations that would do all products of the kernel, including those outside the loop."""
         products = [(each.times, each.times * each.line.flop) for each in self.lines]
         of_loop = sum(flop for times, flop in products if times > self.rounds - 0.5)
         found = self.rounds * sum(flop for _, flop in products) / of_loop if of_loop else self.rounds
         return max(1.0, found)
 
     def pace(self, iterations: float) -> Pace:
-        """What its workgroups take of which each goes through so many rounds, those beside the loop among them."""
+        """Return the pace of its workgroups if the kernel's products are worth `iterations` iterations.
+
+        Products outside the loop count.
+        """
         return Pace(self.steady, max(0.0, self.clocks - iterations * self.steady), self.exposed)
 
 
@@ -227,29 +237,29 @@ class LaunchProfile:
     entry: int  #: address of the kernel in its code object
     workgroups: int
     threads: int
-    held: Mapping[str, int]  #: workgroups that a unit holds, by what limits them
-    executed: tuple[int, ...]  #: workgroups
-    distinct: int  #: of these, how many do not execute what another does
-    instructions: float  #: of a wave
+    held: Mapping[str, int]  #: workgroups that a unit holds, by limiting resource
+    executed: tuple[int, ...]  #: ids of the executed workgroups
+    distinct: int  #: number of executed workgroups with different instruction streams
+    instructions: float  #: executed by a wave
     work: Work
-    flop: float  #: of a workgroup, on average
-    element: str  #: what its matrix instructions multiply, empty if there are none
+    flop: float  #: operations; a workgroup on average
+    element: str  #: input type of its matrix instructions; empty if there are none
     moved: Moved
-    added: float  #: bytes of atomic operations
+    added: float  #: bytes; atomic operations
     full: int  #: workgroups on a unit in a round that fills the chip
-    rounds: int  #: rounds of that kind
-    last: int  #: workgroups on the fullest unit in the round that is left, 0 if there is none
-    #: By workgroups on a unit: one, those of a full round, those of the last; all of those that have most to do.
+    rounds: int  #: rounds that fill the chip
+    last: int  #: workgroups on the fullest unit in the last, partial round; 0 if there is none
+    #: By number of workgroups on a unit: 1, `full` and `last`; all workgroups have the most work.
     units: Mapping[int, UnitProfile]
     findings: tuple[Finding, ...]
-    seconds: float  #: of execution
+    seconds: float  #: wall time of the execution
 
     @property
     def on_busiest(self) -> int:
-        """Workgroups of a unit that has as many as any."""
+        """Return the number of workgroups of a unit that gets the most."""
         return self.rounds * self.full + self.last
 
     @property
     def share(self) -> float:
-        """The work of the busiest unit, of what it would be if all its workgroups had as much to do as any."""
+        """Return the busiest unit's work relative to workgroups that all have the most work."""
         return self.work.busiest / self.on_busiest

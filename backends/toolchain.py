@@ -1,7 +1,7 @@
-"""Where programs of other projects are found: one search for assemblers, simulators and analysis.
+"""Search for external programs: assemblers, simulators and analysis tools.
 
-A variable of the environment may name a program, by its path or as a word on PATH. Else names with a version are tried,
-the newest first, as Debian installs LLVM; then the plain name; then ROCm's folder.
+An environment variable may name a program, by path or by a word on PATH. Otherwise the search tries names with an LLVM
+version suffix (newest first, as Debian installs them), the plain name, then ROCm's folder.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from convgen.ir.record import frozen
 if TYPE_CHECKING:
     import subprocess
 
-VERSIONS = range(40, 16, -1)  #: of LLVM, newest first
+VERSIONS = range(40, 16, -1)  #: LLVM versions, newest first
 ROCM = "/opt/rocm/llvm/bin"
 
 
 def _which(word: str) -> str | None:
-    """The path of a program that can be run."""
-    from shutil import which  # which takes a while to load, and few commands start a program
+    """Return the path of an executable program, or None."""
+    from shutil import which  # slow to import, and few commands start a program
 
     return which(word)
 
 
 @frozen
 class Tool:
-    """A program, the variable that may name it, and where one gets it."""
+    """An external program, the variable that may name it, and the package that has it."""
 
     name: str
     package: str  #: name of Debian's package
@@ -41,7 +41,7 @@ class Tool:
     versioned: bool = True
 
     def all(self) -> Iterator[str]:
-        """The paths of what is installed, best first. Raises UserError if the variable names what is not there."""
+        """Yield paths of installed programs, best first. Raises UserError if the variable names a missing program."""
         if self.is_given:
             yield self._given(os.environ[self.variable])
             return
@@ -52,20 +52,20 @@ class Tool:
                 yield path
 
     def find(self, processor: str = "") -> str | None:
-        """The best path of a program that knows a target; None where none is installed.
+        """Return the best path of a program that knows a target, or None if none is installed.
 
-        Raises UserError as `all` does.
+        Raises UserError if the variable names a missing program.
         """
         return next((path for path in self.all() if knows(path, processor)), None)
 
     @property
     def is_given(self) -> bool:
-        """Whether the variable names a program."""
+        """Return whether the variable names a program."""
         return bool(self.variable and os.environ.get(self.variable))
 
     @property
     def wanted(self) -> str:
-        """How one gets it, for messages."""
+        """Return how to install the program, for messages."""
         return f"Debian: {self.package}; or {self.variable} names one" if self.variable else f"Debian: {self.package}"
 
     def _given(self, given: str) -> str:
@@ -76,32 +76,32 @@ class Tool:
 
 
 def knows(path: str, processor: str) -> bool:
-    """Whether a program of LLVM may know a target: one whose name has no version is asked when it runs."""
+    """Return whether an LLVM program may know a target; without a version in its name, running it tells."""
     version = Path(path).name.rpartition("-")[2]
     return not version.isdigit() or int(version) >= (first_llvm(processor) or 0)
 
 
 def llvm_for(processor: str) -> str:
-    """The releases of LLVM that know a target, for messages."""
+    """Return the LLVM releases that know a target, for messages."""
     first = first_llvm(processor)
     return "a newer LLVM" if first is None else f"LLVM {first} or newer"
 
 
 def first_llvm(processor: str) -> int | None:
-    """The first LLVM that assembles and decodes for a target; None where its family names none."""
+    """Return the first LLVM that assembles and decodes for a target, or None if its family names none."""
     family = families.of_target(processor)
     return None if family is None else family.first_llvm.get(processor)
 
 
 def identity(path: str | None) -> str:
-    """Tells one program, and one version of it, from another; empty for none."""
+    """Return a text that identifies a program and its version (path, size, time); empty for None."""
     if path is None:
         return ""
     found = os.stat(_which(path) or path)
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
 
-#: What the system says where there is no room, no permission or no such place (C library, strerror).
+#: System messages for missing space, permissions or files (C library, strerror).
 _LACKS = tuple(
     os.strerror(number)
     for number in (
@@ -112,11 +112,11 @@ _LACKS = tuple(
 
 
 def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, where its temporary files go, too.
+    """Run a program in a folder, which also gets its temporary files.
 
-    Raises UserError if it cannot be started, is killed, or says that the machine lacks something.
+    Raises UserError if it cannot be started, is killed, or reports that the machine lacks something.
     """
-    import subprocess  # which is not needed where no program runs
+    import subprocess  # imported only if a program runs
 
     name = Path(command[0]).name
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -135,7 +135,7 @@ def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
 
 def produced(path: Path, command: str, magic: bytes = b"") -> bytes:
-    """The file that a program says it has written. Raises UserError if there is none that begins so."""
+    """Return the file that a program reports as written. Raises UserError unless it exists and begins with `magic`."""
     content = path.read_bytes() if path.exists() else b""
     if not content or not content.startswith(magic):
         given = f"{len(content)} bytes that are none" if content else "nothing"

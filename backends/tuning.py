@@ -14,65 +14,72 @@ from convgen.ir.record import frozen
 
 @frozen(cache_hash=True, kw_only=True)
 class Tuning:
-    """What is worth a try on a target, and what its chooser takes things to cost."""
+    """The search space of a target's chooser, and the costs that it assumes."""
 
-    # ------------------------------------------------------------ what is worth a try
+    # ------------------------------------------------------------ search space
 
-    grids: tuple[tuple[int, int, int], ...]  #: subgroups; along M, N and K of a workgroup
-    #: slots of shared memory and stages of registers before them, 0 where whole chunks come without registers; the
-    #: first wins ties
+    grids: tuple[tuple[int, int, int], ...]  #: subgroups of a workgroup along M, N and K
+    #: slots of shared memory, and register stages before them (0 where whole K blocks come without registers); the
+    #: first entry wins ties
     pipelines: tuple[tuple[int, int], ...] = ((2, 1), (3, 1), (1, 1))
-    meetings: tuple[int, ...] = ()  #: slices that are added at a time, where the last workgroup to arrive adds them up
-    turned_rows: tuple[int, ...] = ()  #: bytes; K of tiles where lanes transpose both operands
-    byte_rows: tuple[int, ...] = ()  #: bytes; K of tiles of 8-bit elements, beside what every target tries
-    subtiles: tuple[int, ...] = (1,)  #: parts; cuts along M of a subgroup's tile
+    #: split-K slices that are reduced at a time, where the last workgroup to arrive reduces them
+    meetings: tuple[int, ...] = ()
+    turned_rows: tuple[int, ...] = ()  #: bytes; K extents of tiles whose operands lanes transpose
+    byte_rows: tuple[int, ...] = ()  #: bytes; further K extents of tiles of 8-bit elements
+    subtiles: tuple[int, ...] = (1,)  #: parts into which a subgroup's tile is cut along M
 
     # ------------------------------------------------------------ registers of a lane, estimated
 
-    #: sets of a block's fragments; on average where they are read when they are needed, and where a loop reads the next
-    #: ones meanwhile
+    #: sets of a K block's fragments, on average: where a loop reads them just in time, and where it reads the next ones
+    #: ahead
     fragment_sets: tuple[float, float]
-    mask_registers: float  #: registers; of each masked load of a block
+    mask_registers: float  #: registers; for each masked load of a K block
     other_registers: int  #: registers; addresses and temporaries
-    tap_registers: int = 0  #: registers; of fragments of taps that are read ahead where one slot is written meanwhile
+    tap_registers: int = 0  #: registers; fragments of taps that are read ahead while the only slot is written
 
     # ------------------------------------------------------------ clocks of a block of K
 
     load_clocks: int = 0  #: clocks; least time of a subgroup's load on a core's path to global memory
-    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, where wider loads are impossible
-    address_clocks: int = 1  #: clocks; least time of a load where lanes multiply what they load themselves
-    #: bytes; rows of shared memory that transposing writes fill without bank conflicts. Shorter rows take as many times
-    #: longer; 0 where they do not
+    element_clocks: int = 0  #: clocks; least time of a load of one element a lane, if wider loads are impossible
+    address_clocks: int = 1  #: clocks; least time of a load if lanes multiply what they load themselves
+    #: bytes; shortest row of shared memory that transposing writes fill without bank conflicts. Shorter rows take
+    #: proportionally longer; 0: no conflicts to avoid
     turned_row: int = 0
-    crowded: float = 1.0  #: times that writes take where slots leave no room for the gaps that avoid bank conflicts
+    #: factor on the time of writes if there is no space for the padding that avoids bank conflicts
+    crowded: float = 1.0
     message: int = 16  #: clocks; issue of a load with its mask and its share of the write to shared memory
-    trim: float = 4.0  #: times `message`; of a message along K that is trimmed, since all SIMDs share the path
-    trim_rows: float = 4.0  #: times `message`; of a trimmed message along rows, whose cuts differ from lane to lane
-    barrier: int = 40  #: clocks; a barrier beyond the instructions around it
-    block: int = 0  #: clocks; issue of a subgroup for a block of K beside its loads
+    trim: float = 4.0  #: times `message`; a message that is trimmed along K, since all SIMDs share the path
+    trim_rows: float = 4.0  #: times `message`; a message that is trimmed along rows, whose cuts differ between lanes
+    barrier: int = 40  #: clocks; a barrier, without the instructions around it
+    block: int = 0  #: clocks; issue of a subgroup for a K block, without its loads
     read: int = 0  #: clocks; issue of a read of fragments from shared memory
-    turn: float = 0.0  #: clocks; issue for each register of an operand that is transposed on its way to shared memory
+    #: clocks; issue for each register of an operand that is transposed before it is stored to shared memory
+    turn: float = 0.0
     load_latency: int = 800  #: clocks; from a global load to its data
-    shared_latency: int = 128  #: clocks; from a write to shared memory to a read of it, where only one buffer is
-    shared_exposed: float = 0.5  #: share of the clocks of shared memory that nothing hides, where only one buffer is
-    exposed: float = 0.1  #: share of the clocks of all units that overlap does not hide
-    others_hide: bool = False  #: two subgroups of a SIMD hide half of each other's exposed clocks, whatever they load
-    hidden: float = 0.0  #: share of a workgroup's exposed clocks that each further workgroup of its unit hides
+    shared_latency: int = 128  #: clocks; from a write to shared memory to a read of it, with a single buffer
+    shared_exposed: float = 0.5  #: share of shared memory's clocks that nothing hides, with a single buffer
+    exposed: float = 0.1  #: share of the clocks of all units that does not overlap
+    #: whether two subgroups of a SIMD hide half of each other's exposed clocks, whatever they load
+    others_hide: bool = False
+    hidden: float = 0.0  #: share of a workgroup's exposed clocks that each further workgroup of its CU or core hides
 
     # ------------------------------------------------------------ clocks of a launch
 
     tile: int = 4000  #: clocks; prologue, first loads and epilogue of a tile
-    result_rate: float = inf  #: bytes a clock; at which a unit writes its workgroups' results one after the other
-    launch: int = 10000  #: clocks; a further launch
-    unit_rate: int = 27  #: bytes a clock; to one unit from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
-    stream_rate: int = 8  #: bytes a clock; one unit, from and to memory
-    tail: float = 1.0  #: share of the clocks of all workgroups, were they spread evenly, beside the rounds
-    dirty: int = 0  #: bytes; most of what a launch has written that the caches give back when it ends
-    drain: int = 1  #: bytes a clock; at which they do
+    #: bytes a clock; rate at which a CU or core writes the results of its workgroups in sequence
+    result_rate: float = inf
+    launch: int = 10000  #: clocks; each launch after the first
+    #: bytes a clock; to one CU or core from beyond its cache (MIOpen's kernels on an MI300X: 24 to 31)
+    unit_rate: int = 27
+    stream_rate: int = 8  #: bytes a clock; one CU or core, from and to memory
+    #: share of all workgroups' clocks, spread evenly over the chip, that is added to whole rounds: less work wins ties
+    tail: float = 1.0
+    dirty: int = 0  #: bytes; upper limit of written data that caches write back when a launch ends
+    drain: int = 1  #: bytes a clock; rate of that write-back
 
 
 def tuning(facts: TargetFacts) -> Tuning:
-    """The tuned numbers of a target. Raises TypeError for facts that have none."""
+    """Return the tuned numbers of a target. Raises TypeError for facts that have none."""
     if not isinstance(facts.tuning, Tuning):
         raise TypeError(f"{facts.name} has no tuning")
     return facts.tuning

@@ -1,7 +1,7 @@
-"""Reading a code object: what each kernel takes, where it spends its time, and what holds it up there.
+"""Analyze a code object: resources of each kernel, its hot code, and the units that limit it.
 
-The object is decoded as the simulator decodes it; loops are found in its control flow, so that code of any compiler can
-be read. Nothing is executed: trip counts, stalls and bank conflicts are unknown.
+The simulator's decoder reads the object; loops come from the control flow, so that code of any compiler can be read.
+Nothing is executed: trip counts, stalls and bank conflicts are unknown.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from convgen.backends.family import check_rows
 from convgen.backends.hot_code import basic_blocks, hottest, hottest_blocks, reachable
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_LDS_GRANULE = {"gfx90a": 512, "gfx942": 512, "gfx950": 1280}  #: bytes (LLVM, getLdsDwGranularity)
+#: bytes; LDS allocation unit (LLVM, getLdsDwGranularity)
+_LDS_GRANULE = {"gfx90a": 512, "gfx942": 512, "gfx950": 1280}
 check_rows(FAMILY, {"analyze.py: _LDS_GRANULE": _LDS_GRANULE})
 _TARGET = re.compile(r'^\s*\.amdgcn_target\s+"[^"]*?(gfx\w+)[^"]*"', re.MULTILINE)
 
 
 def analyze(content: bytes, where: str) -> Analysis:
-    """The analysis of a code object, or of assembly text, which is assembled first. `where` names the file in errors.
+    """Return the analysis of a code object, or of assembly text, which is assembled first.
 
-    Raises UserError for what is neither, Unsupported where a tool is missing.
+    `where` names the file in errors. Raises UserError for content that is neither, Unsupported if a tool is missing.
     """
     with readable(content, where) as (loaded, _):
         name = loaded.arch.name
@@ -38,7 +39,10 @@ def analyze(content: bytes, where: str) -> Analysis:
 
 
 def readable(content: bytes, where: str) -> AbstractContextManager[tuple[CodeObject, bytes]]:
-    """A code object with a kernel, loaded and as bytes; what cannot be read of it in the suite is a UserError."""
+    """Return a context with a loaded code object that has a kernel, and its bytes.
+
+    Errors in reading it, also inside the context, become UserError.
+    """
     return reading.readable(content, where, CodeObject.load, _assembled)
 
 
@@ -59,7 +63,7 @@ def _assembled(text: str, where: str) -> bytes:
 
 @lru_cache(maxsize=16)
 def hot_code(kernel: KernelInfo, arch: str) -> tuple[list[Instruction], list[Instruction], bool]:
-    """What a kernel reaches, of that its hot code, and whether that is a loop."""
+    """Return a kernel's reachable instructions, its hot code, and whether that is a loop."""
     code = reachable(kernel.instructions, kernel.entry, follows)
     blocks, is_loop = hottest_blocks([line_of(i, 0, arch) for i in code], *basic_blocks(code, follows))
     return code, [code[n] for block in blocks for n in block], is_loop
@@ -87,7 +91,7 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
 
 
 def _registers(kernel: KernelInfo) -> dict[str, int]:
-    """By class, from the metadata where there is some, else as allocated."""
+    """Return the registers by class, from the metadata if there is some, else from the descriptor."""
     total = int(kernel.metadata.get(".vgpr_count", kernel.descriptor.vgprs))
     agpr = int(kernel.metadata.get(".agpr_count", 0))
     vgpr = min(kernel.descriptor.accum_offset, total) if agpr else total
@@ -95,17 +99,17 @@ def _registers(kernel: KernelInfo) -> dict[str, int]:
 
 
 def shared_bytes(kernel: KernelInfo) -> int:
-    """Local memory of a workgroup."""
+    """Return the LDS bytes of a workgroup."""
     return int(kernel.metadata.get(".group_segment_fixed_size", kernel.descriptor.group_segment))
 
 
 def most_threads(kernel: KernelInfo) -> int:
-    """Of a workgroup."""
+    """Return the largest number of work-items of a workgroup."""
     return int(kernel.metadata.get(".max_flat_workgroup_size", 1024))
 
 
 def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
-    """Waves that a SIMD holds as each resource allows; whole workgroups share a unit's local memory."""
+    """Return the waves that a SIMD holds, by limiting resource; whole workgroups share a CU's LDS."""
     waves, core = -(-most_threads(kernel) // 64), FACTS[arch].core
     groups = groups_held(kernel, arch, waves, shared_bytes(kernel))
     return {
@@ -115,7 +119,7 @@ def waves_held(kernel: KernelInfo, arch: str) -> dict[str, int]:
 
 
 def groups_held(kernel: KernelInfo, arch: str, waves: int, lds: int) -> dict[str, int]:
-    """Workgroups of so many waves and `lds` bytes that a unit holds as each resource allows."""
+    """Return the workgroups of `waves` waves and `lds` bytes that a CU holds, by limiting resource."""
     most = FACTS[arch].core.simd_subgroups * FACTS[arch].core.simds // waves
     granule = _LDS_GRANULE[arch]
     taken = -(-lds // granule) * granule
@@ -124,7 +128,7 @@ def groups_held(kernel: KernelInfo, arch: str, waves: int, lds: int) -> dict[str
 
 
 def _by_registers(kernel: KernelInfo, arch: str) -> int:
-    """Waves of a SIMD."""
+    """Return the waves that the registers of a SIMD hold."""
     core = FACTS[arch].core
     each = -(-kernel.descriptor.vgprs // core.register_granule) * core.register_granule
     return min(core.simd_subgroups, core.simd_registers // each)

@@ -1,7 +1,7 @@
-"""From text to code object with whichever assembler is installed (`toolchain` says where it is looked for).
+"""Assemble text into a code object with an installed assembler (`toolchain` searches for it).
 
-Modules of our own are assembled in this process where LLVM's library is installed and no variable names a program.
-Programs do the rest: modules with debug information, text of others, and what the library refuses, for they say why.
+LLVM's library assembles our own modules in this process, if it is installed and no variable names a program. Programs
+do the rest: modules with debug information, foreign text, and text that the library rejects, since they report errors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from convgen.backends.amdgpu.llvm import TRIPLE, Llvm, library
 from convgen.backends.toolchain import CLANG, LLD, LLVM_MC, identity, knows, llvm_for, produced, run
 from convgen.ir.error import AssemblerError, UserError
 
-_PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: in our text
-Steps = Callable[[str, str, str, str], list[list[str]]]  #: target, source, object between, output -> command lines
+_PLACE = re.compile(r"\bkernel\.s:\d+:\d+: ")  #: place of an error in our text
+Steps = Callable[[str, str, str, str], list[list[str]]]  #: target, source, intermediate object, output -> command lines
 
 
 def _clang(driver: Sequence[str]) -> Steps:
-    """One driver call that assembles and links (clang runs lld itself)."""
+    """Return steps with one driver call that assembles and links (clang runs lld itself)."""
     return lambda target, source, _, out: [
         [*driver, f"--target={TRIPLE}", f"-mcpu={target}", "-x", "assembler", source, "-o", out]
     ]
@@ -36,17 +36,17 @@ def _mc_and_lld(mc: str, lld: str) -> Steps:
     ]
 
 
-#: Words of llvm-mc, which goes on without the processor, and of clang.
+#: Messages for an unknown processor: of llvm-mc, which then goes on without it, and of clang.
 _UNKNOWN = ("is not a recognized processor", "unknown target CPU")
 
 
 def wanted(target: str) -> str:
-    """Which assembler a target needs, and where one gets it, for messages."""
+    """Return the assembler that a target needs and its package, for messages."""
     return f"{llvm_for(target)}; {CLANG.wanted}"
 
 
 def _linker(tool: str) -> str | None:
-    """The lld of the same installation: of the same version beside it, or in the folder that it really lies in."""
+    """Return the lld of an assembler's installation: of that version next to it, or in its resolved folder."""
     path = Path(tool)
     version = path.name.rpartition("-")[2]
     beside = path.with_name(f"{LLD.name}-{version}" if version.isdigit() else LLD.name)
@@ -54,9 +54,10 @@ def _linker(tool: str) -> str | None:
 
 
 def _installed() -> Iterator[tuple[str, Steps]]:
-    """Assemblers by name, best first. The one that a variable names finds its linker by itself, or complains.
+    """Yield assemblers by name, best first. An assembler that a variable names finds its own linker.
 
-    A clang that nobody asked for comes behind the two programs that it would start: they make the same bytes sooner.
+    A clang from the search comes after llvm-mc and lld, the programs that it would start: called directly, they make
+    equal bytes faster.
     """
     clangs = [(Path(path).name, _clang([path])) for path in CLANG.all() if CLANG.is_given or _linker(path) is not None]
     if CLANG.is_given:
@@ -70,19 +71,19 @@ def _installed() -> Iterator[tuple[str, Steps]]:
 
 
 def available(target: str) -> Mapping[str, Steps]:
-    """The assemblers on this machine that may know a target, and their command lines, best first.
+    """Return the assemblers on this machine that may know a target, with their command lines, best first.
 
     Raises UserError as `toolchain` does.
     """
-    found: dict[str, Steps] = {}
+    assemblers: dict[str, Steps] = {}
     for name, steps in _installed():
         if knows(name, target):
-            found.setdefault(name, steps)
-    return found
+            assemblers.setdefault(name, steps)
+    return assemblers
 
 
 def assembled_by(target: str) -> str:
-    """Tells the assembler that `assemble_module` takes, and its version, from others; empty if there is none."""
+    """Return a text that identifies the assembler of `assemble_module` and its version; empty if there is none."""
     if (llvm := _in_process(target)) is not None:
         return llvm.version
     steps = next(iter(available(target).values()), None)
@@ -93,7 +94,7 @@ def _in_process(target: str) -> Llvm | None:
     return None if CLANG.is_given else library(FAMILY.first_llvm[target])
 
 
-#: What our printer writes of directives, and how it says where a kernel ends.
+#: Directives that our printer writes, and its marks of a kernel's end.
 _DIRECTIVE = re.compile(r"\n[ \t]*\.(?!L)(\w+)(?![\w:])")
 _DIRECTIVES = {"text", "globl", "p2align", "type", "size", "section", "amdhsa_kernel", "end_amdhsa_kernel"}
 _DIRECTIVES |= {"amdgcn_target", "amdhsa_code_object_version", "amdgpu_metadata", "end_amdgpu_metadata"}
@@ -101,16 +102,16 @@ _SIZE = re.compile(r"\n\.L(\S+)\.end:\n[ \t]*\.size[ \t]+\1, \.L\1\.end - \1(?=\
 
 
 def _is_harmless(text: str) -> bool:
-    """Whether a module has none of the directives at which LLVM may end the process, but those of our printer."""
-    text = f"\n{text}\n"  # each pattern begins with a character, which is sooner found than where lines begin
-    found = _DIRECTIVE.findall(text)
-    known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(found))
+    """Return whether a module has only directives of our printer; others may end the process in LLVM."""
+    text = f"\n{text}\n"  # patterns that begin with a character match faster than those anchored at line starts
+    directives = _DIRECTIVE.findall(text)
+    known = all(name in _DIRECTIVES or name.startswith("amdhsa_") for name in set(directives))
     ends = _SIZE.findall(text)
-    return known and found.count("size") == len(ends) and all(f"\n{name}:\n" in text for name in ends)
+    return known and directives.count("size") == len(ends) and all(f"\n{name}:\n" in text for name in ends)
 
 
 def assemble_module(text: str, target: str) -> bytes | None:
-    """The code object of a module as our printer writes it; else as `assemble`."""
+    """Return the code object of a module of our printer, assembled in this process if possible."""
     llvm = _in_process(target) if _is_harmless(text) else None
     relocatable = None if llvm is None else llvm.relocatable(text, target)
     made = None if relocatable is None else linked(relocatable)
@@ -118,9 +119,9 @@ def assemble_module(text: str, target: str) -> bytes | None:
 
 
 def assemble(text: str, target: str, assembler: str | None = None) -> bytes | None:
-    """The linked code object; None if no assembler that knows the target is installed.
+    """Return the linked code object; None if no assembler that knows the target is installed.
 
-    Raises AssemblerError with the first complaint of the text, UserError where the assembler itself fails.
+    Raises AssemblerError with the first complaint about the text, UserError if the assembler itself fails.
     """
     assemblers = available(target)
     name = assembler or next(iter(assemblers), None)
@@ -132,7 +133,7 @@ def assemble(text: str, target: str, assembler: str | None = None) -> bytes | No
         source, middle, out = (Path(folder) / n for n in ("kernel.s", "kernel.o", "kernel.hsaco"))
         source.write_text(text)
         for command in assemblers[name](target, str(source), str(middle), str(out)):
-            # Run inside the folder, so that no path of ours reaches the object.
+            # Run inside the folder, so that no path of this machine gets into the object.
             done = run(command, Path(folder))
             if any(words in done.stderr for words in _UNKNOWN):
                 raise UserError(f"given {target} with {name}, which does not know it; wanted {wanted(target)}")

@@ -1,4 +1,4 @@
-"""Words put together of the bytes of others, by V_PERM_B32 (CDNA3 ISA): any four bytes of two words."""
+"""Assemble words from bytes of other words by V_PERM_B32 (CDNA3 ISA), which picks any four bytes of two words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from convgen.backends.amdgpu.emitter import AmdEmitter
 from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.vectors import WORD_BYTES, Bytes
 
-_ZERO_BYTE = 0x0C  #: in a selector
+_ZERO_BYTE = 0x0C  #: selector of a zero byte
 
 
 def gather_words(out: AmdEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-    """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
+    """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `held`."""
     held = list(held)
     dst = out.new("v", len(wanted))
     for n, four in enumerate(_of_two_words(out, held, wanted)):
@@ -25,13 +25,14 @@ def gather_words(out: AmdEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) 
 
 
 def _of_two_words(out: AmdEmitter, held: list[Reg], wanted: Sequence[Bytes]) -> list[Bytes]:
-    """The same bytes, but none of more than two words.
+    """Return the wanted words so that none has bytes of more than two words.
 
-    Pairs of bytes of two words first meet in words that hold two such pairs each; these are added to `held`.
+    Pairs of bytes from two words are first combined in new words that hold two pairs each, which are appended to
+    `held`.
     """
     spread = [four for four in wanted if len(_words(four)) > 2]
     pairs = [pair for four in spread for pair in (four[:2], four[2:])]
-    apart: dict[Bytes, dict[Bytes, None]] = {}  # pairs by the words that they are of
+    apart: dict[Bytes, dict[Bytes, None]] = {}  # pairs by the words that they come from
     for pair in pairs:
         if len(_words(pair)) == 2:
             apart.setdefault(_words(pair), {})[pair] = None
@@ -46,12 +47,12 @@ def _of_two_words(out: AmdEmitter, held: list[Reg], wanted: Sequence[Bytes]) -> 
 
 
 def _words(some: Bytes) -> tuple[int, ...]:
-    """The words that bytes are of, each once."""
+    """Return the words that bytes come from, each once."""
     return tuple(dict.fromkeys(byte // WORD_BYTES for byte in some))
 
 
 def _permute(out: AmdEmitter, held: Sequence[Reg], wanted: Bytes, into: Reg) -> Reg:
-    """The bytes of at most two words in one; upper bytes that nobody wants are zero."""
+    """Combine bytes of at most two words in one word; unused upper bytes are zero."""
     first, *others = _words(wanted)
     second = others[0] if others else first
     places = [byte % WORD_BYTES + (0 if byte // WORD_BYTES == first else WORD_BYTES) for byte in wanted]

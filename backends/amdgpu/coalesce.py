@@ -1,4 +1,4 @@
-"""What is only moved into a part of a tuple is computed there."""
+"""Compute a value in its destination, if it is only moved into part of a tuple."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from convgen.ir.record import evolve
 
 
 def coalesce(function: Function) -> Function:
-    """The function without moves of what arithmetic of their block can write where they go."""
+    """Return the function without moves of values that arithmetic in their block can write to the destination."""
     return _Words()(function)
 
 

@@ -1,8 +1,8 @@
-"""Conversions between element types, as rows of what one instruction, or a few, can do.
+"""Conversions between element types, as rows of one or a few instructions.
 
 A conversion has up to four stages: elements are *unpacked* to a word each (two for f64), *stepped* from one word type
-to another, *limited* to what the result holds, and *packed*. Widening is exact, so only one of the stages rounds; a
-pair of types for which two would has no conversion. Mnemonics and their rounding: CDNA3 ISA 12, CDNA4 ISA 12.
+to another, *limited* to the range of the result, and *packed*. Widening is exact, so only one stage rounds; a pair of
+types for which two stages would round has no conversion. Mnemonics and their rounding: CDNA3 ISA 12, CDNA4 ISA 12.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from convgen.ir.types import (
     u32,
 )
 
-Unpack = Callable[[AmdEmitter, Reg, Reg], None]  #: a packed word; fills as many words as the second operand has
-Step = Callable[[AmdEmitter, Reg, "Reg | None"], Reg]  #: one element, into the second operand if given
-Pack = Callable[[AmdEmitter, Sequence[Reg], Reg], None]  #: at most a word's elements; the word, upper bits clean
+Unpack = Callable[[AmdEmitter, Reg, Reg], None]  #: (packed word, destination): fills all words of the destination
+Step = Callable[[AmdEmitter, Reg, "Reg | None"], Reg]  #: (element, destination or None)
+#: (at most a word's elements, destination word): upper bits are zero
+Pack = Callable[[AmdEmitter, Sequence[Reg], Reg], None]
 
 
 @frozen
 class ConversionRow:
-    """How elements of `source` become elements of `to`; `needs` is one of `TargetFacts.conversions`, or nothing."""
+    """A conversion of elements of `source` to `to`; `needs` is one of `TargetFacts.conversions`, or empty."""
 
     source: Type
     to: Type
@@ -53,7 +54,7 @@ class ConversionRow:
 
 
 def _found(rows: Iterable[ConversionRow], source: Type, to: Type, facts: TargetFacts) -> Any:
-    """The first row that the target can do, None if there is none."""
+    """Return the first row that the target can do, None if there is none."""
     for row in rows:
         if row.source is source and row.to is to and (not row.needs or row.needs in facts.conversions):
             return row.make
@@ -69,7 +70,8 @@ def _field(out: AmdEmitter, word: Reg, into: Reg, *, name: str, bits: int) -> No
 
 
 def _from_f16(out: AmdEmitter, word: Reg, into: Reg) -> None:
-    # The long encoding: in the short one newer chips, and decoders made for these, see half registers above v127.
+    # The long encoding: newer chips, and decoders for them, read the short one's registers above v127 as half
+    # registers.
     out.valu("v_cvt_f32_f16_e64", word, into=into.words(0, 1))
     if into.count > 1:
         upper = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", "src0_sel:WORD_1")
@@ -97,7 +99,7 @@ def _from_f8(out: AmdEmitter, word: Reg, into: Reg, *, form: str) -> None:
         out.emit(f"v_cvt_f32_{form}_sdwa", (into.words(last, 1),), (word,), modifiers=(f"src0_sel:BYTE_{last}",))
 
 
-#: fp8 type -> how mnemonics call the format; which of the two forms it means is the target's
+#: fp8 type -> name in mnemonics; the target decides which of the two forms it means
 _F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
 
 _UNPACK = (
@@ -114,12 +116,12 @@ _UNPACK = (
 
 
 def _by(name: str, *, size: int = 1) -> Step:
-    """One instruction, whose result has so many words."""
+    """Return a step of one instruction, whose result has `size` words."""
     return lambda out, a, into: out.valu(name, a, size=size, into=into)
 
 
 def _rounded(round_: str, name: str) -> Step:
-    """Rounded to a whole number, for the conversion itself truncates."""
+    """Return a step that first rounds to an integral value, since the conversion itself truncates."""
     return lambda out, a, into: out.valu(name, out.valu(round_, a, size=a.count), into=into)
 
 
@@ -133,7 +135,7 @@ def _same(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
     return into or a
 
 
-#: What saturates by itself (floats to integers: CDNA3 ISA, V_CVT_I32_F32) or cannot overflow.
+#: Steps that saturate by themselves (floats to integers: CDNA3 ISA, V_CVT_I32_F32) or cannot overflow.
 _STEPS = (
     ConversionRow(s32, f32, _by("v_cvt_f32_i32")),
     ConversionRow(u32, f32, _by("v_cvt_f32_u32")),
@@ -154,7 +156,7 @@ _SATURATING = (ConversionRow(s32, u32, _clip("v_max_i32", 0)), ConversionRow(u32
 
 
 def _limit(out: AmdEmitter, to: Type) -> Step:
-    """Brings words to the range of a narrower type; the limits are made once."""
+    """Return a step that clamps words to the range of a narrower type; the limits are loaded once."""
     if to.kind is Kind.UNSIGNED:
         return _clip("v_min_u32", to.max)
     if to.kind is Kind.SIGNED:
@@ -166,7 +168,7 @@ def _limit(out: AmdEmitter, to: Type) -> Step:
     def keep_nan(out: AmdEmitter, a: Reg, into: Reg | None) -> Reg:
         a = out.move_to_vector(a)
         nan = out.valu("v_cmp_u_f32", a, a, bank="s", size=2)
-        limited = out.valu("v_med3_f32", a, Imm(least), most)  # of NaN: the lesser limit
+        limited = out.valu("v_med3_f32", a, Imm(least), most)  # NaN gives the lower limit
         dst = into or out.new("v")
         out.emit("v_cndmask_b32", (dst,), (limited, a, nan))
         return dst
@@ -185,7 +187,7 @@ def _two(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, name: str) -> Non
 
 
 def _to_f16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
-    """The upper half is written beside the lower one."""
+    """Write the lower half, then the upper half next to it."""
     out.valu("v_cvt_f16_f32_e64", values[0], into=into)
     for upper in values[1:]:
         operands = out.move_to_vector(upper), into
@@ -193,7 +195,7 @@ def _to_f16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
 
 
 def _bf16_high(out: AmdEmitter, a: Reg) -> Reg:
-    """bf16 in the upper half of a word: round to nearest even by adding, NaN kept quiet."""
+    """Return bf16 in the upper half of a word: integer addition rounds to nearest even, NaN is kept quiet."""
     a = out.move_to_vector(a)
     odd = out.valu("v_bfe_u32", a, Imm(16), Imm(1))
     rounded = out.valu("v_add3_u32", a, odd, Imm(0x7FFF))
@@ -214,7 +216,7 @@ def _to_bf16(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
 
 
 def _to_f8(out: AmdEmitter, values: Sequence[Reg], into: Reg, *, form: str) -> None:
-    """Two at a time into one half; the other half stays, which does not matter where it is written next."""
+    """Convert two at a time into one half; the other half keeps its bits, which the next conversion overwrites."""
     before: Operand = Imm(0)
     if len(values) <= 2:
         out.emit("v_mov_b32", (into,), (Imm(0),))
@@ -234,7 +236,7 @@ def _to_bytes(out: AmdEmitter, values: Sequence[Reg], into: Reg) -> None:
 
 
 def _to_low(out: AmdEmitter, values: Sequence[Reg], into: Reg | None) -> Reg:
-    """The low bytes of one or two words, in the low half of a word; 0x0c in a selector is a zero byte."""
+    """Return the low bytes of one or two words in the low half of a word; selector 0x0c is a zero byte."""
     if len(values) == 1:
         return out.valu("v_and_b32", Imm(0xFF), values[0], into=into)
     return out.valu("v_perm_b32", values[1], values[0], Imm(0x0C0C0400), into=into)
@@ -263,7 +265,7 @@ _PACK = (
 
 @frozen
 class Conversion:
-    """The stages of one conversion, None where there is nothing to do; `limit` is what words must be brought to."""
+    """The stages of one conversion, None for an unneeded stage; `limit` is the type to clamp words to."""
 
     unpack: Unpack | None
     step: Step | None
@@ -272,37 +274,39 @@ class Conversion:
 
 
 def _word(t: Type) -> Type | None:
-    """What one element of `t` is as a register of its own."""
+    """Return the type of one element of `t` in its own register."""
     if t.bits >= 32:
         return t if t in (f32, f64, s32, u32) else None
     return {Kind.FLOAT: f32, Kind.SIGNED: s32, Kind.UNSIGNED: u32}.get(t.kind)
 
 
 def plan(source: Type, to: Type, facts: TargetFacts, *, saturate: bool = False) -> Conversion | None:
-    """How the target converts such elements; None if it has no instructions for it, or they would round twice."""
-    held, wanted = _word(source), _word(to)
-    if held is None or wanted is None or (saturate and source.is_float and to is f64):
+    """Return the conversion on a target; None if it has no instructions for it, or they would round twice."""
+    word, result_word = _word(source), _word(to)
+    if word is None or result_word is None or (saturate and source.is_float and to is f64):
         return None
     unpack = step = pack = None
-    if source is not held:
-        held = wanted if _found(_UNPACK, source, wanted, facts) else held
-        unpack = _found(_UNPACK, source, held, facts)
-    if held is not wanted:
-        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), held, wanted, facts)
-    if to is not wanted:
-        pack = _found(_PACK, wanted, to, facts)
+    if source is not word:
+        word = result_word if _found(_UNPACK, source, result_word, facts) else word
+        unpack = _found(_UNPACK, source, word, facts)
+    if word is not result_word:
+        step = _found((*_STEPS, *(_SATURATING if saturate else _WRAPPING)), word, result_word, facts)
+    if to is not result_word:
+        pack = _found(_PACK, result_word, to, facts)
     missing = (
-        (source is not held and not unpack) or (held is not wanted and not step) or (to is not wanted and not pack)
+        (source is not word and not unpack)
+        or (word is not result_word and not step)
+        or (to is not result_word and not pack)
     )
     twice = to.is_float and pack and (source is f64 or (source in (s32, u32) and to is not f16))
-    if missing or twice:  # what an f32 does not hold is too large for a half
+    if missing or twice:  # integers that are inexact in f32 overflow f16 anyway
         return None
     limited = (saturate or (source.is_float and to.is_int)) if pack else (saturate and source.is_float and to is f32)
     return Conversion(unpack, step, to if limited else None, pack)
 
 
 def convert(out: AmdEmitter, how: Conversion, source: Sequence[Reg], per_word: int, dst: Reg, to: VectorType) -> None:
-    """Fill `dst` with `source`: words that hold `per_word` elements each, or a register for each element."""
+    """Fill `dst` from `source`: words that hold `per_word` elements each, or one register per element."""
     size, packed = max(1, to.elem.bits // 32), 32 // min(32, to.elem.bits)
     stages = [stage for stage in (how.step, how.limit and _limit(out, how.limit)) if stage]
 

@@ -1,6 +1,6 @@
-"""What one decoded instruction is, occupies and moves, for any CDNA code, ours or not.
+"""Kind, unit, cost and bytes of one decoded instruction, for any CDNA code.
 
-Matrix instructions that the emitter uses have their passes in its tables; others have them here.
+Passes of matrix instructions that the emitter uses are in its tables; those of all others are listed below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PASSES = tuple(
         ("gfx90a gfx942 gfx950", r"v_mfma_f64_16x16x4_?f64", 8),
         ("gfx90a gfx942 gfx950", r"v_mfma_f64_4x4x4_?(4b_)?f64", 4),
         ("gfx950", r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),  # fp8; 8 where both formats have 6 or 4 bits
-        ("gfx950", r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8),  # fp8; 4 likewise
+        ("gfx950", r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8),  # fp8; 4 where both formats have 6 or 4 bits
         ("gfx90a gfx942 gfx950", r"v_mfma_\w+?_4x4x\w+", 2),
         ("gfx942 gfx950", r"v_mfma_f32_32x32x2_f32", 16),
         ("gfx942 gfx950", r"v_mfma_f32_16x16x4_f32", 8),
@@ -54,13 +54,13 @@ check_rows(
 _QUARTER_RATE = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_|v_mul_(lo|hi)_")  # CDNA3 ISA 6: 16 clocks a wave
 
 _MFMA = re.compile(r"v_s?mfm(?:a|ac)_(?:scale_)?\w+?_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_?(?:\d+b_)?(?P<type>[a-z]+\d+)")
-_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "xf32": 4, "f64": 8}  # one byte or less: all others
+_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "xf32": 4, "f64": 8}  # all other types: one byte or less
 _DS = re.compile(r"ds_(?:(read|load)|(write|store))(2st64|2)?_[a-z]?(\d+)")
-_WIDE_READS = (64, 128)  #: bits; over all banks there are (measured by HipKittens on MI350X)
+_WIDE_READS = (64, 128)  #: bits; reads that use all banks (measured by HipKittens on MI350X)
 _VMEM = re.compile(r"(?:buffer|tbuffer|global|flat|scratch)_(load|store|atomic)_(\w+)")
 _SMALL = {"ubyte": 1, "sbyte": 1, "byte": 1, "ushort": 2, "sshort": 2, "short": 2, "dword": 4}
 
-_PREFIXES = (  # of the mnemonic -> kind; the first match counts
+_PREFIXES = (  # prefixes of the mnemonic -> kind; the first match counts
     (("s_waitcnt",), "waitcnt"),
     (("s_barrier",), "barrier"),
     (("s_nop",), "nop"),
@@ -75,7 +75,7 @@ _PREFIXES = (  # of the mnemonic -> kind; the first match counts
 
 
 def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
-    """The instruction as a line of an analysis."""
+    """Return the instruction as a line of an analysis."""
     name = instruction.name
     if name.startswith("ds_"):
         return _shared(instruction, offset, arch)
@@ -95,7 +95,7 @@ def line_of(instruction: Instruction, offset: int, arch: str) -> Line:
 
 @cache
 def passes(name: str, arch: str) -> int:
-    """How long a matrix instruction occupies its pipe, in passes of 4 clocks; 1 for one that nobody listed."""
+    """Return how long a matrix instruction occupies its pipe, in passes of 4 clocks; 1 if no table lists it."""
     ours = next((row.passes for row in MFMA[arch] if row.mnemonic == name), None)
     if ours is not None:
         return ours
@@ -103,14 +103,14 @@ def passes(name: str, arch: str) -> int:
 
 
 def _all_narrow(instruction: Instruction) -> bool:
-    """Whether all operands have formats of 6 or 4 bits, which take half the passes (CDNA4 ISA, "F8F6F4")."""
+    """Return whether both inputs have formats of 6 or 4 bits, which take half the passes (CDNA4 ISA, "F8F6F4")."""
     if not instruction.name.endswith("_f8f6f4"):
         return False
     return all(F8F6F4_FORMATS[instruction.number(key)][1] < 8 for key in ("cbsz", "blgp"))
 
 
 def flop(instruction: Instruction) -> int:
-    """Operations of a matrix instruction, all of its blocks; sparse ones count as the dense product they stand for.
+    """Return the operations of a matrix instruction, over all blocks; a sparse one counts as its dense product.
 
     A dense instruction has as many blocks as fill the registers of its operand A.
     """
@@ -126,9 +126,9 @@ def flop(instruction: Instruction) -> int:
 
 
 def element(instruction: Instruction) -> str:
-    """The type that a matrix instruction multiplies, as its mnemonic has it; empty for any other instruction.
+    """Return the input type of a matrix instruction, as in its mnemonic; empty for any other instruction.
 
-    Where modifiers say the types it is fp8, or fp4 if both operands are narrow enough for twice the rate.
+    If modifiers select the types it is fp8, or fp4 if both operands are narrow enough for twice the rate.
     """
     shape = _MFMA.match(instruction.name)
     if shape is None:
@@ -140,7 +140,7 @@ def element(instruction: Instruction) -> str:
 
 def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
     access = _DS.match(instruction.name)
-    if access is None:  # permutations take the crossbar, atomics a word
+    if access is None:  # permutations use the crossbar, atomics move a word
         return Line(offset, instruction.text, "ds_other", "lds", _slots(Unit.SHARED, 4 * WAVE))
     reads, _, twice, bits = access.groups()
     moved = int(bits) // 8 * (2 if twice else 1) * WAVE
@@ -151,17 +151,17 @@ def _shared(instruction: Instruction, offset: int, arch: str) -> Line:
 
 
 def _global(instruction: Instruction, offset: int, access: re.Match[str]) -> Line:
-    verb, what = access.groups()
-    to_lds = "lds" in instruction.modifiers or what.startswith("lds_")
-    what = what.removeprefix("lds_")
+    verb, rest = access.groups()
+    to_lds = "lds" in instruction.modifiers or rest.startswith("lds_")
+    rest = rest.removeprefix("lds_")
     if verb == "atomic":
-        size = 8 if what.endswith("_x2") else 4
-    elif what.startswith("format"):
-        size = 4 * len(what.rpartition("_")[2])
-    elif words := re.match(r"dwordx(\d)", what):
+        size = 8 if rest.endswith("_x2") else 4
+    elif rest.startswith("format"):
+        size = 4 * len(rest.rpartition("_")[2])
+    elif words := re.match(r"dwordx(\d)", rest):
         size = 4 * int(words[1])
     else:
-        size = next((count for name, count in _SMALL.items() if what.startswith(name)), 4)
+        size = next((count for name, count in _SMALL.items() if rest.startswith(name)), 4)
     moved = size * WAVE
     bytes = {f"global {verb}": moved} | ({"lds write": moved} if to_lds else {})
     return Line(offset, instruction.text, f"vmem_{verb}", "global", _slots(Unit.GLOBAL, moved), bytes=bytes)

@@ -1,6 +1,6 @@
-"""Debug information beside the line table that the assembler makes of `.loc`: what `llvm-objdump -S` asks for.
+"""Debug information that `llvm-objdump -S` needs besides the line table, which the assembler makes from `.loc`.
 
-One compile unit of all kernels, and a subprogram for each, as `backends.dwarf` says.
+It has one compile unit for all kernels, and a subprogram for each; `backends.dwarf` defines the entries.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _DIRECTIVES = {
 
 
 def file_directives(kernels: Sequence[str]) -> list[str]:
-    """The table of files: the listing of each kernel, by its number from 1; relative, so that no path is kept.
+    """Return the file table: the listing of each kernel, numbered from 1, by relative path.
 
-    File 0, the unit's, has a name of its own, for the assembler gives files of one name one number.
+    File 0, the unit's own, has another name, since the assembler gives files of one name one number.
     """
     return [f'    .file 0 "." "{UNIT}"', *(f'    .file {n} "{name}.ir"' for n, name in enumerate(kernels, 1))]
 
 
 def sections(kernels: Sequence[str]) -> list[str]:
-    """The sections of a module of these kernels, which stand one behind the other in .text."""
+    """Return the debug sections of a module whose kernels follow one another in .text."""
     first, last = kernels[0], kernels[-1]
     lines = ['    .section .debug_abbrev,"",@progbits', ".Ldebug_abbrev:"]
     for number in ABBREVIATIONS:
@@ -52,7 +52,7 @@ def sections(kernels: Sequence[str]) -> list[str]:
 
 
 def _end(kernel: str) -> str:
-    """The label behind a kernel's last instruction."""
+    """Return the label after a kernel's last instruction."""
     return f".L{kernel}.end"
 
 

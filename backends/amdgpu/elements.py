@@ -1,7 +1,7 @@
-"""Selection of element-wise operations on vectors, and on floats and narrow integers of one a lane.
+"""Selection of element-wise operations on vectors, and on floats and narrow integers of one element a lane.
 
-What is the same in all elements is one operand for all of them: a constant, or the register of a scalar. A vector of
-bools is a pair of scalar registers an element; the masks of one that no variable holds are made as they are needed.
+A value that is equal in all elements is one operand for all of them: a constant, or the register of a scalar. A vector
+of bools is a pair of scalar registers per element; masks without a variable are computed on use.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from convgen.ir.products import BlockMma
 from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Type, VectorType, f16, f32, vector
 
-Masks = Callable[[int, "Reg | None"], Reg]  #: the lanes in which an element is true; where they go if made for it
+#: (element, destination or None) -> mask of the lanes where the element is true
+Masks = Callable[[int, "Reg | None"], Reg]
 
 _UPPER = "src0_sel:WORD_1"
 _UPPER_WORD = ("dst_sel:DWORD", "dst_unused:UNUSED_PAD", _UPPER)
-_MASKS = 4  #: pairs of scalar registers; as many comparisons hide the wait states between one and its use
+_MASKS = 4  #: pairs of scalar registers; this many comparisons hide the wait states between a comparison and its use
 
 
 class Elements(Vectors):
@@ -39,8 +40,8 @@ class Elements(Vectors):
     out: AmdEmitter
     scalars: AmdScalars
     elementwise: ClassVar = BINARY
-    _made: deque[Reg]  #: where masks go in turns
-    in_pairs: bool  #: whether sums and products of f32 are made two by two
+    _made: deque[Reg]  #: registers of masks, used in turn
+    in_pairs: bool  #: whether f32 sums and products use packed instructions
 
     def value(self, e: Expr) -> Parts:
         if e.type.elem.is_bool and not isinstance(e, x.Var):
@@ -61,7 +62,7 @@ class Elements(Vectors):
     # ------------------------------------------------------------ operands
 
     def words(self, e: Expr, *, scalar: bool = False) -> Sequence[Operand]:
-        """A register, or two for 64 bits, for each word of a value; with `scalar`, also a constant for all of them."""
+        """Return a register (two for 64 bits) for each word of a value; with `scalar`, a constant stays a constant."""
         elem, size = e.type.elem, words_of(e.type.elem)
         if e.type.bits > 32 and e.type.bits % 32:
             raise Unsupported(f"given an operation on {e.type}, wanted whole words of elements: {in_short(e)}")
@@ -77,18 +78,18 @@ class Elements(Vectors):
         return self._sliced(self.held(e), size)
 
     def _sliced(self, parts: Parts, size: int) -> list[Reg]:
-        """The value in tuples of so many words."""
+        """Return the value in tuples of `size` words."""
         count = sum(p.count for p in parts)
         return [self.tuple_of(view(parts, at, size)) for at in range(0, count, size)]
 
     def _constant(self, c: x.Const, type: AnyType) -> Operand:
-        """A word of a constant. Inline ones mean other things to packed halves, zero apart."""
+        """Return a word of a constant. Packed 16-bit operations read inline constants other than zero differently."""
         bits = c.dtype.bits
         word = sum((c.bits & (1 << bits) - 1) << i for i in range(0, min(32, type.bits), bits))
         return self.out.constant(word) if bits < 32 and word else Imm(word)
 
     def _repeated(self, a: Expr) -> Reg:
-        """A word, or the two of 64 bits, with the scalar in all its elements."""
+        """Return a word (two for 64 bits) with the scalar in all its elements."""
         word, bits = self.tuple_of(self.held(a)), a.type.bits
         while bits < 32:
             word = self.out.valu("v_lshl_or_b32", word, Imm(bits), word)
@@ -107,12 +108,12 @@ class Elements(Vectors):
         return dst
 
     def _single(self, c: x.Const) -> Reg:
-        """A constant of one a lane; above a narrow one there are zeros."""
+        """Return a constant of one element a lane; bits above a narrow one are zero."""
         narrow = c.dtype.bits < 32
         return self.out.move_to_vector(Imm(c.bits)) if narrow else self.filled(vector(c.dtype, 1), c)
 
     def _result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
-        """Registers for a value, and each of its words."""
+        """Return registers for a value, and each of its words."""
         size = words_of(type.elem)
         dst = self.out.new("v", -(-type.bits // 32))
         return dst, [dst.words(at, size) for at in range(0, dst.count, size)]
@@ -121,23 +122,23 @@ class Elements(Vectors):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         if self.in_pairs and name in PAIRED and e.type.lanes % 2 == 0 and not _is_same(e.a) and not _is_same(e.b):
-            held = {c: self.held(c) for c in (e.a, e.b)}
-            if all(map(_are_pairs, held.values())):
-                return self._two_by_two(PAIRED[name], (e.a, e.b), held, e.type)
-            terms = [self._sliced(held[c], words_of(e.type.elem)) for c in (e.a, e.b)]
+            values = {c: self.held(c) for c in (e.a, e.b)}
+            if all(map(_are_pairs, values.values())):
+                return self._two_by_two(PAIRED[name], (e.a, e.b), values, e.type)
+            terms = [self._sliced(values[c], words_of(e.type.elem)) for c in (e.a, e.b)]
             return self._of_words(name, e.type, *terms)
         words = self._term if isinstance(e, x.Add) else self.words
         return self._of_words(name, e.type, words(e.a, scalar=True), words(e.b, scalar=not _is_constant(e.a)))
 
     def _of_words(self, name: str, type: AnyType, a: Sequence[Operand], b: Sequence[Operand]) -> Reg:
-        """An operation on the words of two operands."""
+        """Return the result of an operation, word by word."""
         dst, into = self._result(type)
         for left, right, to in zip(a, b, into):
             self._operate(name, type.elem, left, right, to)
         return dst
 
     def _term(self, e: Expr, *, scalar: bool) -> Sequence[Operand]:
-        """The words of an addend; zeros, with which sums begin, have registers of their own."""
+        """Return the words of an addend; initial zeros of sums get their own registers."""
         if isinstance(e, x.Splat) and isinstance(e.a, x.Const) and not e.a.bits:
             return self._sliced(self.value(e), words_of(e.type.elem))
         return self.words(e, scalar=scalar)
@@ -148,7 +149,7 @@ class Elements(Vectors):
         self.out.valu(mnemonic, *operands, into=into, modifiers=modifiers)
 
     def _difference(self, e: Expr) -> Parts:
-        """Of f64, which has an addition only."""
+        """Subtract f64 by adding the negated operand: there is no f64 subtraction."""
         assert isinstance(e, x.Sub)
         if e.type.elem.bits != 64 or not e.type.elem.is_float:
             return self._widened(e)
@@ -166,13 +167,13 @@ class Elements(Vectors):
         return (dst,)
 
     def _in_turns(self, e: Expr) -> Sequence[Operand]:
-        """The distance to the nearest whole turn, which is exact."""
+        """Return the distance to the nearest whole turn, which is exact."""
         held = x.Var("turns", 0, e.type)
         self.env[held] = self.held(e)
         return self.words(held - Round(held))
 
     def _halves(self, name: str, word: Operand, to: Reg, *, both: bool) -> None:
-        """An operation on one half: on the lower one, and on the upper one if there are `both`."""
+        """Emit a 16-bit operation on the lower half, and on the upper half if there are `both`."""
         low = self.out.valu(f"{name}_e64", word, into=None if both else to)
         if both:
             high = self.out.new("v")
@@ -180,16 +181,16 @@ class Elements(Vectors):
             self.out.valu("v_pack_b32_f16", low, high, into=to)
 
     def from_lane(self, e: Expr) -> Parts:
-        """Word by word, whatever the elements are."""
+        """Read other lanes word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
         return (from_lanes(self.scalars, single_words(self.held(e.a)), e.lane),)
 
     @abstractmethod
     def block_product(self, e: Expr) -> Parts:
-        """A matrix instruction on blocks of lanes."""
+        """Return a product of blocks of lanes by a matrix instruction."""
 
     def _bitwise(self, e: Expr) -> Parts:
-        """Some bits of each element; of 64 bits the sign is in the upper word."""
+        """Change some bits of each element; for 64 bits the sign is in the upper word."""
         assert isinstance(e, x.Unary)
         elem = e.type.elem
         name, which = BITWISE[type(e), elem.kind]
@@ -206,28 +207,30 @@ class Elements(Vectors):
         return (dst,)
 
     def _fma(self, e: Expr) -> Parts:
-        """Of f32 two by two, where the operands are pairs of registers; one by one where any was f16 before."""
+        """Multiply and add: f32 in pairs of registers where possible, mixed precision if an operand was converted from
+        f16.
+        """
         assert isinstance(e, Fma)
         operands = (e.a, e.b, e.c)
         if any(map(_was_half, operands)):
             return self._mixed(operands, e.type)
-        held = {c: self.held(c) for c in operands if not _is_same(c)}
-        if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, held.values())):
-            return (self._two_by_two("v_pk_fma_f32", operands, held, e.type),)
+        values = {c: self.held(c) for c in operands if not _is_same(c)}
+        if e.type.elem is f32 and e.type.lanes % 2 == 0 and all(map(_are_pairs, values.values())):
+            return (self._two_by_two("v_pk_fma_f32", operands, values, e.type),)
         dst, into = self._result(e.type)
         size = words_of(e.type.elem)
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
-            self._sliced(held[c], size) if c in held else self.words(c, scalar=c in constants[:1]) for c in operands
+            self._sliced(values[c], size) if c in values else self.words(c, scalar=c in constants[:1]) for c in operands
         ]
         for a, b, c, to in zip(*words, into):
             self.out.valu(FUSED[e.type.elem], a, b, c, into=to)
         return (dst,)
 
     def _two_by_two(self, name: str, operands: Sequence[Expr], held: Mapping[Expr, Parts], type: AnyType) -> Reg:
-        """An operation on two f32 at a time, of operands that are `held` in pairs of registers, or constants.
+        """Emit a packed f32 operation on operands that are in pairs of registers (`held`), or constants.
 
-        One scalar pair holds both constants that an operation may have; modifiers say which of its words both halves
+        One scalar pair holds the two constants that an operation may have; modifiers select the word that both halves
         read (CDNA3 ISA 6.7, Packed Math: OP_SEL and OP_SEL_HI of 32-bit operations choose a dword of each source).
         """
         constants = [_bits_of(c) for c in dict.fromkeys(operands) if _is_scalar(c)]
@@ -241,7 +244,7 @@ class Elements(Vectors):
         return dst
 
     def _pairs(self, e: Expr, held: Mapping[Expr, Parts], constants: Sequence[int], count: int) -> Sequence[Reg]:
-        """An operand in so many pairs; a constant is in the one that holds all `constants`."""
+        """Return an operand in `count` pairs; a constant uses the pair that holds all `constants`."""
         if e in held:
             return self._sliced(held[e], 2)
         assert isinstance(e, x.Splat)
@@ -252,7 +255,7 @@ class Elements(Vectors):
         return [self.out.kept(Imm(signed(first)), Imm(signed(last)), name=name)] * count
 
     def _mixed(self, operands: Sequence[Expr], type: AnyType) -> Parts:
-        """Of f32, and of f16 without a conversion: modifiers say which operands are halves of words, and which ones."""
+        """Multiply and add f32 and unconverted f16: modifiers select operands that are halves of words."""
         halves = [_was_half(c) for c in operands]
         constants = list(dict.fromkeys(c for c in operands if _is_constant(c)))
         words = [
@@ -267,7 +270,7 @@ class Elements(Vectors):
         return (dst,)
 
     def _widened(self, e: Expr) -> Parts:
-        """The operation in a wider type, whose result is converted: as if it had been done in the narrow one."""
+        """Compute in a wider type and convert the result, which equals that of the narrow operation."""
         wide = WIDER.get(e.type.elem)
         if wide is None or not isinstance(e, (x.Unary, x.Binary)):
             return super().computed(e)
@@ -276,7 +279,7 @@ class Elements(Vectors):
         return self.value(made.to(e.type))
 
     def converted(self, e: x.Cast | x.Saturate) -> Reg:
-        """A conversion to the elements of its type, be it a vector or not."""
+        """Return a conversion to the elements of its type, vector or not."""
         if not e.a.type.elem.is_bool:
             return self._convert(e.type if isinstance(e.type, VectorType) else vector(e.type, 1), e)
         zero, one = (x.const(n, e.type.elem) for n in (0, 1))
@@ -288,21 +291,21 @@ class Elements(Vectors):
 
     def _select(self, e: Expr) -> Parts:
         assert isinstance(e, x.Select)
-        chosen, other = self.words(e.a), self.words(e.b)
+        chosen, otherwise = self.words(e.a), self.words(e.b)
         masks = self.masks(e.cond)
         dst, into = self._result(e.type)
         per_word = 1 if isinstance(e.cond.type, Type) else max(1, 32 // e.type.elem.bits)
-        for n, (a, b, to) in enumerate(zip(chosen, other, into)):
-            held = [masks(n * per_word + i, self._next_mask()) for i in range(min(per_word, e.type.lanes))]
-            if len(held) == 1:
-                self._choose(a, b, held[0], to)
+        for n, (a, b, to) in enumerate(zip(chosen, otherwise, into)):
+            element_masks = [masks(n * per_word + i, self._next_mask()) for i in range(min(per_word, e.type.lanes))]
+            if len(element_masks) == 1:
+                self._choose(a, b, element_masks[0], to)
             else:
-                picked = [self._choose(a, b, mask, self.out.new("v")) for mask in held]
+                picked = [self._choose(a, b, mask, self.out.new("v")) for mask in element_masks]
                 self._joined(picked, e.type.elem.bits, to)
         return (dst,)
 
     def _next_mask(self) -> Reg:
-        """Registers for a mask that is needed at once: the same few in turns, however many selects are under way."""
+        """Return registers for a mask that is used at once: a few in turn, however many selects are under way."""
         if len(self._made) < _MASKS:
             self._made.append(self.out.new("s", 2))
         else:
@@ -316,7 +319,7 @@ class Elements(Vectors):
         return into
 
     def _joined(self, words: Sequence[Reg], bits: int, into: Reg) -> None:
-        """A word whose n-th element is that of the n-th of the words."""
+        """Join words: element n of the result is element n of the n-th word."""
         while len(words) > 1:
             lower = sum(((1 << bits) - 1) << i for i in range(0, 32, 2 * bits))
             ends = len(words) == 2
@@ -329,7 +332,9 @@ class Elements(Vectors):
     # ------------------------------------------------------------ masks
 
     def masks(self, e: Expr) -> Masks:
-        """What makes the mask of each element of a bool, or of a vector of them; operands are evaluated now."""
+        """Return a function that gives the mask of each element of a bool or vector of bools; operands are evaluated
+        now.
+        """
         if isinstance(e.type, Type):
             one = self.scalars.mask(e)
             return lambda i, into: one
@@ -356,7 +361,7 @@ class Elements(Vectors):
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {in_short(e)}")
 
     def compared(self, e: x.Comparison) -> Masks:
-        """The masks of a comparison of numbers."""
+        """Return a function that gives the masks of a comparison of numbers."""
         elem = e.a.type.elem
         if elem in WIDER:
             wide = retyped(e.a.type, WIDER[elem])
@@ -392,28 +397,28 @@ _KINDS: dict[type[Expr], Callable[[Elements, Expr], Parts]] = {
 
 
 def words_of(elem: Type) -> int:
-    """Registers that an element takes; it may share one."""
+    """Return the registers that an element takes; a narrow one shares its register."""
     return max(1, elem.bits // 32)
 
 
 def _was_half(e: Expr) -> bool:
-    """Whether an f32 is an f16 by value."""
+    """Return whether an f32 is a converted f16."""
     return isinstance(e, x.Cast) and e.type.elem is f32 and e.a.type.elem is f16
 
 
 def _bits(name: str, bits: Sequence[bool]) -> str:
-    """A modifier with a bit for each operand, empty for the default."""
+    """Return a modifier with a bit for each operand; empty for the default."""
     return f"{name}:[{','.join(str(int(bit)) for bit in bits)}]" if any(bits) else ""
 
 
 def _are_pairs(parts: Parts) -> bool:
-    """Whether every two words are neighbours, of which the first is an even register."""
+    """Return whether words lie in pairs that begin at even registers."""
     pairs = [adjacent(view(parts, at, 2)) for at in range(0, sum(p.count for p in parts), 2)]
     return all(pair and pair.bank == "v" and pair.first % 2 == 0 for pair in pairs)
 
 
 def _is_scalar(e: Expr) -> TypeGuard[x.Splat]:
-    """Whether scalar registers hold an operand of two f32 at a time: a constant, unless one move makes two of it."""
+    """Return whether scalar registers hold an operand of a packed operation: a constant other than zero."""
     return isinstance(e, x.Splat) and isinstance(e.a, x.Const) and e.a.bits != 0
 
 
@@ -423,10 +428,10 @@ def _bits_of(e: x.Splat) -> int:
 
 
 def _is_same(e: Expr) -> bool:
-    """Whether an operand is by its looks the same in all elements, or a constant."""
+    """Return whether an operand is syntactically equal in all elements."""
     return isinstance(e, (x.Const, x.Splat))
 
 
 def _is_constant(e: Expr) -> bool:
-    """Whether an operand is one constant for all words."""
+    """Return whether an operand is one constant for all words."""
     return isinstance(e.a if isinstance(e, x.Splat) else e, x.Const)

@@ -1,4 +1,4 @@
-"""What selection writes with: virtual registers, legal operands, constants, and the instruction list."""
+"""The emitter of selection: virtual registers, legal operands, constants, and the instruction list."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 
-_NEAR = 128  #: instructions; as long a constant keeps its register between two uses
+_NEAR = 128  #: instructions; a constant keeps its register between two uses this close
 
 
 def signed(value: int) -> int:
-    """A 32-bit pattern as the assembler prints integers: inline constants are signed."""
+    """Return a 32-bit pattern as the assembler prints integers: inline constants are signed."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
@@ -31,9 +31,10 @@ class AmdEmitter(Emitter):
     """Appends instructions to the current block and keeps operands legal."""
 
     def __init__(self, name: str) -> None:
-        self._flag: tuple[str, Operand, Operand] | None = None  # the comparison that scc holds
+        self._flag: tuple[str, Operand, Operand] | None = None  # comparison whose result scc holds
         self._compared: tuple[VirtualRegister, ...] = ()
-        self._held: dict[int, tuple[Reg, int]] = {}  # by constant: a vector register of this block, and its last use
+        # constant -> vector register in this block, and index of its last use
+        self._held: dict[int, tuple[Reg, int]] = {}
         super().__init__(name)
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
@@ -42,24 +43,24 @@ class AmdEmitter(Emitter):
         return super().start_block(label, comment)
 
     def constant(self, value: int, bank: str = "s") -> Reg:
-        """A register that holds `value` for the whole kernel, loaded once at entry."""
+        """Return a register that holds `value` for the whole kernel, loaded once at entry."""
         value = signed(value)
         return self.kept(Imm(value), bank=bank, name=f"const_{value & 0xFFFFFFFF:#x}")
 
     def in_lanes(self, value: int) -> Reg:
-        """A vector register with a constant, which nobody may write.
+        """Return a read-only vector register with a constant.
 
-        In loops it has that for the whole kernel; elsewhere it had it a little before, or is new.
+        In loops it holds the constant for the whole kernel; elsewhere it is reused from nearby, or new.
         """
         if self.loops:
             return self.constant(value, "v")
         value, here = signed(value), len(self.block.instructions)
-        held, last = self._held.get(value, (None, 0))
-        if held is None or here - last > _NEAR:
-            held = self.new("v")
-            self.emit("v_mov_b32", (held,), (Imm(value),))
-        self._held[value] = held, here
-        return held
+        register, last = self._held.get(value, (None, 0))
+        if register is None or here - last > _NEAR:
+            register = self.new("v")
+            self.emit("v_mov_b32", (register,), (Imm(value),))
+        self._held[value] = register, here
+        return register
 
     # ------------------------------------------------------------ instructions
 
@@ -75,19 +76,19 @@ class AmdEmitter(Emitter):
         target: str = "",
         comment: str = "",
     ) -> Instruction:
-        """Append one instruction as given."""
+        """Append one instruction without changing its operands."""
         op = OPCODES[name] if isinstance(name, str) else name
-        made = Instruction(
+        instruction = Instruction(
             op, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line, origin=origin
         )
-        self.block.instructions.append(made)
-        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in made.dst)
+        self.block.instructions.append(instruction)
+        compared = self._compared and any(isinstance(r, Reg) and r.vreg in self._compared for r in instruction.dst)
         if compared or "scc" in op.writes:
             self._flag, self._compared = None, ()
-        return made
+        return instruction
 
     def salu(self, name: str, *src: Operand, size: int = 1, comment: str = "", into: Reg | None = None) -> Reg:
-        """A scalar operation into a fresh register; at most one literal, further ones come from registers."""
+        """Emit a scalar operation into a fresh register; of several literals all but one come from registers."""
         literals = [s for s in src if isinstance(s, Imm) and not is_inline(signed(s.value))]
         distinct = {signed(s.value) for s in literals}
         if len(distinct) > 1:
@@ -97,7 +98,7 @@ class AmdEmitter(Emitter):
         return dst
 
     def scalar_compare(self, name: str, a: Operand, b: Operand) -> None:
-        """A comparison into scc; nothing is emitted if scc holds just that already."""
+        """Emit a comparison into scc, unless scc already holds its result."""
         wanted = (name, a, b)
         if self._flag is not None and all(map(_alike, wanted, self._flag)):
             return
@@ -115,9 +116,9 @@ class AmdEmitter(Emitter):
         into: Reg | None = None,
         modifiers: Sequence[str] = (),
     ) -> Reg:
-        """A vector operation into a fresh register, operands moved to where the encoding can read them.
+        """Emit a vector operation into a fresh register, after moving operands that the encoding cannot read.
 
-        GFX9 reads one scalar register or literal a VALU instruction (CDNA3 ISA 6.2.1).
+        GFX9 reads one scalar register or literal per VALU instruction (CDNA3 ISA 6.2.1).
         """
         op = OPCODES[name]
         if op.commutes and _is_constant(src[1]) and not _is_constant(src[0]):
@@ -163,7 +164,7 @@ class AmdEmitter(Emitter):
         return dst
 
     def salu_from_lane(self, s: Operand) -> Operand:
-        """A value that all lanes agree on, in a scalar register."""
+        """Return a value that is equal in all lanes in a scalar register."""
         if not isinstance(s, Reg) or s.bank == "s":
             return s
         dst = self.new("s")
@@ -171,7 +172,7 @@ class AmdEmitter(Emitter):
         return dst
 
     def read_accumulator(self, a: Reg) -> Reg:
-        """VALU cannot read accumulation registers; this can."""
+        """Copy accumulation registers, which most VALU instructions cannot read, to vector registers."""
         dst = self.new("v", a.count)
         self.copy(dst, a)
         return dst
@@ -180,7 +181,7 @@ class AmdEmitter(Emitter):
         self.emit("s_mov_b32" if dst.bank == "s" else "v_mov_b32", (dst,), (src,), comment=comment)
 
     def copy(self, dst: Reg, src: Reg) -> None:
-        """Word by word, between any two banks but from vector to scalar."""
+        """Copy word by word, between any two banks except from vector to scalar."""
         for i in range(dst.count):
             to, at = dst.words(i, 1), src.words(i, 1)
             if to.bank == "s":

@@ -1,6 +1,6 @@
-"""Selection of exchanges between lanes: DPP in rows of 16 lanes, else the crossbar of the LDS, which needs no memory.
+"""Selection of exchanges between lanes: DPP in rows of 16 lanes, else the LDS crossbar, which uses no LDS memory.
 
-What is known of the lanes decides: a table where they follow from the lane's own number alone.
+The instruction depends on the lanes read, if they follow from the lane's own number alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from convgen.ir.evaluate import Array
 
 _LANE = np.arange(WAVE)
-_QUAD, _ROW, _CROSSBAR = 4, 16, 32  #: lanes; of a group within which quad_perm, a row control or ds_swizzle moves
+#: lanes; size of the groups within which quad_perm, a row control, or ds_swizzle moves
+_QUAD, _ROW, _CROSSBAR = 4, 16, 32
 _ALL_LANES = ("row_mask:0xf", "bank_mask:0xf")
 
 
 def from_lanes(scalars: AmdScalars, words: Sequence[Reg], lane: Expr) -> Reg:
-    """A tuple of the words that the lanes `lane` hold."""
+    """Return a tuple of the words of lanes `lane`."""
     out = scalars.out
     dst = out.new("v", len(words))
     lanes = lanes_read(lane, WAVE, scalars.lets)
@@ -51,7 +52,7 @@ def from_lanes(scalars: AmdScalars, words: Sequence[Reg], lane: Expr) -> Reg:
 
 @lru_cache(maxsize=2**8)
 def _controls(lanes: tuple[int, ...]) -> tuple[str, ...] | None:
-    """The DPP controls that move lanes so, one after the other (CDNA3 ISA 12.14.3); None if there are none."""
+    """Return the DPP controls that move lanes in this pattern, in order (CDNA3 ISA 12.14.3); None if there are none."""
     wanted, quad, row = np.array(lanes), _LANE % _QUAD, _LANE % _ROW
     if np.array_equal(wanted, _LANE - quad + wanted[:_QUAD][quad] % _QUAD):
         return (f"quad_perm:[{','.join(map(str, lanes[:_QUAD]))}]",)
@@ -66,7 +67,7 @@ def _controls(lanes: tuple[int, ...]) -> tuple[str, ...] | None:
 
 
 def _pattern(lanes: Array) -> int | None:
-    """The offset of ds_swizzle in bit mode that moves lanes so: masks to keep, set and flip bits; None if none does."""
+    """Return the ds_swizzle offset (bit mode: keep, set, flip) for this pattern of lanes; None if none fits."""
     keep = flip = 0
     for bit in (1, 2, 4, 8, 16):
         keep |= bit & (lanes[0] ^ lanes[bit])

@@ -1,4 +1,4 @@
-"""Execute anybody's code object for an AMD GPU: the simulator, and launches as metadata describes them."""
+"""Execute any code object for an AMD GPU: the simulator, and launches as metadata describes them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def architecture(code_object: bytes) -> str:
 
 
 def signatures(code_object: bytes) -> dict[str, Signature]:
-    """Return what launches of a code object's kernels need, by kernel name. Raises SimulatorError."""
+    """Return the arguments and resources of a code object's kernels, by kernel name. Raises SimulatorError."""
     kernels = CodeObject.load(code_object).kernels
     with reading("the metadata"):
         return {name: _signature(kernel) for name, kernel in kernels.items()}
 
 
 def _signature(kernel: KernelInfo) -> Signature:
-    """A kernel's signature with its workgroup and with offsets of dynamic LDS, which OpenCL's local pointers are."""
+    """Return a kernel's signature with its workgroup and offsets of dynamic LDS, which OpenCL's local pointers are."""
     kinds = {int(arg[".offset"]): arg[".value_kind"] for arg in kernel.metadata.get(".args", ())}
     known = evolve(kernel.signature, workgroup=_workgroup(kernel))
     offsets = [n for n, given in enumerate(known.parameters) if kinds[given.offset] == "dynamic_shared_pointer"]
@@ -33,7 +33,7 @@ def _signature(kernel: KernelInfo) -> Signature:
 
 
 def _workgroup(kernel: KernelInfo) -> tuple[int, int, int] | None:
-    """The required workgroup, or as many work-items as a stated bound permits."""
+    """Return the required workgroup, or the largest that a stated bound permits."""
     required = kernel.metadata.get(".reqd_workgroup_size")
     if required is not None:
         x, y, z = map(int, required)

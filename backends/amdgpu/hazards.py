@@ -1,8 +1,8 @@
-"""Place `s_nop`: the wait states that gfx9 leaves to software, from rows, over the whole control-flow graph.
+"""Insert `s_nop`: wait states that gfx9 leaves to software, from rows, over the whole control-flow graph.
 
-A generation's table is that of the one before with the rows that differ. Each row names its source: a section of the
-manuals, or LLVM's hazard recognizer where it alone asks. The numbers are those that the recognizer enforces; both are
-obeyed. Any instruction counts one state, `s_nop n` counts n + 1.
+A generation's table is the previous generation's with the rows that differ. Each row names its source: a section of the
+manuals, or LLVM's hazard recognizer if only it has the rule. Numbers are the recognizer's; both sources are obeyed. Any
+instruction counts one state, `s_nop n` counts n + 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convgen.ir.record import define, frozen
 
 
 class Event(Enum):
-    """What a producer did to a register."""
+    """The access of a producer to a register."""
 
     MFMA_RESULT = "a matrix instruction on narrow inputs writes it"
     MFMA_F32_RESULT = "a matrix instruction on f32 writes it"
@@ -35,14 +35,14 @@ class Event(Enum):
     TRANSCENDENTAL = "a transcendental instruction writes it"
     VALU_SCALAR = "a vector instruction writes a scalar register"
     WIDE_STORE = "a 96- or 128-bit store reads it as data"
-    WIDE_STORE_SOFFSET = "the same with a scalar offset"
+    WIDE_STORE_SOFFSET = "a 96- or 128-bit store with a scalar offset reads it as data"
     SCALAR_M0 = "a scalar instruction writes M0"
 
-    __hash__ = object.__hash__  # of a key in inner loops
+    __hash__ = object.__hash__  # inner loops use it as a key
 
 
 class Use(Enum):
-    """What a consumer does to a register."""
+    """The access of a consumer to a register."""
 
     MFMA_AB = "a matrix instruction reads it as srcA or srcB"
     MFMA_C = "a matrix instruction reads it as srcC, not as exactly the tuple that one of its class wrote"
@@ -58,30 +58,31 @@ class Use(Enum):
     SCALAR_TO_MEMORY = "a memory instruction reads a scalar register"
     DIRECT_M0 = "a load into shared memory reads M0"
 
-    __hash__ = object.__hash__  # of a key in inner loops
+    __hash__ = object.__hash__  # inner loops use it as a key
 
 
 @frozen
 class Row:
-    """`base + per_pass * passes` states must lie between an event and a use (passes: those of the matrix producer)."""
+    """The wait states between an event and a use: `base + per_pass * passes` (passes of the matrix producer)."""
 
     base: int  #: states
     per_pass: int = 0  #: states
-    two: int | None = attrs.field(default=None, kw_only=True)  #: states; behind two passes, where that is another rule
-    source: str = attrs.field(kw_only=True)  #: what asks for it
+    #: states; after a producer of two passes, where a separate rule applies
+    two: int | None = attrs.field(default=None, kw_only=True)
+    source: str = attrs.field(kw_only=True)  #: source of the rule
 
     def states(self, passes: int) -> int:
         return self.two if passes == 2 and self.two is not None else self.base + self.per_pass * passes
 
 
-#: By what a matrix instruction's row has as its hazard class: what it leaves as result and as addend.
+#: Hazard class of a matrix instruction -> events of its result and its addend.
 _MATRIX_EVENTS: dict[str, tuple[Event, Event | None]] = {
     XDL: (Event.MFMA_RESULT, Event.MFMA_ADDEND),
     SGEMM: (Event.MFMA_F32_RESULT, Event.MFMA_F32_ADDEND),
     DGEMM: (Event.MFMA_F64_RESULT, None),
 }
 
-#: Sources: the rows on instructions in general, those on matrix instructions, and what only the recognizer asks for.
+#: Sources: rows on instructions in general, rows on matrix instructions, and rules of the recognizer alone.
 _ISA = "CDNA3 and CDNA4 ISA 4.5, Table 11"
 _MATRIX = "CDNA3 ISA 7.5, Table 37; CDNA4 ISA 7.6, Table 38"
 _LLVM = "LLVM GCNHazardRecognizer"
@@ -90,16 +91,16 @@ Rows = Mapping[tuple[Event, Use], Row]
 
 
 def _result(event: Event, base: int, two: int | None = None) -> Rows:
-    """What keeps the result of a matrix instruction on narrow or f32 inputs from being read or overwritten too early.
+    """Return the rows that keep a result of a matrix instruction (narrow or f32 inputs) from early reads and writes.
 
-    Of a load that overwrites it the manuals do not speak.
+    The manuals do not mention loads that overwrite it.
     """
     taken = (Use.MFMA_AB, Use.VALU_READ, Use.VALU_WRITE, Use.MEMORY_READ)
     rows = {(event, use): Row(base, 1, two=two, source=_MATRIX) for use in taken}
     return {**rows, (event, Use.MEMORY_WRITE): Row(base, 1, two=two, source=_LLVM)}
 
 
-#: The numbers are the recognizer's; the sections are where the manuals of later generations ask for the like.
+#: Numbers are the recognizer's; the sections are those of later generations' manuals that have similar rules.
 CDNA2: Rows = {
     **_result(Event.MFMA_RESULT, 3),
     (Event.MFMA_RESULT, Use.MFMA_C): Row(0, 1, source=_MATRIX),
@@ -153,16 +154,16 @@ _M0: Words = 1 << BEHIND_BANKS
 
 @frozen(eq=False)
 class _Asks:
-    """What an event asks of later uses of its registers."""
+    """The wait states that an event demands of later uses of its registers."""
 
     event: Event
-    states: Mapping[Use, int]  #: by use, but for those that need not wait
-    lasts: int  #: states after which it asks for nothing any more
+    states: Mapping[Use, int]  #: by use, without uses that need no wait
+    lasts: int  #: states after which it demands nothing
 
 
 @cache
 def _asks(target: str, event: Event, passes: int) -> _Asks:
-    """What an event asks for on a target; `passes` are those of the matrix instruction that it is of."""
+    """Return the demands of an event on a target; `passes` are those of its matrix instruction."""
     rows = {use: row.states(passes) for (of, use), row in HAZARDS[target].items() if of is event}
     states = {use: n for use, n in rows.items() if n > 0}
     becomes = _asks(target, Event.VALU_BEFORE_F64, 0).lasts if event is Event.VALU_VECTOR else 0
@@ -171,13 +172,16 @@ def _asks(target: str, event: Event, passes: int) -> _Asks:
 
 @define(eq=False)
 class _Mark:
-    """What one instruction did to registers."""
+    """The event of one instruction, with its registers."""
 
     asks: _Asks
     words: Words
 
     def states(self, use: Use, words: Words, own: Event | None) -> int:
-        """The states behind it for which a use of registers asks; `own` results may be added to sooner."""
+        """Return the states that a use of registers needs after the event.
+
+        `own` is the result event of the consumer's class: adding to a result of that class needs fewer states.
+        """
         if not self.words & words:
             return 0
         chained = words == self.words and self.asks.event is own and use is Use.MFMA_C
@@ -186,15 +190,15 @@ class _Mark:
 
 @define(eq=False)
 class _Conduct:
-    """What an instruction does to registers: which it uses, and what it leaves for later ones."""
+    """The registers that an instruction uses, and the marks that it leaves for later ones."""
 
     instruction: Instruction
-    touched: Words  #: those of all uses
+    touched: Words  #: registers of all uses
     marks: Sequence[_Mark]
 
 
 class _Conducts(dict[Instruction, _Conduct]):
-    """The conduct of each instruction of a function on a target, found once."""
+    """The conduct of each instruction of a function on a target, computed on first use."""
 
     def __init__(self, function: Function, physical: Physical, target: str) -> None:
         super().__init__()
@@ -215,7 +219,7 @@ class _Conducts(dict[Instruction, _Conduct]):
         return found
 
     def uses(self, i: Instruction) -> Sequence[tuple[Use, Words]]:
-        """What an instruction uses registers for."""
+        """Return the registers of an instruction by use."""
         return _uses(i, self.physical, self.curves)
 
     def _ask(self, event: Event, passes: int) -> _Asks:
@@ -223,7 +227,7 @@ class _Conducts(dict[Instruction, _Conduct]):
         return found
 
     def before_f64(self, mark: _Mark) -> _Mark:
-        """What becomes of the mark of a vector instruction where a matrix instruction on f64 comes behind it."""
+        """Return the mark that replaces a vector instruction's mark once an f64 matrix instruction follows."""
         known = self._before_f64.get(mark)
         if known is None:
             asks = _asks(self.target, Event.VALU_BEFORE_F64, 0)
@@ -231,12 +235,12 @@ class _Conducts(dict[Instruction, _Conduct]):
         return known
 
 
-#: mark -> state in which it was last made
+#: mark -> state number of its last event
 History = dict[_Mark, int]
 
 
 class _Clock:
-    """Walks a block: counts states, remembers marks."""
+    """Walks a block: counts states and keeps marks."""
 
     def __init__(self, conducts: _Conducts, history: History) -> None:
         self.conducts = conducts
@@ -245,12 +249,12 @@ class _Clock:
 
     def _remember(self, history: History) -> None:
         self.history = history
-        self.marked = 0  # the words of all marks
+        self.marked = 0  # registers of all marks
         for mark in history:
             self.marked |= mark.words
 
     def step(self, i: Instruction) -> int:
-        """Pass one instruction; returns the states of padding it needs before it."""
+        """Pass one instruction; return the wait states that it needs before it."""
         conduct = self.conducts[i]
         missing = self._missing(conduct) if self.marked & conduct.touched else 0
         self.now += missing + 1
@@ -265,23 +269,25 @@ class _Clock:
 
     def _missing(self, conduct: _Conduct) -> int:
         self._remember(self._lasting())
-        met = [(mark, made) for mark, made in self.history.items() if mark.words & conduct.touched]
-        if not met:
+        marks = [(mark, state) for mark, state in self.history.items() if mark.words & conduct.touched]
+        if not marks:
             return 0
         uses, own = self.conducts.uses(conduct.instruction), _result_of(conduct.instruction)
-        return max([0, *(mark.states(use, words, own) - self.now + made for mark, made in met for use, words in uses)])
+        return max(
+            [0, *(mark.states(use, words, own) - self.now + state for mark, state in marks for use, words in uses)]
+        )
 
     def _lasting(self) -> History:
-        """The marks that still ask for something."""
+        """Return the marks that still demand wait states."""
         return {mark: made for mark, made in self.history.items() if mark.asks.lasts > self.now - made}
 
     def leave(self) -> History:
-        """The marks that still ask for something, relative to the end of the block."""
+        """Return the marks that still demand wait states, relative to the end of the block."""
         return {mark: made - self.now for mark, made in self._lasting().items()}
 
 
 def insert_nops(function: Function, physical: Physical, target: str) -> Function:
-    """The function, waits in place, with the no-ops that it needs on `target`."""
+    """Return the function, after waits are inserted, with the no-ops that it needs on `target`."""
     conducts = _Conducts(function, physical, target)
 
     def walk(index: int, history: History) -> tuple[History, list[Instruction]]:
@@ -294,21 +300,21 @@ def insert_nops(function: Function, physical: Physical, target: str) -> Function
 
 
 def _latest(a: History, b: History) -> History:
-    """What either path has left; the later of two marks asks for more."""
+    """Return the marks of either path; the later of two demands more."""
     return {mark: max(made, a.get(mark, made)) for mark, made in (a | b).items()}
 
 
 def _with_nops(body: Iterable[Instruction], clock: _Clock) -> Iterator[Instruction]:
     for i in body:
-        left = clock.step(i)
-        while left > 0:
-            step = min(left, 16)
+        states = clock.step(i)
+        while states > 0:
+            step = min(states, 16)
             yield Instruction(OPCODES["s_nop"], modifiers=(str(step - 1),))
-            left -= step
+            states -= step
         yield i
 
 
-#: By unit: scalar registers read, others read, registers written.
+#: By unit: uses of scalar registers read, other registers read, registers written.
 _USES = {
     Unit.VALU: (Use.SCALAR_TO_VALU, Use.VALU_READ, Use.VALU_WRITE),
     Unit.GLOBAL: (Use.SCALAR_TO_MEMORY, Use.MEMORY_READ, Use.MEMORY_WRITE),
@@ -316,17 +322,18 @@ _USES = {
 }
 _USERS = {Unit.MATRIX, *_USES}
 _FACTORS, _ADDEND = Use.MFMA_AB, Use.MFMA_C
-_OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: by hazard class, beside those
-_WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}  #: by unit: scalar registers written, others
+_OTHER_READS = {READS_LANE: Use.LANE_READ, DPP: Use.DPP_READ}  #: further uses, by hazard class
+#: by unit: events of scalar registers written, and of others
+_WRITES = {Unit.VALU: (Event.VALU_SCALAR, Event.VALU_VECTOR)}
 
 
 def _result_of(i: Instruction) -> Event | None:
-    """Of a matrix instruction, what the result of one of its class is."""
+    """Return the result event of a matrix instruction's class; None for other instructions."""
     return _MATRIX_EVENTS[i.op.hazard][0] if i.op.hazard in _MATRIX_EVENTS else None
 
 
 def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, Words]]:
-    """What an instruction does to which registers, maybe to none."""
+    """Return the uses of registers by an instruction; sets of registers may be empty."""
     hazard = i.op.hazard
     if hazard in _MATRIX_EVENTS:
         # Overwriting a register that an earlier matrix or vector instruction wrote needs no states.
@@ -348,7 +355,7 @@ def _uses(i: Instruction, physical: Physical, curves: bool) -> list[tuple[Use, W
 
 
 def _events(i: Instruction, physical: Physical, written: Words) -> Iterator[tuple[Event, Words, int]]:
-    """What an instruction leaves for later ones to respect: events, their registers, passes of a matrix instruction."""
+    """Yield the events of an instruction with their registers, and the passes of a matrix instruction."""
     op = i.op
     if op.hazard in _MATRIX_EVENTS:
         addend = physical.operand(i.source("c"))

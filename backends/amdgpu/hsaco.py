@@ -1,9 +1,8 @@
-"""The code object that HSA loads, from the relocatable object that the assembler makes of a module.
+"""Link a module's relocatable object into the code object that HSA loads.
 
-Little is left to link: sections get addresses, kernel descriptors their distance from the code, kernels an entry in
-two hash tables. All that is loaded is the same, byte for byte, as `ld.lld -shared` makes it; what is not of the few
-sections of such a module is left to that. Formats: System V ABI, chapters 4 and 5; LLVM's AMDGPUUsage; `DT_GNU_HASH`
-as lld's SyntheticSections.cpp has it.
+Little is left to link: sections get addresses, kernel descriptors their distance to the code, kernels an entry in two
+hash tables. All loaded bytes equal those of `ld.lld -shared`; objects with other sections are left to it. Formats:
+System V ABI, chapters 4 and 5; LLVM's AMDGPUUsage; `DT_GNU_HASH` as in lld's SyntheticSections.cpp.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _SEGMENT = Struct("<IIQQQQQQ")
 _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QQq")
 _NOTE = Struct("<III")
-_ENTRY = Struct("<QQ")  #: of the dynamic section
+_ENTRY = Struct("<QQ")  #: entry of the dynamic section
 _DISTANCE = Struct("<q")
 
 _PAGE = 0x1000
@@ -32,7 +31,7 @@ _HIDDEN = 2  #: STV_HIDDEN
 
 
 class _Kind(IntEnum):
-    """Of a section."""
+    """Section types."""
 
     SYMTAB = 2
     STRTAB = 3
@@ -43,14 +42,14 @@ class _Kind(IntEnum):
 
 
 class _Flag(IntFlag):
-    """Of a section."""
+    """Section flags."""
 
     WRITE = 1
     ALLOC = 2
 
 
 class _Part(IntEnum):
-    """What a program header describes."""
+    """Types of program headers."""
 
     LOAD = 1
     DYNAMIC = 2
@@ -61,7 +60,7 @@ class _Part(IntEnum):
 
 
 class _Right(IntFlag):
-    """Of what is loaded."""
+    """Access rights of a segment."""
 
     EXECUTE = 1
     WRITE = 2
@@ -69,7 +68,7 @@ class _Right(IntFlag):
 
 
 class _Tag(IntEnum):
-    """Of an entry of the dynamic section."""
+    """Tags of entries in the dynamic section."""
 
     NULL = 0
     HASH = 4
@@ -81,7 +80,7 @@ class _Tag(IntEnum):
 
 
 _PADDING = {bytes.fromhex("000080bf"), bytes.fromhex("00009fbf")}  #: s_nop, s_code_end
-#: Binding and type, and section, of a kernel and its descriptor: a global function, a global object.
+#: (binding and type, section) of a kernel and its descriptor: a global function, a global object.
 _SYMBOLS = {(0x12, ".text"), (0x11, ".rodata")}
 _KNOWN = {"", ".strtab", ".text", ".rodata", ".rela.rodata", ".note", ".symtab"}
 
@@ -105,18 +104,18 @@ class _Symbol:
 
 @frozen
 class _Module:
-    """What the relocatable object has of a module."""
+    """The parts of a relocatable object."""
 
-    identity: bytes  #: class, machine's ABI and its version
+    identity: bytes  #: ELF class, ABI of the machine and its version
     machine: int
     flags: int
     sections: Mapping[str, _Section]
     symbols: Sequence[_Symbol]
-    distances: Sequence[tuple[int, _Symbol, int]]  #: of .rodata: where a distance to a symbol stands, what is added
+    distances: Sequence[tuple[int, _Symbol, int]]  #: relocations in .rodata: offset of a distance, symbol, addend
 
 
 def linked(relocatable: bytes) -> bytes | None:
-    """The code object of a module's relocatable; None where more is to be done than is done here."""
+    """Return the code object of a module's relocatable; None if it needs more than this linker does."""
     module = _read(relocatable)
     return None if module is None else _written(module)
 
@@ -125,7 +124,7 @@ def linked(relocatable: bytes) -> bytes | None:
 
 
 def _read(data: bytes) -> _Module | None:
-    """The parts of a module without debug information; None if there is anything else."""
+    """Return the parts of a module without debug information; None if it has anything else."""
     _, identity, _, machine, _, _, _, at, flags, _, _, _, _, count, names = _HEADER.unpack_from(data)
     rows = [_SECTION.unpack_from(data, at + n * _SECTION.size) for n in range(count)]
     texts = data[rows[names][4] :]
@@ -164,14 +163,14 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _code(content: bytes, symbols: Sequence[_Symbol]) -> bytes | None:
-    """The code of all kernels, without what pads a module of LLVM's own; None if something else is behind them."""
+    """Return the code of all kernels, without LLVM's padding; None if anything else follows it."""
     end = max((s.value + s.size for s in symbols if s.section == ".text"), default=0)
     words = {content[at : at + 4] for at in range(end, len(content), 4)}
     return content[:end] if words <= _PADDING else None
 
 
 def _first_note(content: bytes) -> bytes:
-    """The note of the module; one behind it is LLVM's own, of a module without kernels."""
+    """Return the first note, which is the module's; the one after it is that of LLVM's empty module."""
     owner, described, _ = _NOTE.unpack_from(content)
     return content[: _NOTE.size + -(-owner // 4) * 4 + -(-described // 4) * 4]
 
@@ -181,13 +180,13 @@ def _first_note(content: bytes) -> bytes:
 
 @frozen
 class _Placed:
-    """A section of the code object with its place in the file and in memory (0: it is not loaded)."""
+    """A section of the code object with its place in the file and in memory (0: not loaded)."""
 
     name: str
     section: _Section
     offset: int
     address: int
-    link: str = ""  #: the section that it refers to
+    link: str = ""  #: section that it refers to
     info: int = 0
     entry_bytes: int = 0
 
@@ -206,12 +205,12 @@ _ENTRY_BYTES = {".dynsym": _SYMBOL.size, ".hash": 4, ".dynamic": _ENTRY.size, ".
 
 
 class _File:
-    """The code object while its sections get their places, one behind the other."""
+    """The code object while its sections get their places, one after the other."""
 
     def __init__(self) -> None:
         self.placed: dict[str, _Placed] = {}
         self.end = _HEADER.size + _SEGMENTS * _SEGMENT.size
-        self._ahead = 0  # of addresses over offsets
+        self._ahead = 0  # addresses minus offsets
 
     def place(self, name: str, section: _Section, info: int = 0) -> None:
         offset = -(-self.end // section.alignment) * section.alignment
@@ -222,13 +221,13 @@ class _File:
         self.end = self.placed[name].end
 
     def next_page(self) -> None:
-        """What follows is loaded with other rights, and so in another page."""
+        """Start a new page: the next section is loaded with other access rights."""
         address = self.end + self._ahead
         self._ahead += -(-address // _PAGE) * _PAGE + address % _PAGE - address
 
 
 def _written(module: _Module) -> bytes:
-    """The file: what is loaded, then what debuggers and listings ask for."""
+    """Return the file: loaded sections first, then sections for debuggers and listings."""
     symbols = _by_bucket(module.symbols)
     names = _Names(s.name for s in module.symbols)
     empty = bytes((1 + len(symbols)) * _SYMBOL.size)
@@ -254,7 +253,7 @@ def _written(module: _Module) -> bytes:
 def _filled(
     module: _Module, file: _File, symbols: Sequence[_Symbol], names: _Names, all_names: _Names, section_names: _Names
 ) -> bytes:
-    """The bytes of the file, now that everything has its place."""
+    """Return the bytes of the file after all sections are placed."""
     placed = file.placed
     index = {name: n for n, name in enumerate(placed, 1)}
 
@@ -274,12 +273,12 @@ def _filled(
         _DISTANCE.pack_into(descriptors, place, address(to) + addend - placed[".rodata"].address - place)
     content[".rodata"] = bytes(descriptors)
     sections_at = -(-file.end // 8) * 8
-    made = bytearray(sections_at)
+    file_bytes = bytearray(sections_at)
     segments = b"".join(_SEGMENT.pack(*row) for row in _segments(placed))
-    made[_HEADER.size : _HEADER.size + len(segments)] = segments
+    file_bytes[_HEADER.size : _HEADER.size + len(segments)] = segments
     for name, p in placed.items():
-        made[p.offset : p.end] = content[name]
-    made[: _HEADER.size] = _HEADER.pack(
+        file_bytes[p.offset : p.end] = content[name]
+    file_bytes[: _HEADER.size] = _HEADER.pack(
         *(b"\x7fELF", module.identity, _SHARED_OBJECT, module.machine, 1, 0, _HEADER.size, sections_at, module.flags),
         *(_HEADER.size, _SEGMENT.size, _SEGMENTS, _SECTION.size, 1 + len(placed), index[".shstrtab"]),
     )
@@ -288,11 +287,11 @@ def _filled(
          index.get(p.link, 0), p.info, p.section.alignment, p.entry_bytes)
         for n, p in placed.items()
     ]  # fmt: skip
-    return bytes(made) + bytes(_SECTION.size) + b"".join(_SECTION.pack(*row) for row in rows)
+    return bytes(file_bytes) + bytes(_SECTION.size) + b"".join(_SECTION.pack(*row) for row in rows)
 
 
 def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
-    """The program headers: kind, rights, offset, address twice, bytes in the file and in memory, alignment."""
+    """Yield the program headers: type, rights, offset, address twice, bytes in the file and in memory, alignment."""
     read, write, execute = _Right.READ, _Right.WRITE, _Right.EXECUTE
     note, constants, code, dynamic = (placed[name] for name in (".note", ".rodata", ".text", ".dynamic"))
     headers = _SEGMENTS * _SEGMENT.size
@@ -309,7 +308,7 @@ def _segments(placed: Mapping[str, _Placed]) -> Iterator[tuple[int, ...]]:
 
 
 def _dynamic(placed: Mapping[str, _Placed]) -> bytes:
-    """What a loader looks for first: the symbols, their names and hashes."""
+    """Return the dynamic section: where a loader finds symbols, their names and hashes."""
     entries = (
         (_Tag.SYMTAB, placed[".dynsym"].address),
         (_Tag.SYMENT, _SYMBOL.size),
@@ -323,7 +322,7 @@ def _dynamic(placed: Mapping[str, _Placed]) -> bytes:
 
 
 class _Names:
-    """A table of names, and where each begins in it."""
+    """A string table, with the offset of each name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -340,19 +339,19 @@ def _buckets(count: int) -> int:
 
 
 def _by_bucket(symbols: Sequence[_Symbol]) -> list[_Symbol]:
-    """The symbols in the order of `DT_GNU_HASH`."""
+    """Return the symbols in the order of `DT_GNU_HASH`."""
     return sorted(symbols, key=lambda s: _gnu(s.name) % _buckets(len(symbols)))
 
 
 def _gnu(name: str) -> int:
-    found = 5381
+    hashed = 5381
     for byte in name.encode():
-        found = found * 33 + byte & 0xFFFFFFFF
-    return found
+        hashed = hashed * 33 + byte & 0xFFFFFFFF
+    return hashed
 
 
 def _gnu_hash(symbols: Sequence[_Symbol]) -> bytes:
-    """`DT_GNU_HASH`: a filter of two bits a symbol, the first symbol of each bucket, and all hashes."""
+    """Return `DT_GNU_HASH`: a filter of two bits a symbol, the first symbol of each bucket, and all hashes."""
     words, shift = 1 << (len(symbols) * 12 // 64).bit_length(), 26
     hashes = [_gnu(s.name) for s in symbols]
     buckets = [h % _buckets(len(symbols)) for h in hashes]
@@ -372,7 +371,7 @@ def _gnu_hash(symbols: Sequence[_Symbol]) -> bytes:
 
 
 def _system_v_hash(symbols: Sequence[_Symbol]) -> bytes:
-    """`DT_HASH`: as many buckets as symbols, each a chain."""
+    """Return `DT_HASH`: as many buckets as symbols, each a chain."""
     count = 1 + len(symbols)
     buckets, chains = [0] * count, [0] * count
     for n, s in enumerate(symbols, 1):
@@ -382,12 +381,12 @@ def _system_v_hash(symbols: Sequence[_Symbol]) -> bytes:
 
 
 def _system_v(name: str) -> int:
-    found = 0
+    hashed = 0
     for byte in name.encode():
-        found = (found << 4) + byte
-        found ^= (found & 0xF0000000) >> 24
-        found &= 0x0FFFFFFF
-    return found
+        hashed = (hashed << 4) + byte
+        hashed ^= (hashed & 0xF0000000) >> 24
+        hashed &= 0x0FFFFFFF
+    return hashed
 
 
 def _words(*numbers: int) -> bytes:

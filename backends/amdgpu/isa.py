@@ -1,6 +1,6 @@
-"""The instructions that selection uses, as rows. Mnemonics are checked by the assembler in the tests.
+"""Rows for the instructions that selection uses. The tests check mnemonics against the assembler.
 
-Latencies (issue slots of 4 clocks) steer the scheduler only; correctness rests on the wait and hazard tables.
+Latencies (issue slots of 4 clocks) only steer the scheduler; correctness rests on the wait and hazard tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALU += [f"v_cmp_{n}_{t}" for n in ("lt", "le", "eq", "neq") for t in ("f32", "
 _VALU += [f"v_cmp_{n}_{t}16{sdwa}" for n in ("lt", "le", "eq", "ne") for t in "iu" for sdwa in ("", "_sdwa")]
 _VALU += ["v_cmp_eq_i32", "v_cmp_ne_i32"]
 _TRANS = [f"v_{n}_{t}" for n in "exp log rcp sqrt rsq sin cos".split() for t in ("f32", "f16_e64", "f16_sdwa")]
-#: VOP2 on integers: with VOP1 the only forms that take a literal, as src0 and beside a VGPR (CDNA3 ISA 6.2).
+#: VOP2 on integers: besides VOP1, the only forms that take a literal, as src0 next to a VGPR (CDNA3 ISA 6.2).
 _VALU_LITERAL = ("v_sub_u32 v_subrev_u32 v_lshlrev_b32 v_lshrrev_b32 v_ashrrev_i32").split()
 _VALU_LITERAL_COMMUTES = (
     "v_add_u32 v_mul_u32_u24 v_and_b32 v_or_b32 v_xor_b32 v_min_i32 v_min_u32 v_max_i32 v_max_u32"
@@ -56,7 +56,7 @@ STORE_WIDTH = {16: "dwordx4", 12: "dwordx3", 8: "dwordx2", 4: "dword", 2: "short
 DS_READ_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "u16", 1: "u8"}
 DS_WRITE_WIDTH = {16: "b128", 8: "b64", 4: "b32", 2: "b16", 1: "b8"}
 
-#: (operation, type) -> atomic operation without a result, and the bytes of a lane (CDNA3 ISA 12.15, MUBUF)
+#: (operation, type) -> atomic operation without a result, and its bytes a lane (CDNA3 ISA 12.15, MUBUF)
 GLOBAL_ATOMICS: dict[tuple[str, Type], tuple[str, int]] = {
     ("add", f32): ("buffer_atomic_add_f32", 4),
     **{(op, f64): (f"buffer_atomic_{op}_f64", 8) for op in ("add", "min", "max")},
@@ -67,23 +67,24 @@ GLOBAL_ATOMICS: dict[tuple[str, Type], tuple[str, int]] = {
 
 _LATENCY = {Unit.SHARED: 20, Unit.GLOBAL: 150, Unit.SCALAR_MEMORY: 50}
 
-#: Bytes that one SIMD's share of the path moves in a slot: 128 and 64 bytes a clock for the four SIMDs of a unit.
+#: bytes a slot; one SIMD's share of the path: 128 and 64 bytes a clock for the four SIMDs of a CU
 SLOT_BYTES = {Unit.SHARED: 128, Unit.GLOBAL: 64}
 
 
-#: M0, which says where in shared memory a direct load begins (CDNA3 ISA 9.1.9).
+#: M0, the shared-memory address at which a direct load begins (CDNA3 ISA 9.1.9)
 M0 = "m0"
 
-#: Hazard classes beside those of matrix instructions.
+#: Hazard classes besides those of matrix instructions.
 READS_LANE, WIDE_STORE, TRANS, DPP = "reads lane", "wide store", "transcendental", "other lanes"
-_TRANS_BUSY = 4  #: slots; 16 clocks a wave: CDNA3 ISA 6
+_TRANS_BUSY = 4  #: slots; 16 clocks a wave (CDNA3 ISA 6)
 
-_PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))  #: of a buffer access
+#: address operands of a buffer access
+_PLACE = (Role("offset", "v", 1), Role("surface", "s", 4), Role("soffset", "s", 1))
 _ADDRESS = Role("address", "v", 1)
 
 
 def _memory(name: str, unit: Unit, lane_bytes: int, *sources: Role, loads: bool = False) -> Opcode:
-    """An access of `lane_bytes` a lane."""
+    """Return the row of an access of `lane_bytes` bytes a lane."""
     return Opcode(
         name,
         unit,
@@ -181,7 +182,7 @@ DIRECT: dict[int, Opcode] = {
 
 
 def _mfma(row: MfmaRow) -> Opcode:
-    """A matrix instruction blocks its pipe for its passes; its result is readable some passes later."""
+    """Return the row of a matrix instruction: its pipe is busy for its passes; its result is ready later."""
     sums = row.rows * row.cols * row.blocks * row.acc.bytes // (4 * WAVE)
     a, b = (side * row.k * row.blocks * of.bytes // (4 * WAVE) for side, of in ((row.rows, row.ab), (row.cols, row.b)))
     return Opcode(
@@ -196,24 +197,24 @@ def _mfma(row: MfmaRow) -> Opcode:
     )
 
 
-#: Target -> name of an atom -> the instruction, and its modifiers.
+#: Target -> name of an atom -> instruction and modifiers.
 MATRIX: dict[str, dict[str, tuple[Opcode, tuple[str, ...]]]] = {
     t: {row.name: (_mfma(row), row.modifiers) for row in rows} for t, rows in MFMA.items()
 }
 
 
 def is_inline(value: int) -> bool:
-    """Whether the encoding holds this integer without a literal dword (CDNA3 ISA, "Operands": -16..64)."""
+    """Return whether an integer has an inline encoding, without a literal dword (CDNA3 ISA, "Operands": -16..64)."""
     return -16 <= value <= 64
 
 
-#: Slots of the address pipe that a vector memory instruction takes at least: 4 lanes a clock, of four SIMDs
-#: (fitted to measured kernels: docs/time.md).
+#: slots; least time of a vector memory instruction on the address pipe: 4 lanes a clock, shared by four SIMDs (fitted
+#: to measured kernels: docs/time.md)
 _ADDRESSES = WAVE // 4
 
 
 def busy(core: Core, issuers: int, i: Instruction) -> int:
-    """Slots that an instruction keeps its unit busy if so many SIMDs issue it, by the rates of a target."""
+    """Return the slots that an instruction keeps its unit busy if `issuers` SIMDs issue it, at a target's rates."""
     slots = i.op.busy
     if i.op.unit not in SLOT_BYTES:
         return slots

@@ -1,10 +1,10 @@
-"""LLVM's assembler in this process: a program takes longer to start than to assemble.
+"""Assemble in this process with LLVM's library: starting a program takes longer than assembling.
 
-The text is the inline assembly of an empty module, by LLVM's C API. Behind it LLVM writes what a module of its own
-would have: padding of the code and a note without kernels, which `hsaco` leaves out.
+The text is the inline assembly of an empty module, passed through LLVM's C API. After it LLVM writes the parts of an
+empty module: padding of the code and a note without kernels, which `hsaco` drops.
 
-Only text of our printer comes here (`assemble` looks at its directives). Instructions, labels and directives that LLVM
-does not take are told as diagnostics; but at some (`.size` of what is nowhere) it ends the process.
+Only text of our printer comes here (`assemble` checks its directives). LLVM reports instructions, labels and directives
+that it rejects as diagnostics; but some errors (`.size` of an undefined symbol) end the process.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from convgen.backends.toolchain import VERSIONS
 from convgen.ir.record import define
 
 TRIPLE = "amdgcn-amd-amdhsa"
-_FIRST_VERSION = 18  #: from which on the library is named so
-_CODE_OBJECT = 500  #: the version of the code object, as a module's flag has it
-_FLAG_ERROR, _OBJECT_FILE, _ERROR = 0, 1, 0  #: of the C API: behaviour of a flag, kind of output, severity
+_FIRST_VERSION = 18  #: first version with this name of the library
+_CODE_OBJECT = 500  #: code object version, as a module flag encodes it
+_FLAG_ERROR, _OBJECT_FILE, _ERROR = 0, 1, 0  #: constants of the C API: behaviour of a flag, kind of output, severity
 _Handler = CFUNCTYPE(None, c_void_p, c_void_p)
 
-_METADATA = ".amdgpu_metadata"  #: the one directive whose text is YAML, to which indents matter
+_METADATA = ".amdgpu_metadata"  #: the one directive whose text is YAML, which is sensitive to indents
 _COLUMNS = re.compile("  +")
 
 
 def _without_columns(text: str) -> str:
-    """The same module with its words one space apart: a quarter of LLVM's time goes into spaces."""
+    """Return the module with single spaces between words: LLVM spends a quarter of its time on spaces."""
     code, metadata, rest = text.partition(_METADATA)
     return _COLUMNS.sub(" ", code) + metadata + rest
 
 
 @cache
 def library(first: int) -> Llvm | None:
-    """The newest installed library with the AMD target, of LLVM `first` or newer; None if there is none."""
+    """Return the newest installed library with the AMD target, of LLVM `first` or newer; None if there is none."""
     for version in VERSIONS:
         if version < max(first, _FIRST_VERSION):
             return None
         try:
-            found = ctypes.CDLL(f"libLLVM.so.{version}.1")
+            loaded = ctypes.CDLL(f"libLLVM.so.{version}.1")
         except OSError:
             continue
-        if hasattr(found, "LLVMInitializeAMDGPUAsmParser"):
-            return Llvm(f"libLLVM.so.{version}.1", found)
+        if hasattr(loaded, "LLVMInitializeAMDGPUAsmParser"):
+            return Llvm(f"libLLVM.so.{version}.1", loaded)
     return None
 
 
 @define(eq=False, init=False)
 class Llvm:
-    """The library with the functions that are called here."""
+    """LLVM's library, with the functions that are called here."""
 
     name: str
     _library: ctypes.CDLL
@@ -65,7 +65,7 @@ class Llvm:
 
     @property
     def version(self) -> str:
-        """Tells one release from another."""
+        """The name and release of the library."""
         numbers = [ctypes.c_uint() for _ in range(3)]
         self._function("GetVersion", None, *[POINTER(ctypes.c_uint)] * 3)(*map(byref, numbers))
         return f"{self.name} {'.'.join(str(n.value) for n in numbers)}"
@@ -77,10 +77,10 @@ class Llvm:
         return found
 
     def relocatable(self, text: str, target: str) -> bytes | None:
-        """The object file of an assembly text; None if there is an error in it."""
+        """Return the object file of an assembly text; None if the text has an error."""
         errors: list[int] = []
         severity = self._function("GetDiagInfoSeverity", c_int, c_void_p)
-        # Whoever handles diagnostics is told all of them; without a handler LLVM would end the process at the first.
+        # With a handler, LLVM reports all diagnostics; without one it would end the process at the first.
         handler = _Handler(lambda info, _: errors.append(1) if severity(info) == _ERROR else None)
         context = self._function("ContextCreate", c_void_p)()
         try:
@@ -108,14 +108,14 @@ class Llvm:
         add(module, _FLAG_ERROR, name, len(name), metadata)
 
     def _machine(self, target: str) -> int:
-        """What emits code for a target; it serves all modules."""
+        """Return the target machine that emits code for a target; it serves all modules."""
         if target not in self._machines:
-            found, message = c_void_p(), c_void_p()
+            handle, message = c_void_p(), c_void_p()
             of_triple = self._function("GetTargetFromTriple", c_int, c_char_p, POINTER(c_void_p), POINTER(c_void_p))
-            failed = of_triple(TRIPLE.encode(), byref(found), byref(message))
+            failed = of_triple(TRIPLE.encode(), byref(handle), byref(message))
             assert not failed, "the library has the AMD target"
             create = self._function("CreateTargetMachine", c_void_p, c_void_p, *[c_char_p] * 3, *[c_int] * 3)
-            self._machines[target] = create(found, TRIPLE.encode(), target.encode(), b"", 0, 0, 0)
+            self._machines[target] = create(handle, TRIPLE.encode(), target.encode(), b"", 0, 0, 0)
         return self._machines[target]
 
     def _object(self, machine: int, module: int, errors: list[int]) -> bytes | None:

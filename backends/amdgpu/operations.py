@@ -1,7 +1,7 @@
-"""Operations on the elements of vectors, as rows: which instruction does what to which element type.
+"""Element-wise vector operations as rows: (operation, element type) -> instruction.
 
-An operation that has no row for a type is computed in the `WIDER` one, from which the result is rounded or wrapped as
-it would have been. Mnemonics: CDNA3 ISA 12.
+An operation without a row for a type is computed in its `WIDER` type; the result is then rounded or wrapped to the
+type. Mnemonics: CDNA3 ISA 12.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from convgen.ir.types import Kind, Type, bf16, f16, f32, f64, s8, s16, s32, u8, 
 _INTEGERS = (s8, u8, s16, u16, s32, u32)
 _HALVES = (s16, u16)
 
-#: Of two operands, by operation and element type: on all elements of a word, or on the two words of an f64; modifiers
-#: follow. Also of one half in the lower bits: zeros above stay zeros.
+#: Two operands, by operation and element type: on all elements of a word, or on the two words of an f64; modifiers
+#: follow. Also for one 16-bit element in the lower bits: zeros above stay zeros.
 BINARY: dict[tuple[type[Expr], Type], str] = {
     (Add, f16): "v_pk_add_f16",
     (Sub, f16): "v_pk_add_f16 neg_lo:[0,1] neg_hi:[0,1]",
@@ -54,13 +54,13 @@ BINARY: dict[tuple[type[Expr], Type], str] = {
     (Shr, s16): "v_pk_ashrrev_i16",
     (Shr, u16): "v_pk_lshrrev_b16",
 }
-#: What of `BINARY` takes its operands the other way round.
+#: Instructions of `BINARY` with reversed operands.
 REVERSED = frozenset(name for name in BINARY.values() if "rev_" in name)
 
-#: What of `BINARY` has a form for two words of each operand: gfx90a and later (CDNA3 ISA 12.11, V_PK_ADD_F32).
+#: Instructions of `BINARY` with a form for two words of each operand: gfx90a and later (CDNA3 ISA 12.11, V_PK_ADD_F32).
 PAIRED = {"v_add_f32": "v_pk_add_f32", "v_mul_f32": "v_pk_mul_f32"}
 
-#: Of one operand: on one f16, f32 or f64.
+#: One operand: one f16, f32 or f64.
 UNARY: dict[type[Unary], str] = {
     Floor: "floor",
     Ceil: "ceil",
@@ -73,9 +73,9 @@ UNARY: dict[type[Unary], str] = {
     Sin: "sin",
     Cos: "cos",
 }
-#: What takes operands from -256 to 256 only (CDNA3 ISA, V_SIN_F32): they are brought to the nearest turn.
+#: Operations on turns that accept only -256 to 256 (CDNA3 ISA, V_SIN_F32): operands are reduced to the nearest turn.
 IN_TURNS = (Sin, Cos)
-#: What changes bits of each element: the instruction, and the bits.
+#: Operations that change bits of each element: the instruction, and the bits.
 BITWISE: dict[tuple[type[Unary], Kind], tuple[str, str]] = {
     (Neg, Kind.FLOAT): ("v_xor_b32", "sign"),
     (Abs, Kind.FLOAT): ("v_and_b32", "others"),

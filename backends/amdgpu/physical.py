@@ -1,4 +1,4 @@
-"""Physical registers: what an instruction reads and writes once registers are placed, and how operands are written."""
+"""Physical registers: the sets that an instruction reads and writes after allocation, and the text of operands."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from weakref import WeakKeyDictionary
 from convgen.backends.machine.allocate import Allocation
 from convgen.backends.machine.instruction import Flag, Imm, Instruction, Operand, Reg
 
-#: A set of registers, one bit each: those of the vector bank first, then accumulation and scalar registers.
+#: A set of registers, one bit each: vector registers first, then accumulation and scalar registers.
 Words = int
 
 _FIRST = {"v": 0, "a": 256, "s": 512}  #: bit of the first register of each bank
-BEHIND_BANKS = 768  #: the first bit that no register of a bank has
+BEHIND_BANKS = 768  #: first bit after those of all banks
 SCALARS: Words = (1 << BEHIND_BANKS) - (1 << _FIRST["s"])  #: all scalar registers
 
 
 class Physical:
-    """The view of instructions through an allocation."""
+    """Instructions seen through an allocation."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.base = allocation.base
-        self._bits = {v: _FIRST[v.bank] + at for v, at in allocation.base.items()}  # of their first words
+        self._bits = {v: _FIRST[v.bank] + at for v, at in allocation.base.items()}  # register -> bit of its first word
         self._read: dict[Instruction, Words] = {}
         self._written: dict[Instruction, Words] = {}
 
     def words(self, registers: Iterable[Reg]) -> Words:
-        """The registers of some operands."""
-        bits, found = self._bits, 0
+        """Return the registers of some operands."""
+        bits, words = self._bits, 0
         for r in registers:
-            found |= ((1 << r.count) - 1) << bits[r.vreg] + r.first
-        return found
+            words |= ((1 << r.count) - 1) << bits[r.vreg] + r.first
+        return words
 
     def operand(self, o: Operand) -> Words:
-        """The registers of an operand that may be an immediate, which has none."""
+        """Return the registers of an operand; none for an immediate."""
         return self.words((o,)) if isinstance(o, Reg) else 0
 
     def read(self, i: Instruction) -> Words:
-        """The registers of all source operands."""
-        found = self._read.get(i)
-        if found is None:
-            found = self._read[i] = self.words(i.uses())
-        return found
+        """Return the registers of all source operands."""
+        words = self._read.get(i)
+        if words is None:
+            words = self._read[i] = self.words(i.uses())
+        return words
 
     def written(self, i: Instruction) -> Words:
-        """The registers of all results."""
-        found = self._written.get(i)
-        if found is None:
-            found = self._written[i] = self.words(i.defs())
-        return found
+        """Return the registers of all results."""
+        words = self._written.get(i)
+        if words is None:
+            words = self._written[i] = self.words(i.defs())
+        return words
 
     def text(self, o: Operand) -> str:
-        """An operand as the assembler reads it."""
+        """Return an operand as the assembler reads it."""
         if isinstance(o, Reg):
             bank, first = o.vreg.bank, self.base[o.vreg] + o.first
             return f"{bank}{first}" if o.count == 1 else f"{bank}[{first}:{first + o.count - 1}]"
@@ -65,8 +65,8 @@ _OF: WeakKeyDictionary[Allocation, Physical] = WeakKeyDictionary()
 
 
 def physical_of(allocation: Allocation) -> Physical:
-    """The view through an allocation, which the stages behind it share."""
-    found = _OF.get(allocation)
-    if found is None:
-        found = _OF[allocation] = Physical(allocation)
-    return found
+    """Return the view through an allocation, which later stages share."""
+    physical = _OF.get(allocation)
+    if physical is None:
+        physical = _OF[allocation] = Physical(allocation)
+    return physical

@@ -1,4 +1,4 @@
-"""The assembly a person reads: header, body with phases and comments, kernel descriptor, metadata.
+"""Assembly text for people and assemblers: header, body with phases and comments, kernel descriptor, metadata.
 
 Directives follow LLVM's AMDGPUUsage, code object version 5.
 """
@@ -16,12 +16,12 @@ from convgen.ir.record import frozen
 
 _COMMENT_COLUMN = 64
 _SGPR_GRANULE = 8
-_KEEP_DENORMALS = 3  # neither sources nor results are flushed; the default for f32 would flush both
+_KEEP_DENORMALS = 3  # keep denormals of sources and results; the default for f32 would flush both
 
 
 @frozen
 class Resources:
-    """What the kernel descriptor declares."""
+    """The resources that the kernel descriptor declares."""
 
     vgpr: int
     agpr: int
@@ -31,7 +31,7 @@ class Resources:
 
     @property
     def accum_offset(self) -> int:
-        """Where accumulation registers begin in the unified file: a multiple of 4, at least 4."""
+        """The first accumulation register in the unified file: a multiple of 4, at least 4."""
         return max(4, -(-self.vgpr // 4) * 4)
 
     @property
@@ -40,7 +40,7 @@ class Resources:
 
 
 def function_text(function: Function, physical: Physical, debug: int = 0) -> Iterator[str]:
-    """The body, one line an instruction; with `debug`, `.loc` lines lead into file `debug`, the IR listing."""
+    """Yield the body, one line an instruction. With `debug`, `.loc` lines point into file `debug`, the IR listing."""
     symbol = function.name
     at = 0
     yield f"{symbol}:"
@@ -67,7 +67,7 @@ def _line(i: Instruction, symbol: str, physical: Physical) -> str:
 
 
 def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps: Sequence[str], r: Resources) -> str:
-    """One kernel: header comments, body, descriptor."""
+    """Return one kernel: header comments, body, descriptor."""
     name = kernel.name
     threads = kernel.subgroups * kernel.width
     lines = [f"// {line}".rstrip() for line in (*header, *maps)]
@@ -97,7 +97,7 @@ def kernel_text(kernel: Kernel, header: Sequence[str], body: Iterator[str], maps
 
 
 def metadata(kernel: Kernel, r: Resources, arguments: Sequence[tuple[str, int, int]], granule: int) -> str:
-    """What the metadata note of a module says of one kernel, whose vector registers come by the `granule`."""
+    """Return a kernel's entry in the metadata note of its module; vector registers come in multiples of `granule`."""
     fields = {
         ".name": kernel.name,
         ".symbol": f"{kernel.name}.kd",
@@ -124,14 +124,14 @@ def _triple(target: str) -> str:
 
 
 def _debugged(kernels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before and behind kernels that have line information."""
+    """Return the lines before and after kernels that have line information."""
     from convgen.backends.amdgpu.debug import file_directives, sections
 
     return file_directives(kernels), sections(kernels)
 
 
 def module_text(target: str, kernels: Sequence[Emitted]) -> str:
-    """The assembly file; its metadata note is that of code object v5, version 1.2."""
+    """Return the assembly file; its metadata note is that of code object v5, version 1.2."""
     debugged = [k.name for k in kernels if k.listing is not None]
     lines = [f'    .amdgcn_target "{_triple(target)}"', "    .amdhsa_code_object_version 5"]
     files, behind = _debugged(debugged) if debugged else ([], [])

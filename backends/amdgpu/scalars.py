@@ -69,23 +69,23 @@ _U24 = (1 << 24) - 1
 
 
 class OtherTypes(Protocol):
-    """What knows values that are not 32-bit integers or bools."""
+    """The evaluator of values other than 32-bit integers and bools."""
 
     def converted(self, e: x.Cast | x.Saturate) -> Reg:
-        """A conversion of one, or to one."""
+        """Return a conversion from or to such a value."""
 
     def compared(self, e: x.Comparison) -> Callable[[int, Reg | None], Reg]:
-        """The mask of each element of a comparison."""
+        """Return a function that gives the mask of each element of a comparison."""
 
     def value(self, e: x.Expr) -> tuple[Reg, ...]:
-        """The registers of a value that is put together, or of other lanes."""
+        """Return the registers of a packed value, or of a value from other lanes."""
 
 
 class AmdScalars(Scalars):
     """Evaluates 32-bit integer and bool expressions."""
 
     out: AmdEmitter
-    elements: OtherTypes  #: what computes with the values that are not kept here
+    elements: OtherTypes  #: evaluator of all other values
 
     def _computed(self, e: x.Expr) -> Operand:
         match e:
@@ -94,11 +94,11 @@ class AmdScalars(Scalars):
             case x.Uniform(a):
                 return self.out.salu_from_lane(self.value(a))
             case x.FromLane() | x.Pack() if e.type.bits == 32:
-                (made,) = self.elements.value(e)
-                return self.out.salu_from_lane(made) if self.uniform(e) else made
+                (register,) = self.elements.value(e)
+                return self.out.salu_from_lane(register) if self.uniform(e) else register
             case x.Saturate() | x.Cast() if not e.type.elem.is_bool and e.type.bits == 32:
-                made = self.elements.converted(e)
-                return self.out.salu_from_lane(made) if self.uniform(e) else made
+                register = self.elements.converted(e)
+                return self.out.salu_from_lane(register) if self.uniform(e) else register
         if not isinstance(e.type, Type) or (e.type.bits != 32 and not e.type.is_bool):
             raise Unsupported(f"given an expression of type {e.type}, wanted 32-bit integers: {in_short(e)}")
         return self._uniform(e) if self.uniform(e) else self._varying(e)
@@ -110,7 +110,7 @@ class AmdScalars(Scalars):
         if e.type.elem.is_bool:
             return self._where(e, Imm(1), "s_cselect_b32", 1)
         match e:
-            case x.Add(addend, x.Select(cond, x.Const(_, 1), x.Const(_, 0))):  # a carry: scc is what s_addc adds
+            case x.Add(addend, x.Select(cond, x.Const(_, 1), x.Const(_, 0))):  # a carry, which s_addc adds from scc
                 kept = self.value(addend)
                 self.condition(cond)
                 return self.out.salu("s_addc_u32", kept, Imm(0))
@@ -127,9 +127,9 @@ class AmdScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the scalar unit has: {in_short(e)}")
 
     def _where(self, e: x.Expr, chosen: Operand, name: str, size: int) -> Reg:
-        """What is chosen where a uniform bool holds, else zero.
+        """Return `chosen` where a uniform bool holds, else zero.
 
-        Of several that hold together each takes what those before it have left: two instructions for one.
+        For a conjunction, each condition selects from the previous result: two instructions per condition.
         """
         e = plain(strip(e))
         if isinstance(e, x.And):
@@ -179,25 +179,25 @@ class AmdScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector unit has: {in_short(e)}")
 
     def _multiply(self, e: x.Mul) -> Reg:
-        """The 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
+        """Multiply; the 24-bit multiplier is four times as fast as the 32-bit one (CDNA3 ISA 7, VALU rates)."""
         a, b = self.value(e.a), self.value(e.b)
         fast = self.fits_u24(e.a, e.b)
         return self.out.valu("v_mul_u32_u24", b, a) if fast else self.out.valu("v_mul_lo_u32", a, b)
 
     def _select(self, mask: Reg, chosen: Operand, other: Operand) -> Reg:
-        """The mask takes the one scalar operand, so the values must be vector registers or inline constants."""
+        """Select lane by lane. The mask is the one scalar operand: values are vector registers or inline constants."""
         dst = self.out.new("v")
         self.out.emit("v_cndmask_b32", (dst,), (self._in_lanes(other), self._in_lanes(chosen), mask))
         return dst
 
     def _in_lanes(self, v: Operand) -> Operand:
-        """An inline constant, or a vector register."""
+        """Return an inline constant or a vector register."""
         if not isinstance(v, Imm):
             return self.out.move_to_vector(v)
         return v if is_inline(v.value) else self.out.in_lanes(v.value)
 
     def mask(self, e: x.Expr) -> Reg:
-        """A varying bool: one bit a lane in a scalar pair."""
+        """Return a varying bool: one bit a lane in a scalar pair."""
         e = plain(strip(e))
         if isinstance(e, x.Var):
             held = self.env[e]
@@ -219,10 +219,10 @@ class AmdScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {in_short(e)}")
 
     def fits_u24(self, *es: x.Expr) -> bool:
-        """Whether all values are provably in [0, 2^24)."""
+        """Return whether all values are provably in [0, 2^24)."""
         return all(self.bounds(e)[0] >= 0 and self.bounds(e)[1] <= _U24 for e in es)
 
 
 def _is_word(type: AnyType) -> bool:
-    """Whether this class computes with such values."""
+    """Return whether `AmdScalars` computes with values of this type."""
     return isinstance(type, Type) and (type.is_bool or (type.is_int and type.bits == 32))

@@ -1,6 +1,6 @@
-"""Selection: a message-level kernel becomes instructions on virtual registers.
+"""Instruction selection: a message-level kernel becomes instructions on virtual registers.
 
-Statement by statement, in order; values are shared only through variables. ABI (LLVM AMDGPUUsage, "Initial Kernel
+Statements are selected in order; values are shared only through variables. ABI (LLVM AMDGPUUsage, "Initial Kernel
 Execution State"): s[0:1] point to the arguments, s2.. are the workgroup ids, v0 is the work-item id.
 """
 
@@ -37,7 +37,7 @@ from convgen.ir.simplify.simplify import simplify
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.uniform import uniformity
 
-#: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5, used by CK and rocRoller alike).
+#: Word 3 of a raw buffer descriptor: DATA_FORMAT = 32 (CDNA3 ISA 8.1.5; CK and rocRoller use it, too).
 _DESCRIPTOR_WORD3 = 0x00020000
 _BUFFER_OFFSET_MAX = 4095
 _DS_OFFSET_MAX = 65535
@@ -45,9 +45,9 @@ _OUT_OF_RANGE = -(1 << 31)  #: bytes; an offset beyond every surface
 
 
 def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
-    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express.
+    """Return the kernel as a machine function. Raises Unsupported for operations that the tables lack.
 
-    `lines` says where each statement stands in the kernel's listing, for debug information.
+    `lines` maps statements to lines of the kernel's listing, for debug information.
     """
     return _Selector(kernel, facts, lines or {}).run()
 
@@ -62,7 +62,7 @@ class _Selector(Selector):
         self.out = AmdEmitter(kernel.name)
         bounds = Bounds(var_ranges(kernel), kernel.width)
         self.scalars = AmdScalars(self.out, uniformity(kernel), bounds)
-        # What multiplies no matrices waits for memory, not for the vector unit: its sums are as they come.
+        # Kernels without matrix instructions are memory-bound: packed arithmetic does not pay.
         self.vectors = AmdVectors(self.scalars, self.uses, facts, in_pairs=self.multiplies)
         self.facts = facts
         self.pointers: dict[str, Reg] = {}
@@ -101,7 +101,7 @@ class _Selector(Selector):
             self.scalars.env[p] = word
 
     def lane_number(self) -> Reg:
-        """How many lanes there are before each (CDNA3 ISA 12.13, V_MBCNT)."""
+        """Count the lanes before each lane (CDNA3 ISA 12.13, V_MBCNT)."""
         low = self.out.valu("v_mbcnt_lo_u32_b32", Imm(-1), Imm(0))
         return self.out.valu("v_mbcnt_hi_u32_b32", Imm(-1), low)
 
@@ -133,7 +133,7 @@ class _Selector(Selector):
     # ------------------------------------------------------------ memory
 
     def _stored(self, e: Expr) -> Reg:
-        """In a tuple that begins at an even register, as gfx90a and later want it."""
+        """Return the value in a tuple that begins at an even register, as gfx90a and later require."""
         value = super()._stored(e)
         if value.count == 1 or value.first % 2 == 0:
             return value
@@ -141,7 +141,7 @@ class _Selector(Selector):
         return whole
 
     def _surface(self, e: Surface) -> Reg:
-        """A buffer descriptor: base, extent in bytes, raw format (CDNA3 ISA 8.1.5)."""
+        """Build a buffer descriptor: base, extent in bytes, raw format (CDNA3 ISA 8.1.5)."""
         out, base = self.out, self.pointers[e.buffer.name]
         dst = out.new("s", 4, f"{e.buffer.name}_surface")
         low, high = self._shift(e.shift)
@@ -157,7 +157,7 @@ class _Selector(Selector):
         return dst
 
     def _shift(self, e: Expr) -> tuple[Operand, Operand]:
-        """A uniform 64-bit value as (low, high): constants, and products of a 32-bit index with a constant."""
+        """Return a uniform 64-bit value as (low, high): constants, and products of a 32-bit index with a constant."""
         out = self.out
         match e:
             case Const():
@@ -212,7 +212,7 @@ class _Selector(Selector):
         self.out.emit(name, (), (value, *source), modifiers=modifiers, access=access, comment=comment(s))
 
     def _direct_load(self, s: st.DirectLoad) -> None:
-        """M0 says where the first lane's bytes go; an immediate would count there, too (CDNA3 ISA 9.1.9).
+        """Load from a buffer to LDS at M0; an immediate offset would count there, too (CDNA3 ISA 9.1.9).
 
         Lanes out of range write zeros, which masks rely on (ROCm/rocm-systems pull request 10928, after gfx950).
         """
@@ -231,24 +231,28 @@ class _Selector(Selector):
         out.emit(DIRECT[s.width], (), source, modifiers=modifiers, access=access, origin=origin, comment=comment(s))
 
     def _ticket(self, s: st.Ticket) -> None:
-        """Lane 0 alone is inside the surface, and counts; the count starts anew behind the last turn."""
+        """Take a ticket: only lane 0 is inside the surface, and counts; the counter wraps after the last ticket."""
         out, scope = self.out, SCOPES[self.facts.name]
         surface = self._surface(Surface(s.buffer, const(0), const(s.buffer.bytes)))
         here = choose(eq(Lane(), 0), s.index * s.buffer.elem.bytes, _OUT_OF_RANGE)
         place = out.move_to_vector(self.scalars.value(here))
         if scope.release:
-            out.emit(scope.release[0], modifiers=scope.release[1:], comment="what was stored is there for others")
+            out.emit(
+                scope.release[0],
+                modifiers=scope.release[1:],
+                comment="release: make stores visible",
+            )
         taken = out.new("v", 1, s.var.name)
         out.move(taken, self.scalars.value(simplify(s.turns - 1)))
         access = Access("global", s.buffer.name, -1, True)
         source, modifiers = (place, surface, Imm(0), taken), ("offen", scope.returns)
         out.emit("buffer_atomic_inc", (taken,), source, modifiers=modifiers, access=access, comment=comment(s))
-        out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="what others stored is seen")
+        out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="acquire: see stores of others")
         self.scalars.env[s.var] = out.salu_from_lane(taken)
 
     def _acquire(self, _s: st.Acquire) -> None:
         scope = SCOPES[self.facts.name]
-        self.out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="what others stored is seen")
+        self.out.emit(scope.acquire[0], modifiers=scope.acquire[1:], comment="acquire: see stores of others")
 
     def _shared_address(self, s: st.SharedRead | st.SharedWrite) -> tuple[Reg, tuple[str, ...]]:
         imm = self.kernel.shared_base(s.tile) + s.imm

@@ -22,69 +22,72 @@ from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage
 from convgen.ir.error import DoesNotFit
 from convgen.ir.record import evolve
 
-#: gfx90a and later: vector tuples start even; scalar pairs even, wider ones at multiples of 4 (ISA, "SGPR alignment").
+#: gfx90a and later: vector tuples start at even registers; scalar pairs at even ones, wider scalar tuples at multiples
+#: of 4 (ISA, "SGPR alignment").
 BANKS = {
     "v": Bank(limit=256, alignment={1: 1, 2: 2}, largest_first=True),
     "a": Bank(limit=256, alignment={1: 1, 2: 2}, largest_first=True),
     "s": Bank(limit=102, alignment={1: 1, 2: 2, 4: 4}, largest_first=True),
 }
 
-_KERNARG_ALIGN = 8  #: bytes; the size of the arguments is a multiple of it
+_KERNARG_ALIGN = 8  #: bytes; the size of the argument block is a multiple
 
 
-def _select(made: MachineKernel) -> MachineKernel:
-    """Statements become instructions on virtual registers, in their order."""
-    return evolve(made, function=select(made.kernel, made.facts, made.lines))
+def _select(machine: MachineKernel) -> MachineKernel:
+    """Select instructions on virtual registers, statement by statement."""
+    return evolve(machine, function=select(machine.kernel, machine.facts, machine.lines))
 
 
-def _coalesce(made: MachineKernel) -> MachineKernel:
-    """What is only moved into a part of a tuple is computed there."""
-    return evolve(made, function=coalesce(made.code))
+def _coalesce(machine: MachineKernel) -> MachineKernel:
+    """Compute values in their destination if they are only moved into part of a tuple."""
+    return evolve(machine, function=coalesce(machine.code))
 
 
-def _pair(made: MachineKernel) -> MachineKernel:
-    """Writes to shared memory at two places that are constants apart become one instruction."""
-    return evolve(made, function=pair_writes(made.code))
+def _pair(machine: MachineKernel) -> MachineKernel:
+    """Merge two writes to shared memory into one instruction if their addresses differ by a constant."""
+    return evolve(machine, function=pair_writes(machine.code))
 
 
-def _rotate(made: MachineKernel) -> MachineKernel:
-    """Loops of matrix instructions end with the scalars that the first loads of the turn that follows need."""
-    return evolve(made, function=rotate(made.code))
+def _rotate(machine: MachineKernel) -> MachineKernel:
+    """Move scalar code that the first loads of a matrix loop's next iteration need to the end of the loop."""
+    return evolve(machine, function=rotate(machine.code))
 
 
-def _schedule(made: MachineKernel, spare: bool = False) -> MachineKernel:
-    """Blocks with matrix instructions, and before such loops, are reordered, to hide latencies, not for registers."""
-    within = made.banks if spare else None
-    return evolve(made, function=schedule(made.code, partial(busy, made.facts.core, _issuers(made)), within))
+def _schedule(machine: MachineKernel, spare: bool = False) -> MachineKernel:
+    """Reorder blocks with matrix instructions, and blocks before matrix loops, to hide latency, not save registers."""
+    within = machine.banks if spare else None
+    return evolve(
+        machine, function=schedule(machine.code, partial(busy, machine.facts.core, _issuers(machine)), within)
+    )
 
 
-def _issuers(made: MachineKernel) -> int:
-    """SIMDs of a unit that have a subgroup, as far as grid and shared memory say how many workgroups it has."""
-    kernel, facts = made.kernel, made.facts
+def _issuers(machine: MachineKernel) -> int:
+    """Return how many SIMDs of a CU have a wave, from the grid and the shared memory of a workgroup."""
+    kernel, facts = machine.kernel, machine.facts
     together = -(-prod(kernel.grid) // facts.compute_units)
     if kernel.shared_bytes:
         together = min(together, facts.shared_bytes // kernel.shared_bytes)
     return min(facts.core.simds, kernel.subgroups * max(1, together))
 
 
-def _allocate(made: MachineKernel) -> MachineKernel:
-    """Every virtual register gets a place, for good: nothing is spilled."""
-    return evolve(made, allocation=allocate(made.code, made.banks))
+def _allocate(machine: MachineKernel) -> MachineKernel:
+    """Give every virtual register its physical register; nothing is spilled."""
+    return evolve(machine, allocation=allocate(machine.code, machine.banks))
 
 
-def _wait(made: MachineKernel) -> MachineKernel:
-    """`s_waitcnt` stands before whatever needs the result of a memory operation, no wider than data flow demands."""
-    return evolve(made, function=insert_waits(made.code, physical_of(made.allocation)))
+def _wait(machine: MachineKernel) -> MachineKernel:
+    """Insert `s_waitcnt` before users of memory operations, no stricter than the data flow demands."""
+    return evolve(machine, function=insert_waits(machine.code, physical_of(machine.allocation)))
 
 
-def _pad(made: MachineKernel) -> MachineKernel:
-    """`s_nop` gives instructions the wait states that the hardware leaves to software."""
-    return evolve(made, function=insert_nops(made.code, physical_of(made.allocation), made.facts.name))
+def _pad(machine: MachineKernel) -> MachineKernel:
+    """Insert `s_nop` for the wait states that the hardware leaves to software."""
+    return evolve(machine, function=insert_nops(machine.code, physical_of(machine.allocation), machine.facts.name))
 
 
-def _print(made: MachineKernel) -> MachineKernel:
-    """Assembly text with the kernel descriptor; a workgroup whose waves cannot all be resident does not fit."""
-    kernel, used = made.kernel, made.allocation.used
+def _print(machine: MachineKernel) -> MachineKernel:
+    """Print assembly text with the kernel descriptor. Raises DoesNotFit unless all waves of a workgroup fit a CU."""
+    kernel, used = machine.kernel, machine.allocation.used
     placed = tuple((p.name, offset, size) for p, offset, size in kernel_arguments(kernel))
     arguments = max((offset + size for _, offset, size in placed), default=0)
     r = printer.Resources(
@@ -94,43 +97,43 @@ def _print(made: MachineKernel) -> MachineKernel:
         lds_bytes=kernel.shared_bytes,
         kernarg_size=-(-arguments // _KERNARG_ALIGN) * _KERNARG_ALIGN,
     )
-    _check_occupancy(made, r)
-    body = printer.function_text(made.code, physical_of(made.allocation), made.debug)
-    shown = maps(kernel, made.allocation, {bank: bank for bank in made.banks})
+    _check_occupancy(machine, r)
+    body = printer.function_text(machine.code, physical_of(machine.allocation), machine.debug)
+    shown = maps(kernel, machine.allocation, {bank: bank for bank in machine.banks})
     emitted = Emitted(
         name=kernel.name,
-        text=printer.kernel_text(kernel, made.header, body, shown, r),
+        text=printer.kernel_text(kernel, machine.header, body, shown, r),
         registers={"vgpr": r.vgpr, "agpr": r.agpr, "sgpr": r.sgpr},
         shared_bytes=r.lds_bytes,
         arguments=placed,
         kernarg_size=r.kernarg_size,
-        listing=made.listing,
-        note=printer.metadata(kernel, r, placed, made.facts.core.register_granule),
+        listing=machine.listing,
+        note=printer.metadata(kernel, r, placed, machine.facts.core.register_granule),
     )
-    return evolve(made, emitted=emitted)
+    return evolve(machine, emitted=emitted)
 
 
-def _check_occupancy(made: MachineKernel, r: printer.Resources) -> None:
-    """All waves of a workgroup must be resident at once."""
-    core = made.facts.core
-    waves = -(-made.kernel.subgroups // core.simds)
-    each = -(-r.total_vgpr // core.register_granule) * core.register_granule
-    if waves * each > core.simd_registers:
+def _check_occupancy(machine: MachineKernel, r: printer.Resources) -> None:
+    """Raise DoesNotFit unless all waves of a workgroup can be resident at once."""
+    core = machine.facts.core
+    waves = -(-machine.kernel.subgroups // core.simds)
+    registers = -(-r.total_vgpr // core.register_granule) * core.register_granule
+    if waves * registers > core.simd_registers:
         most = f"at most {core.simd_registers} in all"
-        raise DoesNotFit(f"{waves} waves a SIMD of {each} registers, {most}", short_of="v")
+        raise DoesNotFit(f"{waves} waves a SIMD of {registers} registers, {most}", short_of="v")
 
 
-#: The scheduler hides latency, not registers, unless beside loops only what there is room for is issued ahead of its
-#: place: so the text says, for by `convgen profile` that takes longer than another config does (1 to 3 %).
+#: Second attempt: outside loops, issue early only while registers last. The text's header says so: by `convgen profile`
+#: the kernel takes 1 to 3 % longer than with another config.
 _SPARING = Rung(
     redone="schedule",
     how={"spare": True},
-    remark="order:   near what is written, so as to fit the registers",
+    remark="order:   near program order, to fit the registers",
     resort=True,
 )
-#: Program order keeps values short-lived in loops, too.
+#: Last attempt: program order, which keeps values short-lived in loops, too.
 _AS_WRITTEN = Rung(
-    redone="schedule", remark="order:   as written; scheduled, it would not fit the registers", resort=True
+    redone="schedule", remark="order:   program order; the scheduled order needs too many registers", resort=True
 )
 
 STAGES = (

@@ -1,7 +1,7 @@
-"""Differences between the CDNA generations, as rows: matrix instructions, memory and register capacities.
+"""The CDNA generations as rows: matrix instructions, memory and register capacities.
 
-Sources: CDNA2, CDNA3 and CDNA4 ISA documents; mnemonics and register widths are checked by the assembler in the tests,
-MFMA passes against llvm-mca's scheduling model and AMD's matrix instruction calculator.
+Sources: CDNA2, CDNA3 and CDNA4 ISA documents. The tests check mnemonics and register widths against the assembler, MFMA
+passes against llvm-mca's scheduling model and AMD's matrix instruction calculator.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bf16, f8_e4m3, f8_e4m3fnuz, f8_e5m2, f8_e5m2fnuz, f16, f32, f64, s8, s32
 
 WAVE = 64
-#: Hazard classes of matrix instructions: narrow inputs (xf32 counts among them), f32, f64.
+#: Hazard classes of matrix instructions: narrow inputs (including xf32), f32, f64.
 XDL, SGEMM, DGEMM = "xdl", "sgemm", "dgemm"
 WORD_GROUP = 4  #: consecutive rows of a 32-bit result in one lane
 
 
 @frozen
 class MfmaRow:
-    """One dense MFMA, `rows x cols x k`, of one product or of several in blocks.
+    """One dense MFMA, `rows x cols x k`, with one product or several in blocks.
 
-    Integers are signed, both of them (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form). Where
-    modifiers say of what types the inputs are, there is a row for each pair of types.
+    Integers are signed (CDNA3 ISA 7, "Matrix Arithmetic Instructions": there is no unsigned form). If modifiers select
+    the input types, there is a row for each pair of types.
     """
 
     mnemonic: str
@@ -43,54 +43,56 @@ class MfmaRow:
     cols: int
     k: int
     ab: Type  #: type of both inputs, or of the first one
-    acc: Type  #: type of sums
-    passes: int = attrs.field(kw_only=True)  #: units of 4 clocks; from one such instruction to the next
-    hazard: str = attrs.field(kw_only=True)  #: class in the manuals' tables of dependences
+    acc: Type  #: type of accumulators
+    passes: int = attrs.field(kw_only=True)  #: passes of 4 clocks; until the next such instruction
+    hazard: str = attrs.field(kw_only=True)  #: hazard class in the manuals' tables
     rounds_to: str = attrs.field(default="", kw_only=True)  #: type that inputs are rounded to, if not their own
     second: Type | None = attrs.field(default=None, kw_only=True)  #: type of the second input, if it is another
-    formats: tuple[int, int] | None = attrs.field(default=None, kw_only=True)  #: codes of the inputs' types
-    blocks: int = attrs.field(default=1, kw_only=True)  #: products by themselves
+    #: codes of the input types, for modifiers
+    formats: tuple[int, int] | None = attrs.field(default=None, kw_only=True)
+    blocks: int = attrs.field(default=1, kw_only=True)  #: independent products
 
     @property
     def b(self) -> Type:
-        """Of the second input."""
+        """The type of the second input."""
         return self.second or self.ab
 
     @property
     def name(self) -> str:
-        """The mnemonic, with what its modifiers say."""
+        """The mnemonic, with the input types if modifiers select them."""
         return self.mnemonic if self.formats is None else f"{self.mnemonic}.{_F8[self.ab]}_{_F8[self.b]}"
 
     @property
     def modifiers(self) -> tuple[str, ...]:
-        """Those of the instruction; 0 is the default."""
+        """The modifiers of the instruction; code 0 is the default and omitted."""
         codes = zip(("cbsz", "blgp"), self.formats or ())
         return tuple(f"{field}:{code}" for field, code in codes if code)
 
     def block(self) -> BlockAtom:
-        """The instruction of as many blocks as there are lanes for.
+        """Return the instruction as an atom of many small products.
 
-        Lane i + side * block has row i of A and column i of B and D, in its registers K or the rows of D (CDNA3 ISA
+        Lane i + side * block has row i of A and column i of B and D; its registers hold K, or the rows of D (CDNA3 ISA
         7.1, "MFMA register layouts").
         """
         return BlockAtom(self.name, self.rows, self.k, self.ab, self.acc, 4 * self.passes)
 
     def atom(self) -> MmaAtom:
-        """The instruction with the layouts of its operands: the manual's rows, neighbours in a lane of D, are our N.
+        """Return the instruction with the layouts of its operands. The manual's rows, adjacent in a lane of D, are our
+        N.
 
-        A: lane = n + rows * (k // held), element k % held, with held = rows*k/64 elements a lane; B alike with m.
-        D: groups of 4 consecutive rows (of one where elements have 64 bits) in the registers of a lane; the next
-        groups go to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts").
-        With formats a lane holds a chunk of each half of K (CDNA4 ISA 7.1).
+        A: lane = n + rows * (k // held), element k % held, where held = rows*k/64 elements a lane; B has m in place of
+        n. D: groups of 4 consecutive rows (of 1 for 64-bit elements) lie in the registers of a lane; the next groups go
+        to further lanes, then to further registers (CDNA3 ISA 7.1, "MFMA register layouts"). With formats a lane holds
+        a part of each half of K (CDNA4 ISA 7.1).
         """
         groups = WAVE // self.rows
-        held = self.rows * self.k // WAVE
+        lane_elements = self.rows * self.k // WAVE
 
         def operand(row: str) -> Fragment:
             lanes = (Digit(row, self.rows, Space.LANE, 1),)
             halves = 2 if self.formats else 1
-            inner = (Digit("k", held // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
-            outer = (Digit("k", halves, Space.REGISTER, held // halves),) if halves > 1 else ()
+            inner = (Digit("k", lane_elements // halves, Space.REGISTER, 1), Digit("k", groups, Space.LANE, self.rows))
+            outer = (Digit("k", halves, Space.REGISTER, lane_elements // halves),) if halves > 1 else ()
             return Fragment((row, "k"), lanes + inner + outer)
 
         own = WORD_GROUP if self.acc.bits == 32 else 1
@@ -119,12 +121,12 @@ class MfmaRow:
         )
 
 
-#: fp8 type -> how mnemonics call it; which of the two forms that means is the target's
+#: fp8 type -> name in mnemonics; the target decides which of the two forms it means
 _F8 = {f8_e4m3: "fp8", f8_e4m3fnuz: "fp8", f8_e5m2: "bf8", f8_e5m2fnuz: "bf8"}
 
 
 def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
-    """Products of any two of the types, by instructions of their names."""
+    """Return products of any two of the types whose mnemonics name both."""
     return tuple(
         MfmaRow(f"v_mfma_f32_{m}x{m}x{k}_{_F8[a]}_{_F8[b]}", m, m, k, a, f32, passes=passes, hazard=XDL, second=b)
         for m, k, passes in ((32, 16, 8), (16, 32, 4))
@@ -133,7 +135,7 @@ def _f8_rows(*types: Type) -> tuple[MfmaRow, ...]:
 
 
 def _f8f6f4_rows(*types: Type) -> tuple[MfmaRow, ...]:
-    """The same by the instructions to which modifiers say the types, numbered in that order (CDNA4 ISA 7.1)."""
+    """Return products of any two of the types that modifiers select; type codes are list indices (CDNA4 ISA 7.1)."""
     return tuple(
         MfmaRow(
             f"v_mfma_f32_{m}x{m}x{k}_f8f6f4",
@@ -186,7 +188,7 @@ _CDNA4_MFMA = (
 
 
 def _blocks(spelling: str, one_k: str = "") -> tuple[MfmaRow, ...]:
-    """Products of 4 x 4 in 16 blocks; `spelling` formats the mnemonic, `one_k` ends that of bf16."""
+    """Return 4 x 4 products in 16 blocks; `spelling` formats the mnemonic, `one_k` ends that of bf16."""
     kinds = ((f16, f32, ""), (bf16, f32, one_k), (s8, s32, ""))
     return tuple(
         MfmaRow(
@@ -203,7 +205,7 @@ def _blocks(spelling: str, one_k: str = "") -> tuple[MfmaRow, ...]:
 _CDNA2_BLOCKS = _blocks("v_mfma_{acc}_4x4x4{ab}", "_1k")
 _CDNA3_BLOCKS = _blocks("v_mfma_{acc}_4x4x4_16b_{ab}")
 
-_WIDEST_READ = 16  #: bytes of a lane
+_WIDEST_READ = 16  #: bytes a lane
 
 
 def _both_halves(lanes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -223,7 +225,7 @@ _READ_B128_32 = SharedPhases(
     ),
 )
 _WRITE_B128_32 = SharedPhases(32, tuple(tuple(range(p * 8, p * 8 + 8)) for p in range(8)))
-#: CDNA4 reads over 64 banks, sixteen lanes a phase (measured by HipKittens on MI350X); writes as before.
+#: CDNA4 reads over 64 banks, sixteen lanes a phase (measured by HipKittens on MI350X); writes are those of CDNA3.
 _READ_B128_64 = SharedPhases(
     64,
     _both_halves(
@@ -235,12 +237,12 @@ _READ_B128_64 = SharedPhases(
 )
 
 
-#: Of ds_read_b64: lanes in their order, sixteen a phase (MIOpen's kernels on an MI300X: fits).
+#: ds_read_b64: lanes in order, sixteen a phase (fits MIOpen's kernels on an MI300X).
 _READ_B64_32 = _WRITE_B128_32.of_less(2)
-#: Of ds_read_b64, as HipKittens measured it on an MI350X; of ds_read_b64_tr_b16 (CDNA4 ISA 11) assumed.
+#: ds_read_b64 as HipKittens measured it on an MI350X; assumed for ds_read_b64_tr_b16 (CDNA4 ISA 11).
 _READ_B64_64 = SharedPhases(banks=64, phases=(tuple(range(32)), tuple(range(32, 64))))
 
-#: The same fp8 mnemonics mean the FNUZ forms on CDNA3 and the OCP forms on CDNA4 (ISA, "8-bit floating point").
+#: fp8 mnemonics mean the FNUZ forms on CDNA3 and the OCP forms on CDNA4 (ISA, "8-bit floating point").
 _CDNA3_CONVERSIONS = ("f8_e4m3fnuz", "f8_e5m2fnuz")
 _CDNA4_CONVERSIONS = ("f16x2", "bf16x2", "f8_e4m3", "f8_e5m2")
 
@@ -251,37 +253,38 @@ _CORE = Core(
     simd_subgroups=8,  # CDNA3 ISA, "Wavefront occupancy"
     register_granule=8,  # LLVM, getVGPRAllocGranule of gfx90a and later
     shared_rate=128,  # CDNA3 ISA 11
-    shared_read_rate=128,  # the same; others by their phases
-    global_rate=64,  # of the L1 cache, assumed; MIOpen's kernels on an MI300X have 63
+    shared_read_rate=128,  # CDNA3 ISA 11; other widths by their phases
+    global_rate=64,  # L1 cache; assumed, MIOpen's kernels on an MI300X have 63
     global_granule=64,  # half a line: docs/time.md
 )
-_CORE_MI355X = evolve(_CORE, global_rate=48)  # AITER's kernels have 35; of 36 to 64 it ranks best in `bench/chosen.py`
+# AITER's kernels have 35; among 36 to 64 it ranks best in `bench/chosen.py`
+_CORE_MI355X = evolve(_CORE, global_rate=48)
 
 _GCD = Caches(
     l2_bytes=8 << 20,  # CDNA2 white paper
     line_bytes=128,
-    channels=32,  # ROCm Compute Profiler documentation, "L2 cache (TCC)"; the hash it speaks of is left out: assumed
-    channel_bytes=256,  # the same
+    channels=32,  # ROCm Compute Profiler documentation, "L2 cache (TCC)"; its address hash is not modelled: assumed
+    channel_bytes=256,  # ROCm Compute Profiler documentation, "L2 cache (TCC)"
     store_rate=64,  # CDNA3 white paper; assumed for CDNA2
     result_rate=4,  # fitted to public GEMM times: 3.5 to 5, and 6 for assembly on gfx950
-    fill_rate=960,  # as memory: there is nothing in between
+    fill_rate=960,  # equal to memory: no cache in between
     memory_rate=960,  # 1.6 TB/s at 1.7 GHz: AMD's data sheet of the MI250X, one die
 )
 _MI300X = Caches(
     l2_bytes=4 << 20,  # CDNA3 white paper
-    memory_side_bytes=256 << 20,  # the same, "Infinity Cache"
+    memory_side_bytes=256 << 20,  # CDNA3 white paper, "Infinity Cache"
     line_bytes=128,
-    channels=16,  # the same; by the lowest bits: assumed, as of _GCD
-    channel_bytes=256,  # as of _GCD
+    channels=16,  # CDNA3 white paper; selected by the lowest bits: assumed
+    channel_bytes=256,  # assumed equal to _GCD
     store_rate=64,  # CDNA3 white paper
-    result_rate=4,  # as of _GCD
+    result_rate=4,  # assumed equal to _GCD
     fill_rate=8190,  # 17.2 TB/s at 2.1 GHz: CDNA3 white paper
     memory_rate=2520,  # 5.3 TB/s at 2.1 GHz: AMD's data sheet of the MI300X
 )
 _MI355X = evolve(
     _MI300X,
     result_rate=6,
-    fill_rate=7170,  # 17.2 TB/s at 2.4 GHz: assumed as of the MI300X
+    fill_rate=7170,  # 17.2 TB/s at 2.4 GHz: assumed equal to the MI300X
     memory_rate=3330,  # 8 TB/s at 2.4 GHz: AMD's data sheet of the MI355X
 )
 
@@ -298,7 +301,7 @@ def _facts(
     direct: tuple[int, ...] = (4,),
     turned: SharedPhases | None = None,
 ) -> TargetFacts:
-    """`lds` bytes of local memory a unit."""
+    """Return the facts of a target with `units` CUs of `lds` bytes of LDS each."""
     return TargetFacts(
         name=name,
         subgroup_size=WAVE,
@@ -341,11 +344,14 @@ MFMA: dict[str, tuple[MfmaRow, ...]] = {
 
 @frozen(kw_only=True)
 class AgentScope:
-    """What orders accesses of different workgroups (LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent scope)."""
+    """Instructions that order accesses of different workgroups.
 
-    release: tuple[str, ...]  #: mnemonic and modifiers; writes caches back behind stores; empty where stores suffice
-    returns: str  #: modifier of an atomic operation that gives the value before
-    acquire: tuple[str, ...]  #: mnemonic and modifiers; invalidates caches ahead of loads
+    LLVM, AMDGPUUsage, "Memory Model": acq_rel at agent scope.
+    """
+
+    release: tuple[str, ...]  #: mnemonic and modifiers; writes caches back after stores; empty if stores suffice
+    returns: str  #: modifier of an atomic operation that returns the old value
+    acquire: tuple[str, ...]  #: mnemonic and modifiers; invalidates caches before loads
 
 
 _CDNA3_SCOPE = AgentScope(release=("buffer_wbl2", "sc1"), returns="sc0", acquire=("buffer_inv", "sc1"))
@@ -355,7 +361,7 @@ SCOPES: dict[str, AgentScope] = {
     "gfx950": _CDNA3_SCOPE,
 }
 
-#: Units and XCDs are those of the chip in `USUAL`. Local memory: the ISA documents.
+#: CUs and XCDs are those of the chip in `USUAL`. LDS: the ISA documents.
 _ROWS: dict[str, Callable[[str], TargetFacts]] = {
     "gfx90a": partial(_facts, lds=65536, caches=_GCD, read=_READ_B128_32, half_read=_READ_B64_32),
     "gfx942": partial(
@@ -374,12 +380,12 @@ _ROWS: dict[str, Callable[[str], TargetFacts]] = {
         read=_READ_B128_64,
         half_read=_READ_B64_64,
         conversions=_CDNA4_CONVERSIONS,
-        direct=(16, 12, 4),  # CDNA4 ISA 9.1.9: of CDNA2 and CDNA3 a dword
+        direct=(16, 12, 4),  # CDNA4 ISA 9.1.9; CDNA2 and CDNA3 load dwords only
         turned=_READ_B64_64,
     ),
 }
 
-#: Processor -> accelerators with it (ROCm documentation, "Accelerator and GPU hardware specifications").
+#: Processor -> accelerators that have it (ROCm documentation, "Accelerator and GPU hardware specifications").
 PRODUCTS: dict[str, tuple[str, ...]] = {
     "gfx90a": ("mi210", "mi250", "mi250x"),
     "gfx942": ("mi300a", "mi300x", "mi308x", "mi325x"),

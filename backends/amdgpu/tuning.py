@@ -1,7 +1,7 @@
 """Numbers by which the chooser ranks configs of the CDNA targets.
 
 `bench/tuning.py gfx942 NAME VALUE ...` repeats the finding behind a number: how many drawn problems get another config,
-and how long the chosen configs take by the time model (docs/time.md), relative to the value here.
+and how long the chosen configs take by the time model (docs/time.md), relative to the present value.
 """
 
 from __future__ import annotations
@@ -9,26 +9,28 @@ from __future__ import annotations
 from convgen.backends.tuning import Tuning
 from convgen.ir.record import evolve
 
-#: Workgroups of up to four waves: one a SIMD. Along K where LDS binds, last, so that others win ties.
+#: Workgroups of up to four waves, one a SIMD. Those with waves along K, for LDS-bound problems, come last, so that
+#: others win ties.
 _GRIDS = ((4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))
 
 _CDNA2 = Tuning(
     grids=_GRIDS,
     # Loads two blocks ahead of the write to shared memory save 4 to 14 % of 3x3 layers by `convgen profile`.
     pipelines=((3, 2), (2, 2), (2, 1), (1, 1)),
-    # Slices added by the last to arrive take 2 to 5 us less than by a second launch (BWD_W of ResNet's layers).
+    # Slices reduced by the last workgroup to arrive take 2 to 5 us less than by a second launch (BWD_W of ResNet's
+    # layers).
     meetings=(4, 8),
     turned_rows=(256,),  # lanes write 8 bytes at a time, not 4
-    byte_rows=(256,),  # waves of a 32 x 32 tile have 16 matrix instructions between barriers
-    # `bench/registers.py`: over 1,299 drawn kernels the estimate is 19 off in the mean, for half of them 12.
+    byte_rows=(256,),  # waves with a 32 x 32 tile have 16 matrix instructions between barriers
+    # `bench/registers.py`: over 1,299 drawn kernels the estimate is off by 19 in the mean, 12 in the median.
     fragment_sets=(0.5, 1.5),
     mask_registers=2,
     other_registers=28,
-    tap_registers=24,  # over 58 kernels with two slots the estimate of loops is 18 off in the mean
+    tap_registers=24,  # over 58 kernels with two slots the estimate of loops is off by 18 in the mean
     address_clocks=16,  # docs/time.md
     # Transposed operands take 2 to 5 times the clocks of LDS with rows of 64 bytes, 9 to 15 times with rows of 32.
     turned_row=128,
-    # Of the rates 4 to 20 in gen/profile/constants.json, 16 and 8 rank configs with few blocks of K best.
+    # Among the rates 4 to 20 in gen/profile/constants.json, 16 and 8 rank configs with few K blocks best.
     result_rate=16,
     tail=0.05,  # bench/chosen.py --part fit, 16 problems: best from 0 to 0.1
     launch=5126,  # gen/profile/constants.json: MIOpen's launches on an MI250X
@@ -38,16 +40,16 @@ _CDNA2 = Tuning(
 
 _CDNA3 = evolve(
     _CDNA2,
-    # Of 600 drawn problems 42 get another config, which takes .93 of the time; on gfx90a 10 of 150 take 1.05. If wider
-    # loads took as much, configs would be ranked worse: LDS binds as often.
+    # 42 of 600 drawn problems get another config, which takes .93 of the time; on gfx90a 10 of 150 take 1.05. Charging
+    # wider loads as much ranks configs worse: LDS is the bottleneck as often.
     element_clocks=16,
     # Three slots with loads five blocks ahead save up to 3 %, on layers of bench/whole.py.
     pipelines=((3, 3), (2, 4), (2, 2), (2, 1), (1, 1)),
-    load_latency=1000,  # of 300 drawn problems: .998 of the time with 800 elsewhere; on gfx90a 1.003
-    # Of 450 drawn problems 17 get another config than with .5, which takes .942 of the time. With .2, layers of 64 and
+    load_latency=1000,  # 300 drawn problems take .998 of the time with 800, the value elsewhere; on gfx90a 1.003
+    # 17 of 450 drawn problems get another config than with .5, which takes .942 of the time. With .2, layers of 64 and
     # 512 channels take up to 1.05; on gfx90a, 6 of 150 take 1.07.
     shared_exposed=0.3,
-    # Of 600 drawn problems 12 get another config than with 0, which takes .954 of the time; on gfx950 7 of 300 take
+    # 12 of 600 drawn problems get another config than with 0, which takes .954 of the time; on gfx950 7 of 300 take
     # 1.05, on gfx90a 15 of 150 take 1.01.
     hidden=0.5,
     launch=9265,  # gen/profile/constants.json: launches of MIOpen and AITER on an MI300X
@@ -60,9 +62,9 @@ _CDNA4 = evolve(
     load_clocks=16,  # docs/time.md
     # Two slots with loads five blocks ahead save up to 11 % of weight gradients, on layers of bench/whole.py.
     pipelines=((2, 4), (3, 3), (4, 0), (2, 2), (3, 0), (2, 1), (1, 1)),
-    shared_exposed=0.05,  # three loops with resident windows: .07, .2 and .6 by `convgen profile`
+    shared_exposed=0.05,  # three loops with resident input patches: .07, .2 and .6 by `convgen profile`
     hidden=0.0,
-    # With 18 a forward first layer is 6 % quicker than with 16 by `convgen profile`; with 24 two others are 4 % slower.
+    # With 18 a forward first layer is 6 % faster than with 16 by `convgen profile`; with 24 two others are 4 % slower.
     message=18,
     launch=7200,  # gen/profile/constants.json: launches of MIOpen and AITER on an MI355X
     dirty=59_600_000,

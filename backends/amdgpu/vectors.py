@@ -1,6 +1,6 @@
-"""Selection of vector-typed values: how CDNA packs, joins, converts and multiplies words.
+"""Selection of vector-typed values: pack, join, convert and multiply words on CDNA.
 
-Values narrower than a word stand in the low bits of one.
+Values narrower than a word lie in the low bits of a word.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class AmdVectors(Elements):
     """Evaluates vector expressions."""
 
     def __init__(self, scalars: AmdScalars, uses: Mapping[Var, int], facts: TargetFacts, *, in_pairs: bool) -> None:
-        """Sums and products of f32 are made two by two if they are to be `in_pairs`, where operands allow it."""
+        """Prepare evaluation. With `in_pairs`, f32 sums and products use packed instructions where possible."""
         super().__init__(scalars, uses)
-        scalars.elements = proxy(self)  # which holds the scalars: a cycle would keep all code until it is collected
+        scalars.elements = proxy(self)  # a weak reference: a cycle would keep all code alive until it is collected
         self.facts = facts
         self.in_pairs = in_pairs
         self._made = deque()
@@ -46,11 +46,11 @@ class AmdVectors(Elements):
         words = sum(p.type.bits for p in parts) // 32
         joined = self.out.new("v", words) if narrow and words else None
         for p in parts:
-            held = self.held(p)
+            registers = self.held(p)
             if p.type.bits >= 32:
-                out.extend(held)
+                out.extend(registers)
                 continue
-            pending.append((held[0], p.type.bits))
+            pending.append((registers[0], p.type.bits))
             if sum(bits for _, bits in pending) == 32:
                 into = joined.words(len(out), 1) if joined else self.out.new("v")
                 out.append(self._join(pending, into))
@@ -60,7 +60,7 @@ class AmdVectors(Elements):
         return (joined,) if joined else tuple(out)
 
     def _join(self, pieces: list[tuple[Reg, int]], into: Reg | None = None) -> Reg:
-        """Narrow values with clean upper bits, side by side in one word."""
+        """Join narrow values with clean upper bits in one word."""
         acc, shift = pieces[0][0], pieces[0][1]
         for i, (reg, bits) in enumerate(pieces[1:], 2):
             acc = self.out.valu("v_lshl_or_b32", reg, Imm(shift), acc, into=into if i == len(pieces) else None)
@@ -68,7 +68,7 @@ class AmdVectors(Elements):
         return acc
 
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
-        """What begins a word that has more is cleaned: whoever joins it to others wants zeros above."""
+        """Return elements; a part of a word gets zero upper bits, as users that join it to others expect."""
         first, offset = divmod(start * elem.bits, 32)
         bits = count * elem.bits
         if offset or bits >= 32:
@@ -103,7 +103,10 @@ class AmdVectors(Elements):
         return dst
 
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
-        """Two registers at a time where all are zero: other constants stand in the lower of two words."""
+        """Fill a tuple with a constant.
+
+        If all words are zero, one packed move fills two registers; other constants would go to the lower word only.
+        """
         if dst.bank == "v" and not any(words) and dst.first % 2 == dst.count % 2 == 0:
             for n in range(0, dst.count, 2):
                 self.out.emit("v_pk_mov_b32", (dst.words(n, 2),), (Imm(0), Imm(0)))
@@ -113,7 +116,7 @@ class AmdVectors(Elements):
             self.out.emit(name, (dst.words(n, 1),), (Imm(signed(words[n % len(words)])),))
 
     def _order(self, tiles_n: int, tiles_m: int) -> Iterator[tuple[int, int]]:
-        """Down one column and up the next: neighbours share an operand."""
+        """Walk down one column and up the next, so that neighbours share an operand."""
         for j in range(tiles_m):
             for i in range(tiles_n) if j % 2 == 0 else reversed(range(tiles_n)):
                 yield i, j
@@ -127,7 +130,7 @@ class AmdVectors(Elements):
         self.out.emit(op, (dst,), (a, b, addend), modifiers=modifiers, comment=comment)
 
     def block_product(self, e: Expr) -> Parts:
-        """It overwrites its addend if nothing else needs that."""
+        """Return a product in blocks. It overwrites its addend if nothing else needs that."""
         assert isinstance(e, BlockMma)
         a, b = (self.tuple_of(self.value(factor)) for factor in (e.a, e.b))
         if isinstance(e.acc, Splat) and isinstance(e.acc.a, Const) and e.acc.a.bits == 0:

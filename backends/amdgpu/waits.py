@@ -1,9 +1,9 @@
-"""Place `s_waitcnt`: no wider than the data flow over the whole control-flow graph demands.
+"""Insert `s_waitcnt`, no stricter than the data flow over the whole control-flow graph demands.
 
 gfx9 counts outstanding vector memory operations (vmcnt, in order) and LDS and scalar memory operations (lgkmcnt; LDS in
-order among themselves, scalar loads in any). An operation of age n, with n younger ones in its order issued since, is
-done once the count is at most n (CDNA3 ISA 4.4): were it outstanding, so would those be, and scalar loads only add to
-the count. Of a scalar load itself only 0 tells.
+order among themselves, scalar loads in any order). An operation after which n in-order operations were issued is done
+once the count is at most n (CDNA3 ISA 4.4): if it were outstanding, so would those n be, and scalar loads only add to
+the count. Only a count of 0 tells that a scalar load is done.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from convgen.backends.machine.epochs import Ahead, accesses_ahead
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 from convgen.ir.record import define
 
-#: Greatest count that a wait can name: one below the field's largest, with which the counter is never above it and so
-#: nothing is waited for (CDNA3 ISA 4.4). A wait for more is clamped, which only waits longer.
+#: Greatest count that a wait can name. The field's largest value waits for nothing, since the counter never exceeds it
+#: (CDNA3 ISA 4.4). A larger count is clamped, which only waits longer.
 LARGEST = {"vmcnt": 62, "lgkmcnt": 14}
 
-_SCALAR_MEMORY = Unit.SCALAR_MEMORY  # of an Enum, an attribute takes as long as ten names
+_SCALAR_MEMORY = Unit.SCALAR_MEMORY  # looking up an attribute of an Enum takes as long as ten names
 _COUNTER_OF = {Unit.GLOBAL: "vmcnt", Unit.SHARED: "lgkmcnt", Unit.SCALAR_MEMORY: "lgkmcnt"}
 
 
 @define(eq=False)
 class _Operation:
-    """An instruction as counters see it. One of memory owns its results, and what it does in shared memory."""
+    """An instruction as counters see it. A memory operation owns its results and its shared-memory accesses."""
 
     instruction: Instruction
-    counter: str  #: empty if none counts it
+    counter: str  #: name of its counter; empty if none
     touched: Words  #: registers read or written
     results: Words
-    deeds: tuple[Access, ...]  #: in shared memory
-    is_out_of_order: bool  #: a scalar load, which may return before older operations of its counter and behind younger
+    deeds: tuple[Access, ...]  #: its shared-memory accesses
+    is_out_of_order: bool  #: scalar load: may return before older operations of its counter and after younger ones
 
     @property
     def owns(self) -> bool:
-        """Whether anything has to wait for it."""
+        """Return whether any instruction may have to wait for it."""
         return bool(self.results) or bool(self.deeds) or self.is_out_of_order
 
 
 class _Operations(dict[Instruction, _Operation]):
-    """The instructions of a function as operations, each made once."""
+    """The instructions of a function as operations, made on first use."""
 
     def __init__(self, physical: Physical) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Operations(dict[Instruction, _Operation]):
     def __missing__(self, i: Instruction) -> _Operation:
         results = self.physical.written(i)
         deeds = tuple(a for a in (i.access, i.also) if a is not None and a.space == "shared")
-        self[i] = found = _Operation(
+        self[i] = operation = _Operation(
             i,
             _COUNTER_OF.get(i.op.unit, ""),
             self.physical.read(i) | results,
@@ -62,34 +62,34 @@ class _Operations(dict[Instruction, _Operation]):
             deeds,
             i.op.unit is _SCALAR_MEMORY,
         )
-        return found
+        return operation
 
 
-#: outstanding operation -> how many in its counter's order were issued behind it; 0 of a scalar load
+#: outstanding operation -> number of in-order operations of its counter issued after it; 0 for a scalar load
 Ages = Mapping[_Operation, int]
 
-_LAST = 1 << 30  #: the number of an operation that no later one tells of
+_LAST = 1 << 30  #: number of a scalar load: no later operation implies that it is done
 
 
 @define
 class _Counter:
-    """The outstanding operations of one counter that own something, with the number under which each was issued."""
+    """The outstanding operations of one counter that own something, with the sequence number of each."""
 
-    issued: int  #: in order
+    issued: int  #: in-order operations issued
     outstanding: dict[_Operation, int]
-    owned: Words  #: registers that they own
+    owned: Words  #: registers that these operations own
 
     def owner(self, words: Words) -> int:
-        """The youngest operation that owns one of these registers, by its number; 0 if none does."""
+        """Return the number of the youngest operation that owns one of these registers; 0 if none does."""
         return max((n for o, n in self.outstanding.items() if o.results & words), default=0)
 
     def meeting(self, accesses: Iterable[Access]) -> int:
-        """The youngest operation whose deed an access to the same place must see done; 0 if there is none."""
+        """Return the number of the youngest operation that must be done before these accesses; 0 if there is none."""
         deeds = [(deed, n) for o, n in self.outstanding.items() for deed in o.deeds]
         return max((n for deed, n in deeds if any(_meet(deed, other) for other in accesses)), default=0)
 
     def required(self, number: int) -> int:
-        """The count that tells that an operation is done."""
+        """Return the count at which the operation with this number is done."""
         return max(self.issued - number, 0)
 
     def wait(self, count: int) -> None:
@@ -119,7 +119,7 @@ def _owned(operations: Iterable[_Operation]) -> Words:
 
 
 def _meet(deed: Access, other: Access) -> bool:
-    """Whether another access, maybe of another wave, may touch what a deed wrote, or write what it read."""
+    """Return whether an access, maybe of another wave, may touch bytes that `deed` wrote, or write those it read."""
     if deed.region != other.region or not (deed.slot == other.slot or min(deed.slot, other.slot) < 0):
         return False
     return not deed.dealt or deed.dealt != other.dealt if deed.write else other.write
@@ -129,7 +129,7 @@ State = Mapping[str, Ages]
 
 
 def insert_waits(function: Function, physical: Physical) -> Function:
-    """The function, its registers placed, with the waits that it needs."""
+    """Return the function, after allocation, with the waits that it needs."""
     ahead = accesses_ahead(function)
     operations = _Operations(physical)
 
@@ -143,7 +143,7 @@ def insert_waits(function: Function, physical: Physical) -> Function:
 
 
 def _merge(a: State, b: State) -> State:
-    """What is outstanding on either path; the younger age asks for the stricter wait."""
+    """Return the operations outstanding on either path; the younger age demands the stricter wait."""
     return {name: {o: min(a[name].get(o, age), age) for o, age in {**a[name], **b[name]}.items()} for name in a}
 
 
@@ -160,10 +160,10 @@ def _with_waits(body: Iterable[_Operation], counters: dict[str, _Counter], ahead
 
 
 def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) -> dict[str, int]:
-    """Pass one instruction; returns the counts that must be waited for before it.
+    """Pass one instruction; return the counts to wait for before it.
 
-    A barrier must see done whatever an access ahead may touch; an access to shared memory the deeds of another counter
-    at its place, with which it is in no order.
+    A barrier needs all operations done that conflict with accesses after it. An access to shared memory waits for
+    conflicting operations of the other counter, which complete in no order with it.
     """
     required: dict[str, int] = {}
     i = operation.instruction
@@ -175,7 +175,7 @@ def _step(counters: dict[str, _Counter], operation: _Operation, ahead: Ahead) ->
             awaited = max(awaited, counter.meeting(operation.deeds))
         count = counter.required(awaited) if awaited else None
         if i.op.drains and name == _COUNTER_OF[Unit.GLOBAL]:
-            count = 0  # of stores nothing is left to tell whether they are under way
+            count = 0  # stores own nothing, so the count must reach 0
         if count is not None:
             required[name] = count
             counter.wait(min(count, LARGEST[name]))

@@ -1,7 +1,7 @@
-"""Pairs of writes to shared memory: one instruction writes to two places that are constants apart.
+"""Pair writes to shared memory: one instruction writes to two addresses that differ by a constant.
 
-It takes one slot of issue for two. Shared memory takes as long as before. A lane that turns what it loads has many
-short runs to write, often at the same places of two tiles.
+A pair takes one issue slot instead of two; shared memory takes as long as before. Lanes that transpose loaded data have
+many short runs to write, often at equal addresses of two tiles.
 """
 
 from __future__ import annotations
@@ -12,64 +12,65 @@ from convgen.backends.amdgpu.isa import OPCODES
 from convgen.backends.machine.instruction import Access, Function, Instruction, Operand, Reg, Unit, VirtualRegister
 from convgen.ir.record import frozen
 
-_MOST = 255  #: of an offset of two, in elements or in 64 of them (CDNA3 ISA, "DS": 8 bits each)
-_FAR = 64  #: elements that such an offset counts by, in instructions that say so
-_SIZES = {"ds_write_b32": 4, "ds_write_b64": 8}  #: bytes of a lane
+_MOST = 255  #: largest of the two offsets, in elements or in 64 elements (CDNA3 ISA, "DS": 8 bits each)
+_FAR = 64  #: elements; unit of offsets in the st64 form
+_SIZES = {"ds_write_b32": 4, "ds_write_b64": 8}  #: bytes a lane
 
-_Place = tuple[VirtualRegister, int, str]  #: the address of a write, and its instruction's name
+_Place = tuple[VirtualRegister, int, str]  #: address register of a write (with its word), and the instruction's name
 
 
 @frozen(eq=False)
 class _Write:
     """A write to shared memory that may be the first of a pair."""
 
-    number: int  #: of the instruction in its block
+    number: int  #: index of the instruction in its block
     instruction: Instruction
     offset: int
 
 
 def pair_writes(function: Function) -> Function:
-    """The function with writes that make pairs as one instruction each, where the later one stands."""
+    """Return the function with pairs of writes merged into the later one."""
     return function.rewritten(lambda _, block: _paired(block.instructions))
 
 
 def _paired(body: Sequence[Instruction]) -> Iterable[Instruction]:
-    found = _pairs(body)
-    if not found:
+    pairs = _pairs(body)
+    if not pairs:
         return body
-    joined = {second: _joined(body[first], body[second]) for first, second in found.items()}
-    return [joined.get(n, i) for n, i in enumerate(body) if n not in found]
+    joined = {second: _joined(body[first], body[second]) for first, second in pairs.items()}
+    return [joined.get(n, i) for n, i in enumerate(body) if n not in pairs]
 
 
 def _pairs(body: Sequence[Instruction]) -> dict[int, int]:
-    """The numbers of writes that may move to others behind them, and of these.
+    """Return index of the earlier write -> index of the later write, for pairs that may merge.
 
-    Each joins the next one at its address. All of them keep their order, and what they move past is elsewhere.
+    Each write pairs with the next one at its address. Writes keep their order; instructions in between touch other
+    memory.
     """
     waiting: dict[_Place, _Write] = {}
-    held: dict[VirtualRegister, set[_Place]] = {}  #: registers -> those that wait and read them
-    found: dict[int, int] = {}
+    readers: dict[VirtualRegister, set[_Place]] = {}  #: register -> waiting writes that read it
+    pairs: dict[int, int] = {}
     for n, i in enumerate(body):
         if i.op.barrier or i.op.fence:
             waiting.clear()
         elif waiting:
             for r in i.defs():
-                for place in held.pop(r.vreg, ()):
+                for place in readers.pop(r.vreg, ()):
                     waiting.pop(place, None)
         if i.op.name in _SIZES and isinstance(address := i.source("address"), Reg):
             place, write = (address.vreg, address.first, i.op.name), _Write(n, i, _offset(i))
             first = waiting.pop(place, None)
             if first and _offsets(first.offset, write.offset, _SIZES[i.op.name]):
-                found[first.number] = n
+                pairs[first.number] = n
                 continue
             waiting[place] = write
             for r in i.uses():
-                held.setdefault(r.vreg, set()).add(place)
-    return {first: second for first, second in found.items() if _may_move(body, first, second, found)}
+                readers.setdefault(r.vreg, set()).add(place)
+    return {first: second for first, second in pairs.items() if _may_move(body, first, second, pairs)}
 
 
 def _may_move(body: Sequence[Instruction], first: int, second: int, found: dict[int, int]) -> bool:
-    """Whether nothing between two writes has to stand behind the first, but what moves behind the second."""
+    """Return whether nothing between two writes must stay after the first, except writes that also move later."""
     access = body[first].access
     return access is not None and not any(
         other.conflicts(access) and found.get(n, 0) <= second
@@ -84,7 +85,7 @@ def _offset(i: Instruction) -> int:
 
 
 def _offsets(one: int, other: int, size: int) -> tuple[str, int, int] | None:
-    """The name of what counts both offsets, and how; None where nothing does."""
+    """Return the suffix of the instruction that encodes both offsets, and the encoded offsets; None if none does."""
     for suffix, unit in (("", size), ("st64", _FAR * size)):
         if one % unit == other % unit == 0 and max(one, other) <= _MOST * unit:
             return suffix, one // unit, other // unit

@@ -1,10 +1,11 @@
-"""Reading a zebin: what each kernel takes, where it spends its time, and what holds it up there.
+"""Analyze a zebin: resources of each kernel, its hot code, and the units that limit it.
 
-The kernel is decoded by iga64, as for the simulator; loops are found in its control flow, so that code of any compiler
-can be read. Nothing is executed: trip counts, stalls and bank conflicts of local memory are unknown.
+iga64 decodes the kernel, as for the simulator; loops come from the control flow, so that code of any compiler can be
+read. Nothing is executed: trip counts, stalls and bank conflicts of shared local memory are unknown.
 
-Beside the tokens that the hot loop waits for stands what iga64 itself would place (`-Xauto-deps`) in the same loop
-without annotations: a yardstick for the scoreboard, as iga64 takes one block at a time and waits for all at its end.
+The token waits of the hot loop are shown next to those that iga64 would insert (`-Xauto-deps`) in the loop without
+annotations. That is a yardstick for the scoreboard: iga64 treats one block at a time and waits for everything at its
+end.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.backends.toolchain import IGA64
 from convgen.ir.error import AssemblerError, Unsupported, UserError
 
-_CORE_SLM = 128 << 10  #: bytes of local memory that the threads of a core share (GPU occupancy calculator)
-_LEAST_REGISTERS = 128  #: that a thread has
-_MOST_ITEMS = 1024  #: work-items of a workgroup that names no size
+_CORE_SLM = 128 << 10  #: bytes of shared local memory of a core (GPU occupancy calculator)
+_LEAST_REGISTERS = 128  #: registers of a thread, at least
+_MOST_ITEMS = 1024  #: work-items of a workgroup without a required size
 
 _OPTIONS = re.compile(r"\{([^}]*)\}")
 _DEPENDENCE = re.compile(r"\$\d+(\.(dst|src))?|[A-Z]?@\d+")
@@ -40,9 +41,9 @@ _WAIT_ONLY = re.compile(r"\bsync\.(nop|allrd|allwr)\b")
 
 
 def analyze(content: bytes, where: str) -> Analysis:
-    """The analysis of a zebin, or of assembly text, which is assembled first. `where` names the file in errors.
+    """Return the analysis of a zebin, or of assembly text, which is assembled first.
 
-    Raises UserError for what is neither, Unsupported where a tool is missing.
+    `where` names the file in errors. Raises UserError for content that is neither, Unsupported if a tool is missing.
     """
     with readable(content, where) as loaded:
         kernels = tuple(_kernel(loaded, kernel) for kernel in loaded.kernels.values())
@@ -51,7 +52,7 @@ def analyze(content: bytes, where: str) -> Analysis:
 
 @contextmanager
 def readable(content: bytes, where: str) -> Iterator[CodeObject]:
-    """A code object with a kernel, loaded; what cannot be read of it in the suite is a UserError."""
+    """Yield a loaded code object that has a kernel. Errors in reading it, also in the `with` body, become UserError."""
     try:
         with reading.readable(content, where, CodeObject.load, _assembled) as (loaded, _):
             yield loaded
@@ -89,7 +90,7 @@ def _kernel(loaded: CodeObject, kernel: KernelInfo) -> KernelAnalysis:
 
 
 def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], list[Line], int, Stretch]:
-    """What runs, line by line, too; how many loops it has, and the hottest of them."""
+    """Return the reachable instructions, also as lines, the number of loops, and the hot code."""
     running = reachable(code, 0, follows)
     lines = [line_of(i, target) for i in running]
     loops, hot = hottest(lines, *basic_blocks(running, follows))
@@ -97,7 +98,7 @@ def _hot(code: Sequence[Instruction], target: str) -> tuple[list[Instruction], l
 
 
 def most_items(kernel: KernelInfo) -> int:
-    """Of a workgroup."""
+    """Return the largest number of work-items of a workgroup."""
     size = kernel.required_size
     return size[0] * size[1] * size[2] if size else _MOST_ITEMS
 
@@ -110,7 +111,7 @@ def hot_code(code: Sequence[Instruction], target: str) -> tuple[list[Instruction
 
 
 def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
-    """Threads that an EU holds as each resource allows; whole workgroups share a core's local memory."""
+    """Return the threads that an EU holds, by limiting resource; whole workgroups share a core's local memory."""
     core, group = FACTS[target].core, -(-most_items(kernel) // kernel.simd)
     most = core.simd_subgroups
     by_slm = min(most, _CORE_SLM // kernel.slm * group // core.simds) if kernel.slm else most
@@ -121,7 +122,7 @@ def threads_held(kernel: KernelInfo, target: str) -> dict[str, int]:
 
 
 def _used(code: Sequence[Instruction], grf: int) -> int:
-    """One more than the highest register that is touched, not only to carry the payload of the end of the thread."""
+    """Return one more than the highest register in use, without the one that only carries the end-of-thread payload."""
     ends = [i for i in code if i.message is not None and "EOT" in i.options]
     spans = [(_written(i, grf), _read(i, grf)) for i in code if i not in ends]
     read = {first for _, sources in spans for first, _ in sources}
@@ -134,7 +135,7 @@ _Registers = tuple[int, int]
 
 
 def _written(i: Instruction, grf: int) -> list[_Registers]:
-    """The registers of an instruction's result."""
+    """Return the registers of an instruction's result."""
     if i.message is not None:
         return _payloads(i.message.dst)
     if i.op.startswith("dpas"):
@@ -143,12 +144,12 @@ def _written(i: Instruction, grf: int) -> list[_Registers]:
 
 
 def _read(i: Instruction, grf: int) -> list[_Registers]:
-    """The registers of each source."""
+    """Return the registers of each source."""
     if i.message is not None:
         return _payloads(i.message.src0, i.message.src1)
     if i.op.startswith("dpas"):
         rows = int(i.sub.partition("x")[2])
-        packed = -(-rows * 32 // grf)  # of dpasw the two threads of a pair hold a half each
+        packed = -(-rows * 32 // grf)  # in dpasw each of the two threads holds one half
         counts = rows, 8, -(-packed // 2) if i.op == "dpasw" else packed
         return [(o.reg, count) for source, count in zip(i.sources, counts) for o in _in_registers(source)]
     return [(o.reg, -(-_reach(o, i.exec_size) // grf)) for o in _in_registers(*i.sources)]
@@ -163,7 +164,7 @@ def _in_registers(*operands: Operand | None) -> list[Operand]:
 
 
 def _reach(o: Operand, lanes: int) -> int:
-    """Bytes from the start of the first register to the end of the last element."""
+    """Return the bytes from the start of the first register to the end of the last element."""
     r = o.region
     if r is None or not r.width:
         last = (lanes - 1) * (r.horizontal if r else 1)
@@ -172,13 +173,13 @@ def _reach(o: Operand, lanes: int) -> int:
     return (o.sub + last + 1) * o.size
 
 
-# ---------------------------------------------------------------- what is counted besides
+# ---------------------------------------------------------------- further counts
 
 
 def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kernel: KernelInfo) -> dict[str, int]:
     target = loaded.platform.name
     others = [line for line in hot.lines if line.unit != "matrix"]
-    found = {
+    counts = {
         "dpas clocks": hot.slots["matrix"],
         "other clocks": sum(line.issue for line in others),
         "token waits": _token_waits(code, hot.lines),
@@ -186,10 +187,10 @@ def _counts(code: Sequence[Instruction], hot: Stretch, loaded: CodeObject, kerne
     automatic = _auto_deps(loaded, kernel)
     if automatic is not None:
         again, _, _, loop = _hot(automatic, target)
-        found["iga64's waits"] = _token_waits(again, loop.lines)
+        counts["iga64's waits"] = _token_waits(again, loop.lines)
     at = _at(code)
-    found["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
-    return found
+    counts["bank conflicts"] = sum(conflicts(at[line.offset], target) for line in hot.lines)
+    return counts
 
 
 def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
@@ -197,14 +198,14 @@ def _at(code: Sequence[Instruction]) -> Mapping[int, Instruction]:
 
 
 def _token_waits(code: Sequence[Instruction], lines: Sequence[Line]) -> int:
-    """Tokens that are waited for; a wait for all of them counts as those that the kernel sets."""
+    """Return the number of tokens waited for; a wait for all tokens counts every token that the kernel sets."""
     tokens = len({i.token[0] for i in code if i.token is not None and not i.token[1]})
     at = _at(code)
     return sum(waits(at[line.offset], tokens) for line in lines)
 
 
 def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...] | None:
-    """The kernel as iga64 would annotate it; None if it cannot (1.1.0 breaks down on some kernels)."""
+    """Return the kernel with iga64's annotations; None if iga64 fails (1.1.0 crashes on some kernels)."""
     platform = DEVICES[loaded.platform.name].platform
     tokens = GENERATIONS[loaded.platform.name].tokens[256 if kernel.registers > 128 else 128]
     tool = IGA64.find()
@@ -226,7 +227,7 @@ def _auto_deps(loaded: CodeObject, kernel: KernelInfo) -> tuple[Instruction, ...
 
 
 def _bare(text: str) -> str:
-    """The text without annotations and without what only waits."""
+    """Return the text without annotations and without instructions that only wait."""
 
     def kept(options: re.Match[str]) -> str:
         left = [o for o in options[1].split(",") if not _DEPENDENCE.fullmatch(o.strip())]

@@ -1,4 +1,4 @@
-"""From text to zebin: iga64 encodes each kernel, `zebin.build` wraps them."""
+"""Assemble text into a zebin: iga64 encodes each kernel, `zebin.build` packs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPLAINT = re.compile(r"line (\d+)\.(\d+): (?:error|warning): (.*)")
 
 
 def available(platform: str) -> bool:
-    """Whether there is an iga64 on this machine that knows a platform. Raises UserError where it does not work."""
+    """Return whether an iga64 on this machine knows a platform. Raises UserError if it does not work."""
     tool = IGA64.find()
     return tool is not None and _knows(tool, platform)
 
@@ -34,10 +34,10 @@ def _knows(tool: str, platform: str) -> bool:
 
 
 def assemble(text: str) -> bytes | None:
-    """The zebin of an assembly file; None if no iga64 for its target is installed (`Device.assembler` says whence).
+    """Return the zebin of an assembly file; None if no iga64 for its target is installed.
 
-    Raises AssemblerError with the first complaint of the text, an error or a warning of any kind; UserError where the
-    assembler itself fails.
+    `Device.assembler` says where to get one. Raises AssemblerError with the first complaint about the text (error or
+    warning), UserError if the assembler itself fails.
     """
     target, kernels = parse(text)
     device, tool = DEVICES[target], IGA64.find()
@@ -51,7 +51,7 @@ def assemble(text: str) -> bytes | None:
 
 
 def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:
-    """The instructions of one kernel, whose lines have the numbers of the whole text."""
+    """Return the instructions of one kernel; its lines have the numbers of the whole text."""
     done = _iga64(tool, body, platform, folder)
     said = (done.stderr or done.stdout).strip()
     if done.returncode or said:
@@ -61,7 +61,7 @@ def _encode(tool: str, body: str, platform: str, folder: Path) -> bytes:
 
 def _iga64(tool: str, body: str, platform: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "kernel.asm").write_text(body)
-    (folder / "kernel.bin").unlink(missing_ok=True)  # of the kernel before
+    (folder / "kernel.bin").unlink(missing_ok=True)  # output of the previous kernel
     command = [tool, "-a", f"-p={platform}", "--color=never", "-Wall", "kernel.asm", "-o", "kernel.bin"]
     return run(command, folder)
 
@@ -71,8 +71,8 @@ def _first(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _complaint(said: str, lines: list[str]) -> str:
-    found = _COMPLAINT.search(said)
-    if found is None or int(found[1]) > len(lines):
+    complaint = _COMPLAINT.search(said)
+    if complaint is None or int(complaint[1]) > len(lines):
         raise UserError(f"iga64 crashed: it cannot do its work: {(said.splitlines() or ['it says nothing'])[0]}")
-    line, column, reason = found.groups()
+    line, column, reason = complaint.groups()
     return f"line {line}, column {column}: {reason}: {' '.join(lines[int(line) - 1].split())}"

@@ -1,6 +1,6 @@
-"""What barriers order: which loads and stores of local memory are endangered behind one, and which fences do nothing.
+"""Barriers and their fences: loads and stores of local memory that conflict across a barrier, and needless fences.
 
-All threads run one program: what others may do before the next barrier is what this one may do.
+All threads run one program, so accesses of other threads up to the next barrier are equal to those of this thread.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from convgen.backends.intel.isa import OPCODES, Message
 from convgen.backends.machine.dataflow import walked
 from convgen.backends.machine.instruction import Access, Function, Instruction, Unit
 
-_Pending = frozenset[Access | None]  #: stores that no fence has published
+_Pending = frozenset[Access | None]  #: stores that no fence has published yet
 
 
 def touches_local(i: Instruction, *, stores: bool) -> bool:
-    """Whether an instruction stores to, or loads from, local memory."""
+    """Return whether an instruction stores to (`stores`), or loads from, shared local memory."""
     return isinstance(i.op, Message) and i.op.unit is Unit.SHARED and i.op.stores == stores
 
 
 def conflict(a: Access | None, b: Access | None) -> bool:
-    """Whether other threads may touch the same bytes; an access of which nothing is known may touch all."""
+    """Return whether other threads may touch a common byte; an unknown access (None) may touch all."""
     return a is None or b is None or (not a.private and a.conflicts(b))
 
 
 def overwrites(store: Access | None, load: Access | None) -> bool:
-    """Whether a store may change bytes that the same thread loads."""
+    """Return whether a store may change bytes that a load of this thread reads."""
     return store is None or load is None or store.conflicts(load)
 
 
 def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instruction, list[Instruction]]]:
-    """Each signal of a barrier, with the stores or loads of local memory between it and the next signals."""
+    """Yield each barrier signal with the stores or loads of local memory between it and the next signals."""
     for index, block in enumerate(function.blocks):
         for n, signal in enumerate(block.instructions):
             if signal.op is OPCODES["signal"]:
@@ -39,9 +39,10 @@ def behind_signals(function: Function, *, stores: bool) -> Iterator[tuple[Instru
 
 
 def signals(function: Function) -> Iterator[tuple[Instruction, Instruction | None]]:
-    """Each signal with the fence ahead of it, if one orders all accesses to local memory before it.
+    """Yield each signal with the fence ahead of it, if one orders all earlier accesses to local memory.
 
-    Stores always; loads only on generations whose fences cannot overtake them (`Generation.loads_overtaken`).
+    Fences always order stores; they order loads only on generations where they cannot overtake them
+    (`Generation.loads_overtaken`).
     """
     for block in function.blocks:
         fence: Instruction | None = None
@@ -68,9 +69,9 @@ def _until_signal(function: Function, index: int, first: int, stores: bool) -> I
 
 
 def drop_fences(function: Function) -> Function:
-    """The function without the fences behind which nobody loads what was stored.
+    """Return the function without fences that publish nothing: no thread loads earlier stores after them.
 
-    What such a fence would have published, the next one does.
+    Stores that a removed fence would have published are left to the next fence.
     """
     loads = dict(behind_signals(function, stores=False))
     following = {
@@ -96,9 +97,9 @@ def drop_fences(function: Function) -> Function:
 
 
 def delay_signals(function: Function) -> Function:
-    """The function with signals that wait for a fence behind the arithmetic that follows, which waits in their stead.
+    """Return the function with signals that need a fence moved behind the next arithmetic, which waits in their place.
 
-    A message has no room for a token to wait for (`syncs.py`): an instruction would do nothing else.
+    A message has no room for a token wait (`syncs.py`): a stand-alone wait would be needed.
     """
     return function.rewritten(lambda _, block: _delayed(block.instructions))
 
@@ -113,7 +114,7 @@ def _delayed(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _fenced_signals(instructions: list[Instruction]) -> Iterator[tuple[Instruction, Instruction]]:
-    """Each fence with the signal behind it."""
+    """Yield each fence with the signal after it."""
     fences = [i for i in instructions if i.op is OPCODES["fence"]]
     signals = [i for i in instructions if i.op is OPCODES["signal"]]
     return zip(fences, signals, strict=True)

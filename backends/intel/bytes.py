@@ -1,8 +1,8 @@
-"""Words put together of the bytes of others, lane by lane: of two halves by one sum, else by moves a dword apart.
+"""Assemble words from bytes of other words, lane by lane: two halves by one addition, else by moves with dword stride.
 
-Destinations of moves keep to a stride of a dword, for which all generations let sources lie anywhere within theirs
-(Mesa, brw_eu_validate.c, "sub-dword integer region restrictions"). Of a sum's sources the last one has no region of its
-own: it begins where the destination does (IGC, `isGoodAlign1TernarySrc`), so that it is always a lower half.
+Destinations of moves keep a stride of a dword; with it, all generations let sources begin anywhere within theirs (Mesa,
+brw_eu_validate.c, "sub-dword integer region restrictions"). The last source of a three-source instruction has no region
+of its own: it begins where the destination does (IGC, `isGoodAlign1TernarySrc`), so it is always a lower half.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from convgen.backends.machine.instruction import Reg
 from convgen.backends.machine.vectors import WORD_BYTES, Bytes
 from convgen.ir.record import evolve
 
-UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> the type of so many
+UNSIGNED = {1: "ub", 2: "uw", 4: "ud"}  #: bytes -> unsigned type of that size
 _HALF_BYTES = 2
 
 
 def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-    """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
+    """Return a tuple of words; each has the bytes `wanted`, numbered from the first byte of the words `held`."""
     dst = out.new("v", len(wanted))
     for n, four in enumerate(wanted):
         into, runs = dst.words(n, 1), list(_runs(four))
@@ -42,10 +42,10 @@ def gather_words(out: XeEmitter, held: Sequence[Reg], wanted: Sequence[Bytes]) -
 
 
 def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]) -> None:
-    """`into` becomes two halves, each the lower (0) or the upper (1) one of a word that is held."""
+    """Set `into` to two halves, each the lower (0) or upper (1) half of a word."""
     first, (word, part) = region(low[0], "uw", low[1], 2), high
     lower = region(word, "uw", 0, 2)
-    if part:  # the word itself, but for its lower half
+    if part:  # the word minus its lower half
         name, others = "add3", (region(word, "ud"), evolve(lower, signs="-"))
     else:
         name, others = "mad", (region(out.kept(Literal(1 << 16, "ud")), "ud", 0, 0), lower)
@@ -53,7 +53,7 @@ def _join(out: XeEmitter, into: Reg, low: tuple[Reg, int], high: tuple[Reg, int]
 
 
 def _runs(wanted: Bytes) -> Iterator[int]:
-    """How many bytes each move brings: as many as follow one another, aligned where they are and where they go."""
+    """Yield the bytes that each move brings: as many adjacent ones as are aligned in source and destination."""
     at = 0
     while at < len(wanted):
         size = WORD_BYTES

@@ -1,8 +1,8 @@
 """Chains of matrix instructions, which the engine executes back to back: all but the last are {Atomic}.
 
-Members of a chain read one of their factors from the same registers, which are read once; none depends on another. The
-first waits for all of them, and the last one's token says that all are done (IGA, RegDeps: `DpasMacroBuilder`). The
-leader of a chain may read another factor than those behind it (`XeInstruction.leads`).
+Members of a chain read one factor from common registers, which are read once; none depends on another. The first waits
+for all of them, and the last one's token says that all are done (IGA, RegDeps: `DpasMacroBuilder`). The leader of a
+chain may read another factor than the others (`XeInstruction.leads`).
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from convgen.backends.intel.isa import Null, Region, XeInstruction
 from convgen.backends.intel.physical import Cells, Physical
 from convgen.backends.machine.instruction import Instruction, Reg, Unit
 
-_MOST = 8  #: instructions; the more, the earlier the first waits for what only the last one needs
+_MOST = 8  #: instructions, at most; in a longer chain the first waits too early for operands of the last
 
 
 def chains(
     instructions: Sequence[Instruction], physical: Physical, shared: frozenset[int]
 ) -> Iterator[tuple[XeInstruction, ...]]:
-    """The chains among a block's matrix instructions, in order; one alone is one, too.
+    """Yield the chains among a block's matrix instructions, in order; one instruction alone is a chain, too.
 
-    `shared` are the sources of which one that is the same all along makes a chain.
+    `shared` are the numbers of the sources of which one must be common to a chain.
     """
-    found = [_Chain(physical, shared)]
+    runs = [_Chain(physical, shared)]
     for i in instructions:
         assert isinstance(i, XeInstruction)
         is_matrix = i.op.unit is Unit.MATRIX
-        if not is_matrix or i.leads or not found[-1].takes(i):
-            found.append(_Chain(physical, shared))
+        if not is_matrix or i.leads or not runs[-1].takes(i):
+            runs.append(_Chain(physical, shared))
         if is_matrix:
-            found[-1].add(i)
-    return (tuple(chain.members) for chain in found if chain.members)
+            runs[-1].add(i)
+    return (tuple(chain.members) for chain in runs if chain.members)
 
 
 class _Chain:
-    """Members so far, with the sources that all have read from the same place, and what they read and write."""
+    """The members so far, the sources that they have in common, and the cells that they read and write."""
 
     def __init__(self, physical: Physical, shared: frozenset[int]) -> None:
         self.physical = physical
@@ -45,14 +45,14 @@ class _Chain:
         self.written: Cells = 0
 
     def takes(self, i: XeInstruction) -> bool:
-        """Whether an instruction may be the next member."""
+        """Return whether an instruction may be the next member."""
         if not self.members or len(self._led) == _MOST or not self._same(i) or not alike(i, self.members[-1]):
             return False
         written = self.physical.written(i)
         return not (self.written | self.read) & written and not self.written & self.physical.read(i)
 
     def add(self, i: XeInstruction) -> None:
-        """An instruction more."""
+        """Append a member."""
         self.same = self._same(i)
         self.members.append(i)
         self.read |= self.physical.read(i)
@@ -60,11 +60,11 @@ class _Chain:
 
     @property
     def _led(self) -> Sequence[XeInstruction]:
-        """The members behind a leader, or all."""
+        """Return the members without a leader."""
         return self.members[1:] if self.members[0].leads else self.members
 
     def _same(self, i: XeInstruction) -> frozenset[int]:
-        """The sources that it has in common with the members, of which a leader does not count."""
+        """Return the sources that an instruction has in common with the members, except a leader."""
         if not self.members or not self._led:
             return self.same
         return frozenset(n for n in self.same if _register(i, n).same(self.members[-1].src[n]))
@@ -77,7 +77,7 @@ def _register(i: XeInstruction, source: int) -> Reg:
 
 
 def alike(i: XeInstruction, other: XeInstruction) -> bool:
-    """Whether two matrix instructions are the same operation on the same types."""
+    """Return whether two matrix instructions are one operation on equal types."""
     return i.op is other.op and _types(i) == _types(other)
 
 

@@ -1,7 +1,7 @@
-"""Selection of comparisons of elements, of logic on their results, and of choices by them.
+"""Selection of element comparisons, of logic on their results, and of selects by them.
 
-Of a vector of bools a variable holds dwords, all ones where an element is true; what chooses by it makes flags of
-them. A comparison of elements as wide as those that it chooses sets the flags itself.
+A variable holds a vector of bools as dwords, all ones where an element is true; a select by it turns them into flags. A
+comparison of elements as wide as those that it selects sets the flags directly.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from convgen.ir.expr import Expr
 from convgen.ir.text import in_short
 from convgen.ir.types import Kind, Type, f32, s32, u32
 
-Flags = Callable[[int], Reg]  #: the flags of the elements in each dword
+Flags = Callable[[int], Reg]  #: dword number -> flags of its elements
 
 LOGIC: dict[type[Expr], str] = {x.And: "and", x.Or: "or", x.Xor: "xor"}
 
 
 class Choices(Operands):
-    """Evaluates bools of elements, and what is chosen by bools."""
+    """Evaluates bools of elements, and selects."""
 
     def select(self, e: Expr) -> Reg:
-        """Elements, or whole dwords where one bool chooses among all."""
+        """Select elements, or whole dwords if one bool selects all."""
         assert isinstance(e, x.Select)
         elem = e.type.elem
         if elem.bits < 16 and elem in WIDER:
@@ -43,29 +43,29 @@ class Choices(Operands):
         width = 32 if isinstance(e.cond.type, Type) else elem.bits
         turned = is_constant(e.a) and not is_constant(e.b)
         first, second = (e.b, e.a) if turned else (e.a, e.b)
-        chosen, other = self.bits(first, width, last=False), self.bits(second, width, last=True)
+        chosen, otherwise = self.bits(first, width, last=False), self.bits(second, width, last=True)
         flags = self.flags(e.cond, width)
         dst, into = self.result(e.type)
         kind, modifiers = UNSIGNED[width // 8], ("unless",) if turned else ()
         for pair in in_pairs(into):
-            held = [flags(n) for n, _ in pair]
-            for flag, (n, to) in zip(held, pair):
-                self.do("sel", region(to, kind), chosen(n), other(n), predicate=flag, modifiers=modifiers)
+            pair_flags = [flags(n) for n, _ in pair]
+            for flag, (n, to) in zip(pair_flags, pair):
+                self.do("sel", region(to, kind), chosen(n), otherwise(n), predicate=flag, modifiers=modifiers)
         return dst
 
     def _by_zero(self, e: x.Select, tested: x.Comparison) -> Reg:
-        """Where numbers are compared with zero, one instruction compares and chooses."""
+        """Compare with zero and select in one instruction."""
         condition, kind, numbers, _ = self._comparison(tested)
-        chosen, other = (self.typed(c, last=False) for c in (e.a, e.b))
+        chosen, otherwise = (self.typed(c, last=False) for c in (e.a, e.b))
         dst, into = self.result(e.type)
         for n, to in enumerate(into):
-            self.do("csel", region(to, kind), chosen(n), other(n), numbers(n), condition=condition)
+            self.do("csel", region(to, kind), chosen(n), otherwise(n), numbers(n), condition=condition)
         return dst
 
     # ------------------------------------------------------------ flags
 
     def flags(self, cond: Expr, width: int) -> Flags:
-        """The flags of a bool, or of a vector of them by whose elements others of so many bits are chosen."""
+        """Return the flags of a bool, or of a vector of bools that selects elements of `width` bits."""
         if isinstance(cond.type, Type):
             one = self.scalars.mask(cond)
             return lambda n: one
@@ -77,7 +77,7 @@ class Choices(Operands):
         return lambda n: self.compare("ne", kind, region(words[n], kind), Literal(0, kind))
 
     def compared(self, e: x.Comparison) -> Reg:
-        """The flags of a comparison of one element a lane, in a dword of its own."""
+        """Return the flags of a comparison of one element a lane, each in its own dword."""
         elem = e.a.type.elem
         wide = f32 if elem.is_float else s32 if elem.kind is Kind.SIGNED else u32
         return self._compared(type(e)(in_wider(e.a, wide), in_wider(e.b, wide)))(0)
@@ -87,7 +87,7 @@ class Choices(Operands):
         return lambda n: self.compare(condition, kind, a(n), b(n))
 
     def _comparison(self, e: x.Comparison) -> tuple[str, str, Words, Words]:
-        """Condition, type and operands."""
+        """Return the condition, type and operands of a comparison."""
         first, second, condition = e.a, e.b, CONDITIONS[type(e)]
         if is_constant(first):
             first, second, condition = second, first, SWAPPED[condition]
@@ -95,14 +95,14 @@ class Choices(Operands):
         return condition, TYPES[e.a.type.elem], a, b
 
     def compare(self, condition: str, kind: str, a: Operand, b: Operand, into: Reg | None = None) -> Reg:
-        """Flags of the elements in a dword of each lane; `into` has all ones or zeros in each of them."""
+        """Compare the elements in a dword of each lane; return flags. `into` gets all ones or zeros in each element."""
         dst = None if into is None else region(into, kind)
         return self.out.compare(condition, kind, a, b, self.lanes(kind), dst)
 
     # ------------------------------------------------------------ masks
 
     def masks(self, e: Expr, width: int) -> list[Reg]:
-        """The dwords of a vector of bools, all ones or zeros in elements of so many bits."""
+        """Return the dwords of a vector of bools: all ones or zeros in elements of `width` bits."""
         e = plain(e)
         match e:
             case x.Comparison():
@@ -115,7 +115,7 @@ class Choices(Operands):
         return self._masks_of(self._held_masks(e), 32, width)
 
     def _held_masks(self, e: Expr) -> list[Reg]:
-        """A dword for each of some bools that are moved or held."""
+        """Return a dword for each bool of a variable, slice, shuffle, splat or uniform."""
         match e:
             case x.Var():
                 return single_words(self.value(e))
@@ -131,7 +131,7 @@ class Choices(Operands):
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a comparison or logic: {in_short(e)}")
 
     def spread(self, flag: Reg) -> Reg:
-        """All ones in the lanes of the flags, else zeros."""
+        """Return a register with all ones in the lanes of the flags, else zeros."""
         dst = self.out.new("v")
         self.out.fill(dst, Literal(0, "ud"))
         self.do("mov", region(dst, "d"), Literal(-1, "d"), predicate=flag)
@@ -143,7 +143,7 @@ class Choices(Operands):
         return dst
 
     def _compared_masks(self, e: x.Comparison, width: int) -> list[Reg]:
-        """As wide as what is compared, then as asked for."""
+        """Compare at the operands' width, then convert the masks to `width`."""
         wide = WIDER.get(e.a.type.elem)
         if wide is not None:
             e = type(e)(in_wider(e.a, wide), in_wider(e.b, wide))
@@ -154,7 +154,7 @@ class Choices(Operands):
         return self._masks_of(into, e.a.type.elem.bits, width)
 
     def _masks_of(self, words: list[Reg], of: int, width: int) -> list[Reg]:
-        """Masks of another width."""
+        """Convert masks from width `of` to another width."""
         if of == width:
             return words
         if width == 32:
@@ -165,7 +165,7 @@ class Choices(Operands):
 
 
 def _with_zero(cond: Expr) -> x.Comparison | None:
-    """The comparison, if it is of f32 elements with zero."""
+    """Return the comparison if it compares f32 elements with zero, else None."""
     cond = plain(cond)
     if not isinstance(cond, x.Comparison) or isinstance(cond.type, Type) or cond.a.type.elem is not f32:
         return None

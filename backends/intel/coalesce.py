@@ -1,4 +1,4 @@
-"""What is only moved, a scalar into a payload or a register into a part of a tuple, is computed where it goes."""
+"""Compute a value in its destination: a scalar that is only moved to a payload, a register to part of a tuple."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from convgen.backends.machine.coalesce import Coalescing, Move
 from convgen.backends.machine.instruction import Function, Instruction, Reg, Unit, VirtualRegister
 from convgen.ir.record import evolve
 
-_BITS = {"d", "ud"}  #: types of dwords between which a move converts nothing
+_BITS = {"d", "ud"}  #: dword types between which a move converts nothing
 
 
 def coalesce(function: Function, lanes: int) -> Function:
-    """The function without moves of what arithmetic of their block can write where they go; `lanes` of a register."""
+    """Return the function without moves of values that arithmetic in their block can write to the destination.
+
+    A register has `lanes` dwords.
+    """
     return _Regions(lanes)(function)
 
 
 class _Regions(Coalescing):
-    """Parts are tuples, their registers, dwords of these, and whether any dword was touched alone."""
+    """Parts are tuples, their registers, dwords of these, and `_ANY` if any dword was touched alone."""
 
     banks = "sv"
 
@@ -50,7 +53,7 @@ class _Regions(Coalescing):
         return to.vreg if scalar or to.bank == "v" else None
 
     def _written_to(self, maker: Instruction, place: Reg, move: Instruction) -> Instruction:
-        """Of a scalar the move says whether the register's other dwords are kept."""
+        """Return a writer with its result at `place`; for a scalar, the move says whether other dwords are kept."""
         (result,) = maker.dst
         assert isinstance(result, Region)
         assert isinstance(place, Region)
@@ -72,11 +75,11 @@ class _Regions(Coalescing):
         return (place.vreg,), (place.vreg, place.first), (place.vreg, place.first, _ANY if dword is None else dword)
 
 
-_ANY = -1  #: stands for the dword that was touched
+_ANY = -1  #: stands for any single dword
 
 
 def _dword(r: Reg, writer: Instruction | None) -> int | None:
-    """Which dword of a register an instruction writes alone; None where it writes another part."""
+    """Return the dword of a register that an instruction writes alone; None if it writes another part."""
     alone = isinstance(writer, XeInstruction) and writer.lanes == 1
     return r.sub if alone and isinstance(r, Region) and _is_dword(r) else None
 

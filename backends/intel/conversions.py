@@ -1,4 +1,4 @@
-"""Conversions that no single move makes, as expressions that moves make."""
+"""Conversions that no single move does, as expressions that moves can do."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from convgen.ir.types import Type, bf16, f32, s32
 
 
 def in_steps(e: Cast | Saturate) -> Expr | None:
-    """The conversion by way of others; None where a move makes it, or none does.
+    """Return the conversion as several; None if one move does it, or if there is none.
 
-    A move from a float to an integer of 32 bits goes toward zero, keeps to what the integer holds, and makes a zero of
-    NaN (PRM, "Data Conversion": float to integer), so what is rounded before is converted as it should be.
+    A move from a float to a 32-bit integer truncates, saturates, and turns NaN into zero (PRM, "Data Conversion": float
+    to integer), so rounding comes first.
     """
     a, of, to = e.a, e.a.type.elem, e.type.elem
     if of.is_float and to.is_int:
@@ -35,13 +35,13 @@ def in_steps(e: Cast | Saturate) -> Expr | None:
 
 
 def _clamped(a: Expr, to: Type) -> Expr:
-    """The nearest finite number of a type; NaN stays."""
+    """Return the nearest finite number of a type; NaN stays."""
     largest, least = lift(to.largest, a), lift(-to.largest, a)
     return select(largest < a, largest, select(a < least, least, a))
 
 
 def _within(a: Expr, of: Type, to: Type) -> Expr:
-    """The nearest integer that another type holds, too."""
+    """Return the nearest integer that type `to` holds, too."""
     if to.min > of.min:
         a = Max(a, lift(to.min, a))
     return Min(a, lift(to.max, a)) if to.max < of.max else a

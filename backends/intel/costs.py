@@ -1,18 +1,18 @@
-"""What one decoded instruction is, occupies and moves, for any Xe code, ours or not. A slot is one clock of an EU.
+"""Kind, unit, cost and bytes of one decoded instruction, for any Xe code. A slot is one clock of an EU.
 
 The accounting is a convention for comparing loops, not a measurement:
 
 - An instruction of the vector engine takes a clock for each register of its result, twice that for 64-bit integers; a
-  send, a sync or a branch one.
-- A matrix instruction occupies the systolic array as the table of the generation says, in proportion to its rows.
-- A message occupies its unit for a clock a register of data (assumed; it makes the 512 bytes a clock and core that
-  Intel gave for Ponte Vecchio at Hot Chips 33).
+  send, a sync or a branch takes one.
+- A matrix instruction occupies the systolic array for the clocks in the generation's table, in proportion to its rows.
+- A message occupies its unit for a clock per register of data (assumed; this gives the 512 bytes a clock and core that
+  Intel stated for Ponte Vecchio at Hot Chips 33).
 
 Register banks: IGC, visa/LocalScheduler/LocalScheduler_G4IR.cpp (`hasInternalConflict`) and visa/GraphColor.h
-(`get_bundle`, `get_bank`). An instruction of three register sources has a conflict where two of them are in one bundle
-of one bank, or all three in one bank. That IGC takes two registers a bank for XeHPG and one for XeHPC is assumed from
-its names of the capabilities. What hardware keeps from the previous instruction (read suppression) is not counted on,
-and only the first register of each source is looked at, of a matrix instruction's too (assumed).
+(`get_bundle`, `get_bank`). An instruction of three register sources has a conflict if two of them are in one bundle of
+one bank, or all three in one bank. That IGC uses two registers a bank for XeHPG and one for XeHPC is assumed from the
+names of its capabilities. Read suppression, which reuses a source of the previous instruction, is not modelled; only
+the first register of each source counts, also for matrix instructions (assumed).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ADDRESS_SOURCES = re.compile(r"L(\d+)")
 
 
 def line_of(instruction: Instruction, target: str) -> Line:
-    """The instruction as a line of an analysis."""
+    """Return the instruction as a line of an analysis."""
     grf = DEVICES[target].grf_bytes
     if instruction.message is not None:
         return _send(instruction, instruction.message, grf)
@@ -74,7 +74,7 @@ def line_of(instruction: Instruction, target: str) -> Line:
 
 
 def kind_of(instruction: Instruction) -> str:
-    """dpas, mov, math, alu, sync, branch, or what a send does: slm_load, ugm_store, barrier_signal, ..."""
+    """Return dpas, mov, math, alu, sync, branch, or the action of a send: slm_load, ugm_store, barrier_signal, ..."""
     message = instruction.message
     if message is None:
         return _KINDS.get(instruction.op, "alu")
@@ -102,7 +102,7 @@ def _clocks(instruction: Instruction, grf: int) -> int:
 
 
 def _matrix(instruction: Instruction) -> tuple[int, int]:
-    """Rows, and operations of the instruction."""
+    """Return the rows and the operations of a matrix instruction."""
     rows = int(instruction.sub.partition("x")[2])
     _, b, a = instruction.sources
     k = _DEPTH * 32 // max(BITS.get(a.type, 32), BITS.get(b.type, 32), 4)
@@ -118,7 +118,7 @@ def _send(instruction: Instruction, message: Message, grf: int) -> Line:
     lsc = msg.Lsc.decode(message.descriptor)
     registers = max(1, message.dst.length, message.src1.length)
     if lsc.op in (msg.LOAD_2D, msg.STORE_2D):
-        moved = registers * grf  # the shape is in the payload, at most so much
+        moved = registers * grf  # the shape is in the payload; this is the upper limit
     else:
         addresses = 1 if lsc.transposed else instruction.exec_size
         moved = addresses * (len(lsc.channels) or lsc.vector) * lsc.memory_bytes
@@ -128,11 +128,11 @@ def _send(instruction: Instruction, message: Message, grf: int) -> Line:
 
 
 def conflicts(instruction: Instruction, target: str) -> int:
-    """1 if the register sources of an instruction of three meet in the banks, else 0."""
+    """Return 1 if the register sources of a three-source instruction conflict in the banks, else 0."""
     numbers = [o.reg for o in instruction.sources if _is_register(o)]
     if len(instruction.sources) != 3 or len(numbers) < 2:
         return 0
-    places = {r: _BUNDLES[target](r) for r in numbers}  # the same register is read once
+    places = {r: _BUNDLES[target](r) for r in numbers}  # a register that occurs twice is read once
     banks = [bank for bank, _ in places.values()]
     return int(len(set(places.values())) < len(places) or (len(banks) == 3 and len(set(banks)) == 1))
 
@@ -142,7 +142,7 @@ def _is_register(o: Operand) -> bool:
 
 
 def waits(instruction: Instruction, tokens: int) -> int:
-    """How many tokens an instruction waits for; `tokens` is how many a wait for all of them means."""
+    """Return how many tokens an instruction waits for; a wait for all tokens counts as `tokens`."""
     if instruction.op == "sync" and instruction.sub in ("allrd", "allwr"):
         masks = [o.value for o in instruction.sources if o.kind == "imm"]
         return masks[0].bit_count() if masks else tokens

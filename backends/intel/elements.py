@@ -1,4 +1,4 @@
-"""Selection of element-wise operations on vectors, and on floats and narrow integers of one a lane."""
+"""Selection of element-wise operations on vectors, and on floats and narrow integers of one element a lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Cos, Fma, Neg, Sin
 from convgen.ir.types import Type, VectorType, f16, f32, vector
 
-_TURN = 0x40C90FDB  #: f32; radians
+_TURN = 0x40C90FDB  #: f32; radians of a full turn
 
 
 class Elements(Choices):
@@ -59,7 +59,7 @@ class Elements(Choices):
 
     def _element_by_element(self, name: str, e: x.Binary) -> Reg:
         a, b, elem = e.a, e.b, e.type.elem
-        begins = name == "add" and isinstance(a, x.Splat) and _is_zero(a)  # a sum, which has zeros in registers
+        begins = name == "add" and isinstance(a, x.Splat) and _is_zero(a)  # first addend of a sum: zeros in registers
         if name in COMMUTES and is_constant(a) and not begins:
             a, b = b, a
         if name == "sub" and elem.is_float:
@@ -92,10 +92,11 @@ class Elements(Choices):
             self.do(name, to, a, b)
 
     def _extremum(self, name: str, e: x.Binary, a: Words, b: Words, other: Expr) -> Reg:
-        """Of a NaN and a number `sel` gives the number (IGC, MIN_MAX.md); which of two zeros, no manual says.
+        """Compute a minimum or maximum, with a defined result for NaN and for zeros of different signs.
 
-        Where operands are equal, but for the sign of a zero, the result has the bits of both, or of either. Zero, as
-        `other` operand of a maximum, is added: minus zero and zero are zero.
+        For a NaN and a number `sel` gives the number (IGC, MIN_MAX.md); no manual says which of two zeros it gives.
+        Where operands are equal except for the sign of a zero, logic on their bits gives the result. If the `other`
+        operand of a maximum is zero, it is added: minus zero plus zero is zero.
         """
         (condition, bitwise), kind = EXTREMA[name], TYPES[e.type.elem]
         bits = UNSIGNED[e.type.elem.bytes]
@@ -128,16 +129,16 @@ class Elements(Choices):
     def _unary(self, e: x.Unary) -> Reg:
         source = self.operand(e.a, last=False)
         dst, into = self.result(e.type)
-        held = [region(to, "f") for to in into]
+        results = [region(to, "f") for to in into]
         if type(e) in (Sin, Cos):
-            self._radians(source, held)
-            source = held.__getitem__
-        for n, to in enumerate(held):
+            self._radians(source, results)
+            source = results.__getitem__
+        for n, to in enumerate(results):
             self.do(UNARY[type(e)], to, source(n))
         return dst
 
     def _radians(self, turns: Words, into: list[Region]) -> None:
-        """Of turns, the part of one that lies nearest to zero, which is exact, as radians."""
+        """Reduce turns to the fraction nearest to zero, which is exact, and convert to radians."""
         for n, to in enumerate(into):
             self.do("rnde", to, turns(n))
         for n, to in enumerate(into):
@@ -146,7 +147,7 @@ class Elements(Choices):
             self.do("mul", to, to, Literal(_TURN, "f"))
 
     def _changed(self, e: Expr) -> Reg:
-        """Bits of each element changed: the sign of a float, or all of an integer."""
+        """Change bits of each element: the sign of a float, or all bits of an integer."""
         assert isinstance(e, x.Unary)
         bits = e.type.elem.bits
         sign = sum(1 << i for i in range(bits - 1, 32, bits))
@@ -166,12 +167,12 @@ class Elements(Choices):
         return dst
 
     def from_lane(self, e: Expr) -> Reg:
-        """Word by word, whatever the elements are."""
+        """Read other lanes word by word, whatever the elements are."""
         assert isinstance(e, x.FromLane)
         return from_lanes(self.scalars, single_words(self.held(e.a)), e)
 
     def converted(self, e: Expr) -> Reg:
-        """A conversion to the elements of its type, be it a vector or not."""
+        """Return a conversion to the elements of its type, vector or not."""
         assert isinstance(e, (x.Cast, x.Saturate))
         if not e.a.type.elem.is_bool:
             return self._convert(e.type if isinstance(e.type, VectorType) else vector(e.type, 1), e)
@@ -179,13 +180,13 @@ class Elements(Choices):
 
 
 def _is_short(e: Expr) -> bool:
-    """Whether an operand is one constant of 16 bits for all elements: a product by that is one instruction."""
+    """Return whether an operand is one 16-bit constant in all elements: multiplying by it is one instruction."""
     inner = uniform(e)
     return isinstance(inner, x.Const) and 0 <= inner.value < 1 << 16
 
 
 def _is_zero(e: Expr) -> bool:
-    """Whether all elements are the constant zero without a sign."""
+    """Return whether all elements are the constant zero without a sign."""
     inner = uniform(e)
     return isinstance(inner, x.Const) and not inner.bits
 

@@ -1,4 +1,4 @@
-"""What selection writes with: registers, operands with regions, and the instruction list."""
+"""The emitter of selection: registers, operands with regions, and the instruction list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class XeEmitter(Emitter):
     # ------------------------------------------------------------ operands
 
     def source(self, o: Operand, type: str) -> Operand:
-        """An operand read as `type`, unless it says itself how it is read."""
+        """Return an operand read as `type`, unless it has its own type."""
         if isinstance(o, Imm):
             bits = 8 * TYPE_BYTES[type]
             value = o.value & (1 << min(bits, 32)) - 1
@@ -42,13 +42,13 @@ class XeEmitter(Emitter):
             return Literal(value - (1 << min(bits, 32)) if signed else value, {"q": "d", "uq": "ud"}.get(type, type))
         if isinstance(o, Reg) and not isinstance(o, Region):
             return region(o, type, 0, 0 if o.bank == "s" else 1)
-        if isinstance(o, Region) and not o.type:  # a lane's word
+        if isinstance(o, Region) and not o.type:  # the word of one lane
             return region(o, type, o.sub, o.stride)
         return o
 
     @staticmethod
     def is_uniform(o: Operand) -> bool:
-        """Whether all lanes see the same."""
+        """Return whether all lanes read one value."""
         return isinstance(o, (Imm, Literal)) or (isinstance(o, Reg) and o.bank == "s") or getattr(o, "uniform", False)
 
     # ------------------------------------------------------------ instructions
@@ -70,18 +70,20 @@ class XeEmitter(Emitter):
         target: str = "",
         comment: str = "",
     ) -> XeInstruction:
-        """Append one instruction as given."""
+        """Append one instruction without changing its operands."""
         row = OPCODES[op] if isinstance(op, str) else op
-        made = XeInstruction(
+        instruction = XeInstruction(
             row, tuple(dst), tuple(src), tuple(modifiers), access, target, comment, self.line,
             lanes, predicate, condition, flag, partial, discards, self._apart(row, (*dst, *src), lanes),
         )  # fmt: skip
-        self.block.instructions.append(made)
-        return made
+        self.block.instructions.append(instruction)
+        return instruction
 
     def _apart(self, row: Opcode, operands: Sequence[Operand], lanes: int) -> bool:
-        """Where operands span registers, the engine takes lanes in turns, a register at a time, and later turns read
-        sources that the first has overwritten (IGC, `hasDstSrcOverlapPotential`); messages see `response_apart`.
+        """Return whether the destination must not overlap the sources.
+
+        If operands span registers, the engine processes lanes in passes, a register at a time; later passes would read
+        sources that the first has overwritten (IGC, `hasDstSrcOverlapPotential`). Messages follow `response_apart`.
         """
         if isinstance(row, Message):
             return self.generation.response_apart
@@ -101,9 +103,9 @@ class XeEmitter(Emitter):
         modifiers: Sequence[str] = (),
         lanes: int | None = None,
     ) -> Reg:
-        """An operation on elements of `type` into a fresh register: scalar if all its operands are uniform.
+        """Emit an operation on elements of `type` into a fresh register: scalar if all its operands are uniform.
 
-        Only the last operand may be an immediate, and of three with 16 bits the first.
+        Only the last operand may be an immediate, and with three operands of 16 bits also the first.
         """
         if isinstance(src[0], Imm) and len(src) == 2 and OPCODES[name].commutes:
             src = (src[1], src[0])
@@ -123,7 +125,7 @@ class XeEmitter(Emitter):
         return dst
 
     def constant(self, value: Literal) -> Reg:
-        """A scalar register with that value, an integer of 32 bits at least."""
+        """Return a scalar register with that value, an integer of at least 32 bits."""
         dst = self.new("s", TYPE_BYTES[value.type] // 4 or 1)
         self.emit("mov", (region(dst, "d" if value.type in _SHORT else value.type),), (value,))
         return dst
@@ -131,7 +133,10 @@ class XeEmitter(Emitter):
     def compare(
         self, condition: str, type: str, a: Operand, b: Operand, lanes: int | None = None, into: Region | None = None
     ) -> Reg:
-        """A flag register with one bit a lane; `into` becomes all ones where the condition holds, else zeros."""
+        """Emit a comparison; return a flag register with one bit a lane.
+
+        `into` gets all ones where the comparison holds, else zeros.
+        """
         count = lanes or self.lanes
         flag = self.new("f", -(-count // FLAG_BITS))
         first, second = self.source(a, type), self.source(b, type)
@@ -157,7 +162,7 @@ class XeEmitter(Emitter):
         return True
 
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
-        """A value of one lane, or of all lanes."""
+        """Move a value of one lane, or of all lanes."""
         if isinstance(src, Reg) and not isinstance(src, Region) and (src.bank, dst.bank) in (("v", "v"), ("s", "s")):
             self.copy(dst, src)
             return
@@ -180,13 +185,13 @@ class XeEmitter(Emitter):
         return dst
 
     def fill(self, dst: Reg, value: Literal) -> None:
-        """Every dword of a tuple becomes the value, two registers a move: the most that one instruction writes."""
+        """Set every dword of a tuple to a value, two registers per move: the most that one instruction writes."""
         for at in range(0, dst.count, 2):
             count = min(2, dst.count - at)
             self.emit("mov", (region(dst.words(at, count), "ud"),), (value,), lanes=count * self.lanes)
 
     def copy(self, dst: Reg, src: Reg) -> None:
-        """Word by word within a bank; two vector registers at a time where both are pairs."""
+        """Copy word by word within a bank."""
         if dst.bank == "f":
             self.emit("mov", (region(dst, "uw"),), (region(src, "uw", 0, 0),))
             return

@@ -1,4 +1,4 @@
-"""Selection of exchanges between lanes: moves of regions, which read and write lanes at equal distances."""
+"""Selection of exchanges between lanes: moves of regions, which read and write lanes at fixed strides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convgen.ir.record import frozen
 
 @frozen
 class _Move:
-    """`count` lanes from `to` on, `step` apart, take what lanes from `of` on have, `stride` apart."""
+    """A move of `count` lanes: destination lanes begin at `to`, `step` apart, source lanes at `of`, `stride` apart."""
 
     count: int
     to: int
@@ -34,7 +34,7 @@ class _Move:
 
 
 def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:
-    """A tuple of the words that other lanes hold."""
+    """Return a tuple of the words of other lanes."""
     out = scalars.out
     lanes = lanes_read(e.lane, out.lanes, scalars.lets)
     if lanes is None or e.type.elem.bits > 32:
@@ -50,19 +50,19 @@ def from_lanes(scalars: XeScalars, words: Sequence[Reg], e: FromLane) -> Reg:
 
 @lru_cache(maxsize=2**8)
 def _moves(lanes: tuple[int, ...]) -> tuple[_Move, ...]:
-    """Moves that together do it, each of as many lanes as one can."""
+    """Return moves that together give every lane its word, each with as many lanes as possible."""
     done: dict[int, None] = {}
-    found = []
+    moves = []
     for to in range(len(lanes)):
         if to not in done:
             most = max(_beginning(lanes, to), key=lambda m: m.count if done.keys().isdisjoint(m.written) else 0)
             done.update(dict.fromkeys(most.written))
-            found.append(most)
-    return tuple(found)
+            moves.append(most)
+    return tuple(moves)
 
 
 def _beginning(lanes: tuple[int, ...], to: int) -> Iterator[_Move]:
-    """The moves whose first lane is `to`, at the strides that regions have (PRM, "Register Region Parameters")."""
+    """Yield the moves whose first lane is `to`, with the strides of regions (PRM, "Register Region Parameters")."""
     yield _Move(1, to, 1, lanes[to], 0)
     count = 2
     while count <= len(lanes):

@@ -1,11 +1,11 @@
-"""Flags that a block sets twice are set once, where there is a flag register to keep them in between.
+"""Set flags once that a block sets twice, if a flag register can keep them in between.
 
-Selection makes flags where they are used: a comparison for each register that is chosen by it, a move for each message
-under a mask that has a name. What sets flags as an earlier instruction of its block did goes, and what reads its flags
-reads the earlier ones. So goes a copy of flags in a scalar that nobody reads any more.
+Selection makes flags at each use: a comparison for each register that is selected by it, a move for each message under
+a named mask. An instruction that sets flags as an earlier one of its block did is removed; readers use the earlier
+flags. A copy of flags to a scalar that is no longer read is removed, too.
 
-Of two comparisons that both must hold, one is made in the lanes where the other does, in its flags, where nobody needs
-these by themselves: `and` goes. A comparison keeps the flags of lanes that are off (IGC,
+Of two comparisons that are combined by `and`, one runs under the other's flags as predicate and writes into them, if
+neither is needed alone: the `and` is removed. A comparison keeps the flags of disabled lanes (IGC,
 documentation/visa/instructions/CMP.md), and those are zero.
 """
 
@@ -21,28 +21,29 @@ from convgen.ir.record import define, evolve, frozen
 
 
 def keep_flags(function: Function, most: int) -> Function:
-    """The function without what sets flags that are there still; a thread has `most` registers of 16 flags."""
+    """Return the function without instructions that set flags again; a thread has `most` registers of 16 flags."""
     written = Counter(r.vreg for i in function.instructions() for r in i.defs() if r.bank == "f")
     users = Counter(v for block in function.blocks for v in {r.vreg for i in block.instructions for r in _flags(i)})
     local = {v for v, n in written.items() if n == 1 and users[v] == 1}
-    room = most // max((v.size for v in written), default=1)  # pairs stand even, each perhaps between two alone
-    found = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
-    read = {r.vreg for i in found.instructions() for r in i.uses()}
+    # pairs start at even registers, with a single register on either side at worst
+    room = most // max((v.size for v in written), default=1)
+    shorter = function.rewritten(lambda _, block: _compared_in_place([*_Block(block, local, room).left()], local))
+    read = {r.vreg for i in shorter.instructions() for r in i.uses()}
 
     def is_read(i: Instruction) -> bool:
         copy = _copy(i)
         return copy is None or copy.vreg in read
 
-    return found.rewritten(lambda _, block: filter(is_read, block.instructions))
+    return shorter.rewritten(lambda _, block: filter(is_read, block.instructions))
 
 
 def _flags(i: Instruction) -> Iterator[Reg]:
-    """The flag registers that an instruction writes or reads."""
+    """Yield the flag registers that an instruction writes or reads."""
     return (r for r in (*i.defs(), *i.uses()) if r.bank == "f")
 
 
 def _copy(i: Instruction) -> Reg | None:
-    """The scalar to which an instruction copies flags, if that is what it does."""
+    """Return the scalar to which an instruction copies flags, if that is all it does."""
     if i.op.name != "mov" or not isinstance(i.src[0], Reg) or i.src[0].bank != "f":
         return None
     to = i.dst[0]
@@ -50,7 +51,7 @@ def _copy(i: Instruction) -> Reg | None:
 
 
 def _set(i: XeInstruction) -> Reg | None:
-    """The flags that an instruction sets, those of all its lanes."""
+    """Return the flags that an instruction sets in all its lanes, else None."""
     if i.predicate is not None or isinstance(i.op, Select):
         return None
     to = i.flag if i.flag is not None or len(i.dst) != 1 else i.dst[0]
@@ -58,13 +59,13 @@ def _set(i: XeInstruction) -> Reg | None:
 
 
 def _only_sets(i: XeInstruction) -> bool:
-    """Whether flags are all that an instruction makes."""
+    """Return whether an instruction has no result but flags."""
     return i.flag is None or all(isinstance(o, Null) for o in i.dst)
 
 
 @define(eq=False)
 class _Held:
-    """Flags in their register, and the last place where that is read."""
+    """Flags in their register, and the index of its last reader."""
 
     flags: Reg
     last: int
@@ -72,20 +73,20 @@ class _Held:
 
 @frozen(eq=False)
 class _Maker:
-    """What would make flags again, from these registers."""
+    """An instruction that sets flags, by the registers that it reads."""
 
     held: _Held
     sources: frozenset[VirtualRegister]
 
 
 class _Renaming:
-    """Flags that stand for others."""
+    """Flags that replace other flags."""
 
     def __init__(self) -> None:
-        self.instead: dict[VirtualRegister, Reg] = {}  # of flags that are not set: those that are there
+        self.instead: dict[VirtualRegister, Reg] = {}  # flags whose setter is removed -> flags that replace them
 
     def _on_kept(self, i: XeInstruction) -> XeInstruction:
-        """The instruction, reading the flags that are kept."""
+        """Return the instruction reading the flags that replace its own."""
         if all(r.vreg not in self.instead for r in _flags(i)):
             return i
         predicate = None if i.predicate is None else self._kept(i.predicate)
@@ -100,7 +101,7 @@ class _Renaming:
 
 
 class _Block(_Renaming):
-    """The instructions of a block, with what is known of flags behind each of them."""
+    """The instructions of a block, with the known flags after each of them."""
 
     def __init__(self, block: BasicBlock, local: set[VirtualRegister], most: int) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class _Block(_Renaming):
         self.held: dict[VirtualRegister, _Held] = {}
 
     def _taken(self) -> list[int]:
-        """Flag registers in use at each place; what other blocks know of is so everywhere."""
+        """Return the flag registers in use at each instruction; those that other blocks use count everywhere."""
         taken = [0] * len(self.instructions)
         first: dict[VirtualRegister, int] = {}
         for at, i in enumerate(self.instructions):
@@ -123,7 +124,7 @@ class _Block(_Renaming):
         return taken
 
     def left(self) -> Iterator[Instruction]:
-        """The instructions that are not in vain."""
+        """Yield the instructions that are not redundant."""
         for at, i in enumerate(self.instructions):
             assert isinstance(i, XeInstruction)
             new = self._on_kept(i)
@@ -137,15 +138,15 @@ class _Block(_Renaming):
             yield new
             self._forget(new)
             if own is not None:
-                held, sources = _Held(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
-                self.held[own.vreg] = held
+                kept, sources = _Held(own, self.last[own.vreg]), frozenset(r.vreg for r in new.uses())
+                self.held[own.vreg] = kept
                 if sources.isdisjoint(r.vreg for r in new.defs()):
-                    self.makers[key] = _Maker(held, sources)
+                    self.makers[key] = _Maker(kept, sources)
             elif (copy := _copy(new)) is not None and (source := self.held.get(new.uses()[0].vreg)) is not None:
                 self.makers[recipe("mov", "", 1, region(copy, "uw", 0, 0))] = _Maker(source, frozenset((copy.vreg,)))
 
     def _keeps(self, held: _Held, at: int, instead: VirtualRegister) -> bool:
-        """Whether flags can stay in their register up to a place, from where on they do for others."""
+        """Return whether flags can stay in their register up to index `at`, to replace `instead`; if so, reserve it."""
         between = range(held.last + 1, at)
         if any(self.taken[n] + held.flags.count > self.most for n in between):
             return False
@@ -155,19 +156,19 @@ class _Block(_Renaming):
         return True
 
     def _forget(self, i: XeInstruction) -> None:
-        """Of what an instruction writes, flags are no longer made as they were."""
+        """Drop the makers whose sources an instruction overwrites."""
         written = {r.vreg for r in i.defs()}
         if any(not written.isdisjoint(maker.sources) for maker in self.makers.values()):
             self.makers = {key: maker for key, maker in self.makers.items() if written.isdisjoint(maker.sources)}
 
 
 def _compared_in_place(block: Sequence[Instruction], local: set[VirtualRegister]) -> Sequence[Instruction]:
-    """The instructions of a block, comparisons made under the flags that theirs were joined with."""
+    """Return the block with comparisons predicated by the flags that theirs were combined with."""
     return _Joining(block, local).left if any(map(_joined, block)) else block
 
 
 class _Joining(_Renaming):
-    """The instructions of a block in which flags are joined, with the comparisons that may stand later, too."""
+    """The instructions of a block that combines flags, with the comparisons that may move down."""
 
     def __init__(self, block: Sequence[Instruction], local: set[VirtualRegister]) -> None:
         super().__init__()
@@ -175,7 +176,7 @@ class _Joining(_Renaming):
         self.touched = Counter(r.vreg for i in block for r in _flags(i))
         self.last = {r.vreg: at for at, i in enumerate(block) for r in _flags(i)}
         self.local = local
-        self.makers: dict[VirtualRegister, XeInstruction] = {}  # comparisons by their flags
+        self.makers: dict[VirtualRegister, XeInstruction] = {}  # flags -> comparison that sets them
         for at, i in enumerate(block):
             assert isinstance(i, XeInstruction)
             self._put(self._made_in_place(self._on_kept(i), at))
@@ -189,7 +190,7 @@ class _Joining(_Renaming):
         self.left.append(i)
 
     def _made_in_place(self, i: XeInstruction, at: int) -> XeInstruction:
-        """Instead of what joins two flags, the comparison that set one of them."""
+        """Return a predicated comparison instead of an `and` of two flags, where possible."""
         for own, other in permutations(_joined(i), 2):
             maker, result = self.makers.get(own.vreg), i.defs()[0]
             if maker is None or not self.local.issuperset((own.vreg, other.vreg, result.vreg)):
@@ -203,7 +204,7 @@ class _Joining(_Renaming):
 
 
 def _joined(i: Instruction) -> Sequence[Reg]:
-    """Two flags of which an instruction makes those that are set in both."""
+    """Return the two flags that an `and` combines; empty for other instructions."""
     if i.op.name != "and":
         return ()
     flags = [r for r in (*i.defs(), *i.uses()) if r.bank == "f" and r.whole]

@@ -1,4 +1,4 @@
-"""Execute anybody's zebin for an Intel GPU: the simulator, and launches as `.ze_info` describes them."""
+"""Execute any zebin for an Intel GPU: the simulator, and launches as `.ze_info` describes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from convgen.ir import untrusted
 
 __all__ = ["architecture", "signatures", "simulate"]
 
-#: The simulator with what Intel's compiler takes for granted, which strangers' objects rely on (`sim.scoreboard`).
+#: The simulator, which accepts assumptions of Intel's compiler that foreign objects rely on (`sim.scoreboard`).
 simulate = partial(simulate_strictly, trust_igc=True)
 
 _BUFFERS = ("arg_bypointer", "buffer_address")  #: kinds of payload arguments that hold an address
-_GIVEN = (*_BUFFERS, "arg_byvalue")  #: kinds that the host of a launch gives; runtimes fill in all others
+_GIVEN = (*_BUFFERS, "arg_byvalue")  #: kinds that the host passes; runtimes fill in all others
 
 
 def architecture(code_object: bytes) -> str:
@@ -28,7 +28,7 @@ def architecture(code_object: bytes) -> str:
 
 
 def signatures(code_object: bytes) -> dict[str, Signature]:
-    """Return what launches of a zebin's kernels need, by kernel name. Raises SimulatorError."""
+    """Return the arguments and resources of a zebin's kernels, by kernel name. Raises SimulatorError."""
     kernels = CodeObject.load(code_object).kernels
     with reading(".ze_info"):
         info = _info(code_object)
@@ -48,25 +48,25 @@ def _info(code_object: bytes) -> Any:
 
 
 def _local(entry: Mapping[str, Any]) -> Iterator[int]:
-    """The numbers of the arguments that point into SLM: each is an offset there, not an address."""
+    """Yield the numbers of arguments that point into SLM: each is an offset there, not an address."""
     for item in entry.get("payload_arguments") or ():
         if item.get("addrmode") == "slm":
             yield int(item["arg_index"])
 
 
 def _signature(kernel: KernelInfo, local: set[int], described: Mapping[int, Mapping[str, Any]]) -> Signature:
-    """The arguments in order of their numbers, which are their names where the zebin has none (`args_info`)."""
-    given = sorted(
+    """Return the signature, its arguments by number. The number names an argument without a name (`args_info`)."""
+    passed = sorted(
         (item for item in kernel.payload if item.size and item.kind in _GIVEN),
         key=lambda item: (item.index, item.offset),
     )
     parameters = []
-    for before, item in zip([None, *given], given):
+    for before, item in zip([None, *passed], passed):
         about = described.get(item.index, {})
         part = f"+{item.offset}" if before is not None and before.index == item.index else ""
         name = f"{about.get('name') or item.index}{part}"
         is_pointer = item.kind in _BUFFERS and item.index not in local
         parameters.append(Parameter(name, item.offset, item.size, is_pointer, str(about.get("type_name", ""))))
-    offsets = [number for number, item in enumerate(given) if item.index in local]
+    offsets = [number for number, item in enumerate(passed) if item.index in local]
     known = Signature(kernel.name, tuple(parameters), kernel.slm, kernel.required_size)
     return with_offsets(known, offsets, kernel.slm)

@@ -1,4 +1,4 @@
-"""Tuples put together of others' words are made in one of these, where some words stand in their places already."""
+"""Build a tuple of other tuples' words inside one of these, where some words are in place already."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from convgen.backends.machine.instruction import Function, Instruction, Operand,
 from convgen.backends.machine.vectors import WORD_BYTES
 from convgen.ir.record import evolve, frozen
 
-_Place = tuple[int, int]  #: a register of a tuple, and a byte of each of its dwords
+_Place = tuple[int, int]  #: (register of a tuple, byte within each of its dwords)
 
 
 @frozen
 class _Home:
-    """Where a tuple is made: in another, from one of its registers on."""
+    """The place where a tuple is built: inside another tuple, beginning at one of its registers."""
 
     vreg: VirtualRegister
     first: int
 
     def of(self, r: Reg) -> Reg:
-        """A view of the tuple as one of its home."""
+        """Return a view of the tuple as a view of its home."""
         return evolve(r, vreg=self.vreg, first=self.first + r.first)
 
     def holds(self, made: VirtualRegister) -> bool:
-        """Whether the tuple has room there, and neither is pinned."""
+        """Return whether the tuple fits there, and neither is pinned."""
         v = self.vreg
         fits = 0 <= self.first <= v.size - made.size
         return fits and v is not made and v.fixed is None and made.fixed is None
 
 
 def make_in_place(function: Function, lanes: int) -> Function:
-    """The function without moves of words to where they stand; `lanes` of a register.
+    """Return the function without moves of words to where they already are; a register has `lanes` lanes.
 
-    A tuple takes part in one such change at most.
+    A tuple takes part in at most one such change.
     """
-    found = _Finder(function, lanes)
+    finder = _Finder(function, lanes)
     homes: dict[VirtualRegister, _Home] = {}
     taken = set[VirtualRegister]()
     for n, block in enumerate(function.blocks):
-        for made, home in found.homes(n, block.instructions):
+        for made, home in finder.homes(n, block.instructions):
             if not taken & {made, home.vreg}:
                 homes[made] = home
                 taken |= {made, home.vreg}
@@ -52,7 +52,7 @@ def make_in_place(function: Function, lanes: int) -> Function:
 
 
 def _rewritten(i: Instruction, homes: Mapping[VirtualRegister, _Home]) -> Iterator[Instruction]:
-    """An instruction on tuples where they are made; none for a move of words to where they stand."""
+    """Yield an instruction with tuples in their homes; nothing for a move of words onto themselves."""
 
     def at(o: Operand) -> Operand:
         return homes[o.vreg].of(o) if isinstance(o, Reg) and o.vreg in homes else o
@@ -66,12 +66,12 @@ def _rewritten(i: Instruction, homes: Mapping[VirtualRegister, _Home]) -> Iterat
 
 
 def _is_same(a: Operand, b: Operand) -> bool:
-    """Whether two operands are the same words."""
+    """Return whether two operands are identical words."""
     return isinstance(a, Reg) and isinstance(b, Reg) and a.vreg is b.vreg and _bytes(a) == _bytes(b)
 
 
 def _bytes(r: Reg) -> set[_Place]:
-    """The places that an operand has: some bytes of each dword of a register, or all bytes of all its registers."""
+    """Return the places of an operand: some bytes of each dword of a register, or all bytes of all its registers."""
     if isinstance(r, Region) and r.count == 1 and r.stride * TYPE_BYTES[r.type] == WORD_BYTES:
         begin = r.sub * TYPE_BYTES[r.type]
         return {(r.first, byte) for byte in range(begin, begin + TYPE_BYTES[r.type])}
@@ -79,7 +79,7 @@ def _bytes(r: Reg) -> set[_Place]:
 
 
 class _Finder:
-    """Finds in which others tuples can be made."""
+    """Finds tuples that can be built inside others."""
 
     def __init__(self, function: Function, lanes: int) -> None:
         self.function, self.lanes = function, lanes
@@ -89,15 +89,15 @@ class _Finder:
 
     @cached_property
     def liveness(self) -> Liveness:
-        """Where tuples hold what is needed, which only those ask for that may have a home."""
+        """Liveness of the function, computed on first use."""
         return Liveness(self.function)
 
     def homes(self, n: int, code: Sequence[Instruction]) -> Iterator[tuple[VirtualRegister, _Home]]:
-        """The tuples of block `n` that can be made in others, each with that where most of its words stay."""
+        """Yield the tuples of block `n` that can be built inside others, each with the home where most words stay."""
         for made, moves in self._put_together(code).items():
             readers = [at for at, i in enumerate(code) for r in i.touched() if r.vreg is made]
             if len(moves) != self.writes[made] or len(readers) != self.reads[made]:
-                continue  # other blocks have a part in it
+                continue  # other blocks read or write it
             staying = Counter(home for at in moves if (home := _home_of(code[at])) and home.holds(made))
             for home, _ in staying.most_common():
                 if readers and self._is_free(home, made, moves[0], readers[-1], n, code):
@@ -105,7 +105,7 @@ class _Finder:
                     break
 
     def _put_together(self, code: Sequence[Instruction]) -> Mapping[VirtualRegister, list[int]]:
-        """The tuples that are written by moves of words alone, and the places of these."""
+        """Return the tuples that only moves of words write, with the indices of these moves."""
         moves: dict[VirtualRegister, list[int]] = {}
         others = set[VirtualRegister]()
         for at, i in enumerate(code):
@@ -117,7 +117,7 @@ class _Finder:
         return {made: at for made, at in moves.items() if made not in others}
 
     def _moves_words(self, i: Instruction) -> bool:
-        """Whether all that an instruction does is to move words of one register to one, those of all lanes."""
+        """Return whether an instruction only moves words of one register to another, in all lanes."""
         assert isinstance(i, XeInstruction)
         if not i.moves or i.lanes != self.lanes:
             return False
@@ -130,7 +130,7 @@ class _Finder:
     def _is_free(
         self, home: _Home, made: VirtualRegister, first: int, last: int, n: int, code: Sequence[Instruction]
     ) -> bool:
-        """Whether nobody needs what a tuple overwrites in its home, from its first word to its last reader."""
+        """Return whether no value of the home is needed where the tuple overwrites it, up to its last reader."""
         written, needed = set[_Place](), first
         for at in range(first, last + 1):
             i = code[at]
@@ -147,7 +147,7 @@ class _Finder:
 
 
 def _home_of(i: Instruction) -> _Home | None:
-    """Where a tuple must be made for a move of words to have nothing to do; None if it goes to another place."""
+    """Return the home in which a move of words has nothing to do; None if it moves to another byte."""
     to, of = i.dst[0], i.src[0]
     assert isinstance(to, Region)
     assert isinstance(of, Region)

@@ -1,9 +1,9 @@
-"""Instructions of the Xe vector engine: rows, operands with regions, and what an instruction carries besides.
+"""Instructions of the Xe vector engine: rows, operands with regions, and attributes such as predicates and tokens.
 
 A vector register of the machine layer (bank "v") is one general register, GRF: a dword a lane. A scalar register (bank
 "s") is one dword of a GRF, a flag register (bank "f") one bit a lane. Sources: Intel's Programmer's Reference Manuals
-of Alchemist and Ponte Vecchio, "Instruction Set Reference"; IGA refuses what does not encode. Latencies are those of
-the Intel Graphics Compiler's LatencyTable, and steer the scheduler only.
+of Alchemist and Ponte Vecchio, "Instruction Set Reference"; IGA rejects instructions that do not encode. Latencies are
+those of the Intel Graphics Compiler's LatencyTable, and only steer the scheduler.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from convgen.ir.layout.memory import RectangleOrder
 from convgen.ir.record import define, frozen
 from convgen.ir.types import Type, f32, s32, u32
 
-#: Registers stand in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
-#: An instruction whose three sources are in one bank takes a clock more: accumulators and inputs stand apart on both.
+#: Registers are in two banks, by bit 0 (XeHPC, Xe2) or bit 1 (XeHPG) of their number (IGC, GraphColor.h, `get_bank`).
+#: An instruction with all three sources in one bank takes a clock more: accumulators and inputs are placed so that they
+#: are in different banks under both rules.
 BANK_PERIOD, ACCUMULATORS_AT, INPUTS_AT = 4, 0, 3
 
 TYPE_BYTES = {"ub": 1, "b": 1, "uw": 2, "w": 2, "hf": 2, "bf": 2, "ud": 4, "d": 4, "f": 4, "tf32": 4, "uq": 8, "q": 8}
@@ -27,7 +28,7 @@ FLAG_BITS = 16  #: lanes of a flag register
 
 @frozen(eq=False)
 class Region(Reg):
-    """How an instruction sees words of a register: elements of `type`, `stride` apart, from element `sub` on.
+    """A view of register words as elements of `type`, `stride` apart, beginning at element `sub`.
 
     Stride 0 is one element for all lanes. `signs` are modifiers of sources: "-", "(abs)" or "-(abs)". Destinations may
     be `saturated`.
@@ -48,14 +49,14 @@ class Region(Reg):
         return f"{self.signs}{place(self)}{sub}<{self.stride}>:{self.type}"
 
     def spans(self, lanes: int, register_bytes: int) -> bool:
-        """Whether `lanes` elements lie in more than one register of `register_bytes`."""
+        """Return whether `lanes` elements lie in more than one register of `register_bytes`."""
         size = TYPE_BYTES[self.type]
         first, last = self.sub * size, (self.sub + (lanes - 1) * self.stride + 1) * size - 1
         return first // register_bytes != last // register_bytes
 
 
 def region(r: Reg, type: str, sub: int = 0, stride: int = 1, *, saturated: bool = False, signs: str = "") -> Region:
-    """A view of a register."""
+    """Return a view of a register as elements of `type`."""
     return Region(r.vreg, r.first, r.count, type, sub, stride, saturated, signs)
 
 
@@ -72,7 +73,7 @@ class Literal(Inert):
 
 @frozen
 class Null(Inert):
-    """The null register: results that only flags keep."""
+    """The null register, as destination or operand."""
 
     type: str
 
@@ -82,7 +83,7 @@ class Null(Inert):
 
 @frozen
 class Special(Flag):
-    """An architecture register, with its region's type: the accumulator, the control register."""
+    """An architecture register with the type of its region: the accumulator, the control register."""
 
     type: str
 
@@ -92,45 +93,45 @@ class Special(Flag):
 
 @frozen
 class Select(Opcode):
-    """Writes each lane from the source that its flag says, and keeps the flag."""
+    """Writes each lane from the source that the lane's flag selects; it reads the flag, and does not write it."""
 
 
 @frozen
 class Send(Opcode):
-    """A send whose descriptor has no load and store text."""
+    """A send that IGA's load and store text does not cover: it has a descriptor."""
 
     descriptor: str = ""
 
 
 @frozen
 class Message(Opcode):
-    """A send as IGA's load and store text writes it, its address in the last but `stores` source operands."""
+    """A send in IGA's load and store text; the address is the last source operand, or the one before the data."""
 
-    block: bool = False  #: one address; the lanes' dwords lie side by side in memory
+    block: bool = False  #: one address; the dwords of all lanes are adjacent in memory
     address_bits: int = 64
     stores: bool = False  #: the last source is data
-    returns: bool = False  #: gives back what it changes; the text says where nobody wants it
-    window: str = ""  #: IGA's text before the address: a binding table entry
+    returns: bool = False  #: returns the old value; the text says if the result is unused
+    window: str = ""  #: IGA's text before the address, such as a binding table entry
 
 
 def recipe(name: str, condition: str, lanes: int, *src: Operand) -> tuple[object, ...]:
-    """The same for plain instructions that compute the same, as long as nobody writes the registers they read."""
+    """Return a key: instructions with equal keys compute equal values while the registers they read are unchanged."""
     return name, condition, lanes, *(o.shown(lambda r: f"{r.vreg.number}.{r.first}") for o in src)
 
 
 @define(eq=False)
 class XeInstruction(Instruction):
-    """An instruction with execution size, predicate, condition and what the scoreboard says."""
+    """An instruction with execution size, predicate, condition and scoreboard annotations."""
 
     lanes: int = 1
     predicate: Reg | None = None
     condition: str = ""  #: condition modifier, e.g. "lt"
     flag: Reg | None = None  #: flag register that the condition writes
-    partial: bool = False  #: keeps part of the destination's words
-    discards: bool = False  #: nobody reads what it does not write, the predicate's other lanes
-    apart: bool = False  #: the destination must not overlap the sources, of which some are read when it is written
-    leads: bool = False  #: begins a chain of matrix instructions whose source 1 may be another
-    annotations: tuple[str, ...] = ()  #: scoreboard: distances and tokens to wait for, and the token set
+    partial: bool = False  #: writes only part of the destination's words
+    discards: bool = False  #: the lanes that the predicate turns off are undefined
+    apart: bool = False  #: the destination must not overlap the sources: some are read after it is written
+    leads: bool = False  #: leads a chain of matrix instructions that has another source 1
+    annotations: tuple[str, ...] = ()  #: scoreboard annotations: distances and tokens to wait for, and the token set
 
     def head(self, place: Place) -> str:
         predicate = "" if self.predicate is None else f"({self.predicate.shown(place)}) "
@@ -139,7 +140,7 @@ class XeInstruction(Instruction):
 
     @property
     def moves(self) -> bool:
-        """Whether to move what it reads, in all its lanes, is all it does."""
+        """Return whether it is a plain move, without predicate or condition."""
         return self.op.name == "mov" and not (self.op.fence or self.predicate or self.condition)
 
     @property
@@ -166,7 +167,7 @@ class XeInstruction(Instruction):
         return read
 
     def annotated(self, *annotations: str) -> XeInstruction:
-        """The same with what the scoreboard says."""
+        """Return the instruction with these scoreboard annotations."""
         return XeInstruction(
             self.op, self.dst, self.src, self.modifiers, self.access, self.target, self.comment, self.line,
             self.lanes, self.predicate, self.condition, self.flag, self.partial, self.discards, self.apart,
@@ -179,25 +180,25 @@ class XeInstruction(Instruction):
 
     @property
     def long(self) -> bool:
-        """Whether an operand or the result has 64 bits."""
+        """Return whether an operand or the result has 64 bits."""
         return any(getattr(o, "type", "") in LONGS for o in (*self.dst, *self.src))
 
     @property
     def floats(self) -> bool:
-        """Whether the result is a float: it decides the pipe."""
+        """Return whether the result is a float, which decides the pipe."""
         typed: tuple[object, ...] = self.dst or self.src
         return getattr(typed[0], "type", "") in FLOATS
 
 
-_SLOT_CLOCKS = 4  #: clocks; of a slot in which the scheduler counts
+_SLOT_CLOCKS = 4  #: clocks; an issue slot of the scheduler
 _ALU_LATENCY, _TOKEN_LATENCY = 3, {"dpas": 8, "slm": 10, "ugm": 60, "gtwy": 8, "math": 5}  #: slots
-#: Instructions behind a message that had better not overwrite what it reads: as long as it may be under way.
+#: instructions after a message that should not overwrite its sources: about its time in flight
 _HOLDS = {"slm": 12, "ugm": 96}
 
 _ALU = "mov add3 mad csel dp4a shl shr asr not cmp bfn rndd rndu rnde".split()
 _ALU_COMMUTES = "add mul and or xor".split()
 _MATH = "inv log exp sqt rsqt sin cos".split()
-MATH = "math"  #: the port of the unit for functions of one operand; a pipe in order on some generations
+MATH = "math"  #: port of the math unit; on some generations a pipe in order
 
 
 def _send(
@@ -221,7 +222,8 @@ OPCODES: dict[str, Opcode] = {
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY) for name in _ALU},
     **{name: Opcode(name, Unit.VALU, _ALU_LATENCY, commutes=True) for name in _ALU_COMMUTES},
     **{f"math.{f}": Opcode(f"math.{f}", Unit.VALU, _TOKEN_LATENCY[MATH], port=MATH) for f in _MATH},
-    "fenced": Opcode("mov", Unit.VALU, _ALU_LATENCY, fence=True),  # reads a fence's response, and so waits for it
+    # reads the response of a fence, and so waits for the fence
+    "fenced": Opcode("mov", Unit.VALU, _ALU_LATENCY, fence=True),
     "sel": Select("sel", Unit.VALU, _ALU_LATENCY),
     "addc": Opcode("addc", Unit.VALU, _ALU_LATENCY, writes=("acc0",)),
     **{n: Opcode(n, Unit.VALU, _ALU_LATENCY, reads=("acc0",), writes=("acc0",)) for n in ("mach", "macl")},
@@ -239,13 +241,13 @@ OPCODES: dict[str, Opcode] = {
 
 @cache
 def device_fence(descriptor: str) -> Send:
-    """The row of a fence of the global unit."""
+    """Return the row of a fence of the global unit."""
     return _send("ugm", descriptor, Unit.GLOBAL, fence=True)
 
 
 _VECTORS = {4: "d32", 8: "d32x2", 12: "d32x3", 16: "d32x4", 32: "d32x8", 2: "d16u32", 1: "d8u32"}
 
-#: (operation, type) -> atomic operation (IGA's names of the LSC's)
+#: (operation, type) -> atomic operation (IGA's names)
 GLOBAL_ATOMICS: dict[tuple[str, Type], str] = {
     **{(op, f32): f"atomic_f{op}" for op in ("add", "min", "max")},
     **{("add", elem): "atomic_iadd" for elem in (s32, u32)},
@@ -258,7 +260,7 @@ GLOBAL_ATOMICS: dict[tuple[str, Type], str] = {
 def _message(
     kind: str, port: str, what: str, busy: int, *, address_bits: int = 32, block: bool = True, window: str = ""
 ) -> Message:
-    """The row of a load, store or atomic operation; `what` is the text behind the port."""
+    """Return the row of a load, store or atomic operation; `what` is the text after the port."""
     stores = kind not in ("load", "load_block2d")
     return Message(
         f"{kind}.{port}.{what}",
@@ -278,9 +280,10 @@ def _message(
 
 @cache
 def message(kind: str, sfid: str, lane_bytes: int) -> Message:
-    """The row of a load, store or atomic operation of `lane_bytes` a lane.
+    """Return the row of a load, store or atomic operation of `lane_bytes` bytes a lane.
 
-    Addresses are 64 bits in global memory ("ugm"), 32 in local memory ("slm"). Names follow IGA's load and store text.
+    Addresses have 64 bits in global memory ("ugm"), 32 in shared local memory ("slm"). Names follow IGA's load and
+    store text.
     """
     bits = 64 if sfid == "ugm" else 32
     caches = "" if sfid == "slm" else {"load": ".ca.ca", "store": ".wb.wb"}.get(kind, ".uc.wb")
@@ -290,7 +293,7 @@ def message(kind: str, sfid: str, lane_bytes: int) -> Message:
 
 @cache
 def block_message(kind: str, size: int) -> Message:
-    """The row of a load or store in local memory of `size` bytes side by side, up to 512."""
+    """Return the row of a load or store of `size` adjacent bytes of shared local memory, up to 512."""
     elements, width = (size // 8, 64) if size > 256 else (size // 4, 32)
     return _message(kind, "slm", f"d{width}x{elements}t.a32", max(1, size // 128))
 
@@ -300,9 +303,9 @@ _ORDERS = {RectangleOrder.ROWS: "", RectangleOrder.ROW_A_LANE: "t", RectangleOrd
 
 @cache
 def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
-    """The row of a two-dimensional load or store of elements of `grain` bytes; the payload says the rest.
+    """Return the row of a two-dimensional load or store of elements of `grain` bytes; the payload has the rest.
 
-    A dword a lane stands as it comes; narrower columns are packed ("v"). What is stored is never rearranged.
+    Columns of dwords need no rearrangement; narrower columns are packed ("v"). Stores never rearrange.
     """
     stores = kind == "store"
     how = "" if stores or (grain == 4 and order is RectangleOrder.COLUMN_A_LANE) else _ORDERS[order]
@@ -311,13 +314,13 @@ def plane_message(kind: str, grain: int, order: RectangleOrder) -> Message:
 
 @cache
 def load_arguments(dwords: int) -> Message:
-    """The row of a load from the cross-thread data: 32-bit addresses in the window of binding table entry 255."""
+    """Return the row of a load of cross-thread data: 32-bit addresses in the window of binding table entry 255."""
     return _message("load", "ugm", f"d32x{dwords}t.a32.ca.ca", 1, window="bti[255]")
 
 
 @cache
 def dpas(name: str, clocks: int) -> Opcode:
-    """The row of a matrix instruction of systolic depth 8 that takes `clocks`."""
+    """Return the row of a matrix instruction of systolic depth 8 that takes `clocks`."""
     return Opcode(
         name,
         Unit.MATRIX,

@@ -1,19 +1,20 @@
-"""Leaders of chains of matrix instructions, for the hardware keeps source 1 too long (Wa_18023229625).
+"""Leaders of chains of matrix instructions, because the hardware reuses source 1 too long (Wa_18023229625).
 
-A matrix instruction must not read source 1 from where the one before it did, if arithmetic may have written there: not
-as the second of a chain, nor behind one that is alone. Further on in a chain it may, and behind a chain (IGC,
-`prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp). Chains that begin so get a
-leader, which reads another source 1:
+A matrix instruction must not read source 1 from the registers of the previous one if arithmetic may have written them,
+in two cases: as the second of a chain, or after one that is a chain alone. Later in a chain, and after a longer chain,
+it may (IGC, `prepareDPASFuseRSWA` in SWWA.cpp; `needWA` and `createADummyDpasRSWAInst` in SWSB_G4IR.cpp). Chains that
+begin like this get a leader, an instruction with another source 1:
 
-- the first of the next chain, which the last of this one leads instead;
+- the first of the next chain, which the last of this one then leads;
 - the last of the chain before;
-- the last of the next chain, if it adds to what the last of this one adds to, which leads the next one then;
-- an instruction of no use, whose result goes where nothing is kept.
+- the last of the next chain, if it adds to the accumulator of the last of this one, which then leads the next one;
+- a useless instruction, whose result goes to free registers.
 
-Where that finds no room, somebody waits for each instruction of the chain before the next, which IGC lets pass as well.
+If none is possible, a `mov` waits for each instruction of the chain before the next, which IGC accepts as well.
 
-IGC takes one of no use only. Its result goes to the sums that the next one is about to read, which no document allows.
-As IGC does not look behind a block, the first chain of each gets one; here the ends of blocks are looked at.
+IGC always uses a useless instruction. Its result goes to the accumulators that the next one is about to read, which no
+document permits. IGC does not look past a block, so the first chain of each block gets one; convgen follows the ends of
+blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from convgen.backends.machine.instruction import BasicBlock, Function, Instructi
 from convgen.ir.record import evolve, frozen
 
 Places = dict[VirtualRegister, int]
-#: Of blocks with matrix instructions the last one, if it is alone, so that nothing ends what the hardware keeps.
+#: Block -> its last matrix instruction if that is a chain alone (else nothing), for blocks with matrix instructions.
 Lasts = dict[int, frozenset[XeInstruction]]
 _Grfs = int  #: a set of registers, one bit each
 _FACTOR = 8  #: registers of source 1
@@ -44,10 +45,10 @@ def lead_chains(
     registers: int,
     finish: Callable[[Function], Function],
 ) -> tuple[Function, Places]:
-    """The function with leaders where chains want them, as `finish` leaves it, and the places of tuples put in.
+    """Return the function, after `finish`, with leaders where chains need them, and the places of inserted tuples.
 
-    `shared` are the sources that make a chain, `registers` how many a thread has. What `finish` adds counts as
-    arithmetic.
+    `shared` are the numbers of the sources that make a chain, `registers` those of a thread. Instructions that `finish`
+    adds count as arithmetic.
     """
     written, lasts = _by_arithmetic(function, physical.base), Lasts()
     while True:
@@ -61,7 +62,7 @@ def lead_chains(
 
 
 def _by_arithmetic(function: Function, places: Mapping[VirtualRegister, int]) -> _Grfs:
-    """The registers that instructions other than messages write."""
+    """Return the registers that instructions other than messages write."""
     units = (Unit.VALU, Unit.MATRIX)
     return reduce(or_, (_grfs(i.defs(), places) for i in function.instructions() if i.op.unit in units), 0)
 
@@ -72,17 +73,17 @@ def _grfs(tuples: Iterable[Reg], places: Mapping[VirtualRegister, int]) -> _Grfs
 
 @frozen
 class _Piece:
-    """A chain, and what stands between it and the one before it."""
+    """A chain, and the instructions between it and the chain before."""
 
     gap: tuple[Instruction, ...]
     run: tuple[XeInstruction, ...]
 
 
-_Pieces = list[_Piece]  #: the last one has no chain
+_Pieces = list[_Piece]  #: pieces of a block; the last one has no chain
 
 
 class _Leads:
-    """One pass over a function, given which registers arithmetic writes and what blocks may end with."""
+    """One pass over a function, given the registers that arithmetic writes and the last instructions of blocks."""
 
     def __init__(
         self,
@@ -96,11 +97,11 @@ class _Leads:
         self.function, self.physical, self.shared, self.registers = function, physical, shared, registers
         self.written, self.assumed = written, assumed
         self.lasts = Lasts()
-        self.places: dict[VirtualRegister, int] = {}  #: of what is put in
-        self.base = dict(physical.base)  #: of all
+        self.places: dict[VirtualRegister, int] = {}  #: places of inserted tuples
+        self.base = dict(physical.base)  #: places of all tuples
 
     def block(self, number: int, block: BasicBlock) -> Iterator[Instruction]:
-        """The instructions of a block, its chains with leaders."""
+        """Yield the instructions of a block with leaders for its chains."""
         pieces = self._pieces(block)
         if len(pieces) > 1:
             pieces = self._led(pieces, self._ahead.get(number, frozenset()))
@@ -111,7 +112,7 @@ class _Leads:
 
     @cached_property
     def _ahead(self) -> Lasts:
-        """What may be the last matrix instruction ahead of a block, if it is alone and nobody has waited for it."""
+        """The matrix instructions that may be the last ahead of a block, alone and not yet waited for."""
 
         def leaving(number: int, facts: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
             return self.assumed.get(number, self._unneeded(facts, self.function.blocks[number].instructions))
@@ -119,7 +120,7 @@ class _Leads:
         return solve(self.function, frozenset(), leaving, or_)
 
     def _led(self, pieces: _Pieces, ahead: frozenset[XeInstruction]) -> _Pieces:
-        """The pieces of a block, their chains with leaders."""
+        """Return the pieces of a block with leaders for their chains."""
         n = 0
         while n < len(pieces):
             if self._finds_its_own(pieces, n, ahead):
@@ -135,25 +136,25 @@ class _Leads:
         return pieces
 
     def _pieces(self, block: BasicBlock) -> _Pieces:
-        found, gap = _Pieces(), list[Instruction]()
+        pieces, gap = _Pieces(), list[Instruction]()
         heads = {chain[0]: chain for chain in chains(block.instructions, self.physical, self.shared)}
         for i in block.instructions:
             if i in heads:
-                found.append(_Piece(tuple(gap), heads[i]))
+                pieces.append(_Piece(tuple(gap), heads[i]))
                 gap = []
             elif i.op.unit is not Unit.MATRIX:
                 gap.append(i)
-        return [*found, _Piece(tuple(gap), ())]
+        return [*pieces, _Piece(tuple(gap), ())]
 
     def _marked(self, run: Sequence[XeInstruction]) -> Iterator[XeInstruction]:
-        """A chain whose leader says that it is one."""
+        """Yield a chain, its leader marked."""
         leads = len(run) > 1 and self._factor(run[0]) != self._factor(run[1])
         yield from (evolve(i, leads=True) if leads and i is run[0] else i for i in run)
 
-    # ------------------------------------------------------------ what finds its source 1 there already
+    # ------------------------------------------------------------ chains that need a leader
 
     def _finds_its_own(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> bool:
-        """Whether a chain begins with what wants a leader."""
+        """Return whether a chain begins with an instruction that needs a leader."""
         if n < 0 or not pieces[n].run:
             return False
         first, *others = pieces[n].run
@@ -165,8 +166,9 @@ class _Leads:
         return any(self._factor(i) == factor for i in self._unneeded(self._alone_before(pieces, n, ahead), [first]))
 
     def _alone_before(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> frozenset[XeInstruction]:
-        """What may be the last matrix instruction before the chain of a piece, if it is alone and nobody has waited for
-        it; `ahead` are those before the block.
+        """Return the matrix instructions that may be the last before a piece's chain, alone and not yet waited for.
+
+        `ahead` are those before the block.
         """
         gap = pieces[n].gap
         for piece in reversed(pieces[:n]):
@@ -177,28 +179,28 @@ class _Leads:
         return self._unneeded(ahead, gap)
 
     def _unneeded(self, alone: Iterable[XeInstruction], following: Sequence[Instruction]) -> frozenset[XeInstruction]:
-        """Those whose results none of the instructions reads."""
+        """Return the members of `alone` whose results no `following` instruction reads."""
         written = {i: _grfs(i.defs(), self.base) for i in alone}
         return frozenset(i for i in written if not any(_grfs(f.uses(), self.base) & written[i] for f in following))
 
     def _factor(self, i: XeInstruction) -> int:
-        """The first register of source 1."""
+        """Return the first register of source 1."""
         return self._at(_register(i, 1))
 
     def _at(self, r: Reg) -> int:
         return self.base[r.vreg] + r.first
 
-    # ------------------------------------------------------------ leaders that are there
+    # ------------------------------------------------------------ leaders from the block
 
     def _attempts(self, pieces: _Pieces, n: int) -> Iterator[_Pieces]:
-        """The pieces with a leader of one of their chains, the better ones first: what need not wait for its sums."""
+        """Yield the pieces with a leader from one of their chains. Leaders that wait for no accumulator come first."""
         exchanged, borrowed = self._exchanged(pieces, n), self._borrowed(pieces, n)
         waits = exchanged is not None and n and any(self._needs(exchanged[n].run[0], i) for i in pieces[n - 1].run)
         yield from filter(None, (borrowed, exchanged) if waits else (exchanged, borrowed))
         yield from filter(None, (self._commuted(pieces, n),))
 
     def _exchanged(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """The first of the next chain leads this one, whose last leads the next."""
+        """Let the first of the next chain lead this one, whose last leads the next; None if impossible."""
         (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
         if not following.run:
             return None
@@ -214,7 +216,10 @@ class _Leads:
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
     def _borrowed(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """The last of the chain before leads this one, but for one that depends on it."""
+        """Let the last of the previous chain lead this one; None if impossible.
+
+        At most the last member of this chain may depend on that leader; it then becomes a chain alone.
+        """
         run, gap = pieces[n].run, pieces[n].gap
         if n == 0 or not pieces[n - 1].run:
             return None
@@ -229,7 +234,10 @@ class _Leads:
         return [*pieces[: n - 1], shorter, _Piece(gap, (leader, *led)), *rest, *pieces[n + 1 :]]
 
     def _commuted(self, pieces: _Pieces, n: int) -> _Pieces | None:
-        """The last of the next chain leads this one, whose last leads that one: they add to the same sums by turns."""
+        """Let the last of the next chain lead this one, whose last leads the next; None if impossible.
+
+        Both add to one accumulator, in exchanged order.
+        """
         (gap, run), following = (pieces[n].gap, pieces[n].run), pieces[n + 1]
         if len(run) < 2 or len(following.run) < 2:
             return None
@@ -248,31 +256,29 @@ class _Leads:
         return [*pieces[:n], *pair, *pieces[n + 2 :]]
 
     def _passes(self, moved: Iterable[XeInstruction], others: Sequence[Instruction]) -> bool:
-        """Whether instructions may change places with others, which are no messages and end no wait."""
+        """Return whether instructions may swap with others, which must be neither messages nor ends of waits."""
         units, moved = (Unit.VALU, Unit.MATRIX), list(moved)
         return all(
             i.op.unit in units and not any(self._needs(i, m) or self._needs(m, i) for m in moved) for i in others
         )
 
     def _needs(self, i: Instruction, other: Instruction) -> bool:
-        """Whether an instruction touches what another one writes."""
+        """Return whether an instruction touches registers that another one writes."""
         base = self.base
         return bool(_grfs((*i.uses(), *i.defs()), base) & _grfs(other.defs(), base))
 
-    # ------------------------------------------------------------ leaders of no use
+    # ------------------------------------------------------------ useless leaders
 
     def _one_by_one(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> _Pieces:
-        """The instructions of a chain, each behind what waits for the one before it: nothing is kept then."""
-        found, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
+        """Return the instructions of a chain as chains of one, each after a `mov` that waits for the one before it."""
+        parts, gap, before = _Pieces(), pieces[n].gap, self._alone_before(pieces, n, ahead)
         for i in pieces[n].run:
-            found.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
+            parts.append(_Piece((*gap, *map(_awaiting, before)), (i,)))
             gap, before = (), frozenset((i,))
-        return found
+        return parts
 
     def _of_no_use(self, pieces: _Pieces, n: int, ahead: frozenset[XeInstruction]) -> XeInstruction | None:
-        """An instruction that reads another source 1 than a chain's first and writes what nobody reads; None if there
-        is no room for its result.
-        """
+        """Return a useless leader with another source 1 and free registers as result; None if none are free."""
         first, base = pieces[n].run[0], self.base
         around = [i for piece in pieces[max(0, n - 1) : n + 2] for i in piece.run]
         live = reduce(or_, (self._live[i] for i in around if i in self._live), 0)
@@ -288,12 +294,12 @@ class _Leads:
             for at in starts
             if 0 < at <= self.registers - _FACTOR and at not in taken and not written & ((1 << _FACTOR) - 1) << at
         )
-        (sums,), (_, old, other) = first.dst, first.src
+        (sums,), (_, old, rows_operand) = first.dst, first.src
         assert isinstance(sums, Region)
         assert isinstance(old, Region)
         put, read = (self._placed(name, at) for name, at in (("unused", result), ("any", factor)))
-        operands = (Null(sums.type), region(read, old.type), other)
-        comment = "leads the chain; nobody reads its result"
+        operands = (Null(sums.type), region(read, old.type), rows_operand)
+        comment = "leads the chain; its result is unused"
         return XeInstruction(first.op, (region(put, sums.type),), operands, lanes=first.lanes, comment=comment)
 
     def _placed(self, name: str, at: int) -> Reg:
@@ -302,7 +308,7 @@ class _Leads:
         return Reg(added, 0, _SUMS)
 
     def _free(self, live: _Grfs) -> int | None:
-        """The first of as many registers behind the scalars as a result has, if nobody needs them."""
+        """Return the first of enough free registers for a result, after the scalars; None if there are none."""
         begin = min((at for v, at in self.physical.base.items() if v.bank == "v" and v.fixed is None), default=1)
         for at in range(begin, self.registers - _SUMS + 1):
             if not live & ((1 << _SUMS) - 1) << at:
@@ -311,9 +317,9 @@ class _Leads:
 
     @cached_property
     def _live(self) -> Mapping[Instruction, _Grfs]:
-        """Of each instruction the registers that are needed ahead of it."""
+        """The registers that are live before each instruction."""
         base, count = self.base, len(self.function.blocks)
-        entry, found = [0] * count, dict[Instruction, _Grfs]()
+        entry, live_before = [0] * count, dict[Instruction, _Grfs]()
         changed = True
         while changed:
             changed = False
@@ -321,17 +327,17 @@ class _Leads:
                 live = reduce(or_, (entry[s] for s in self.function.successors(n)), 0)
                 for i in reversed(self.function.blocks[n].instructions):
                     live = live & ~_grfs(i.defs(), base) | _grfs(i.uses(), base)
-                    found[i] = live
+                    live_before[i] = live
                 changed = changed or live != entry[n]
                 entry[n] = live
-        return found
+        return live_before
 
 
 def _awaiting(i: XeInstruction) -> XeInstruction:
-    """What waits for a matrix instruction and changes nothing."""
+    """Return a `mov` that waits for a matrix instruction and changes nothing."""
     (sums,) = i.defs()
     first = region(sums.words(0, 1), "ud")
-    return XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="waits for the sums")
+    return XeInstruction(OPCODES["mov"], (first,), (first,), lanes=i.lanes, comment="waits for the accumulator")
 
 
 def _register(i: XeInstruction, source: int) -> Reg:

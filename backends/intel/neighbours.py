@@ -1,12 +1,12 @@
-"""Arithmetic that must not follow other arithmetic in its pipe, for the hardware keeps a source that both read.
+"""Separate arithmetic that must not follow other arithmetic in its pipe, because the hardware reuses a common source.
 
-Something of no use is put between. Neighbours are those in the order of the text, across blocks, as in IGC.
+A useless instruction goes in between. Neighbours are those in program text, across blocks, as in IGC.
 
-- XeHPC: what moves or chooses halves as they are has another bus than other arithmetic of the float pipe; of the
-  sources that two such neighbours have in common, the second reads an old one (IGC, SWWA.cpp,
-  `fixReadSuppressioninFPU0`). An addition of floats takes the place of IGC's `csel`, which writes a register.
-- Xe2: a product, or its completion, that reads source 1 element by element does not find it behind one that reads some
-  of its registers otherwise; a completion not behind other arithmetic either (IGC, SWWA.cpp, `mulMacRSWA`).
+- XeHPC: plain moves and selections of f16 use another bus than other arithmetic of the float pipe. If two such
+  neighbours share a source, the second reads a stale value (IGC, SWWA.cpp, `fixReadSuppressioninFPU0`). A float
+  addition replaces IGC's `csel`, which writes a register.
+- Xe2: a multiplication, or its completion, with an element-wise source 1 reads a stale value after one that reads some
+  of these registers with another region; a completion also after other arithmetic (IGC, SWWA.cpp, `mulMacRSWA`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRODUCTS, _COMPLETED = ("mul",), ("mach", "macl")
 
 
 def part_halves(function: Function, physical: Physical) -> tuple[Function, Places]:
-    """The function with an addition ahead of what would read kept halves, and the place of what that reads."""
+    """Return the function with an addition before each stale read of f16, and the place of the addition's operand."""
     payload, places = _payload("f")
 
     def meet(before: XeInstruction, i: XeInstruction) -> bool:
@@ -33,12 +33,12 @@ def part_halves(function: Function, physical: Physical) -> tuple[Function, Place
             return False
         return any(_is_same(a, b, physical) for a, b in zip(before.src, i.src))
 
-    add = XeInstruction(OPCODES["add"], (Null("f"),), (payload, payload), lanes=1, comment="halves are read anew")
+    add = XeInstruction(OPCODES["add"], (Null("f"),), (payload, payload), lanes=1, comment="separates two reads of f16")
     return _parted(function, lambda i: i.floats, meet, add), places
 
 
 def part_factors(function: Function, physical: Physical) -> tuple[Function, Places]:
-    """The function with an addition ahead of what would read a kept factor, and the place of what that reads."""
+    """Return the function with an addition before each stale read of a factor, and the place of its operand."""
     payload, places = _payload("uw")
 
     def meet(before: XeInstruction, i: XeInstruction) -> bool:
@@ -51,13 +51,13 @@ def part_factors(function: Function, physical: Physical) -> tuple[Function, Plac
         return _completes(i)
 
     add = XeInstruction(
-        OPCODES["add"], (Null("uw"),), (payload, Literal(1, "uw")), lanes=1, comment="a factor is read anew"
+        OPCODES["add"], (Null("uw"),), (payload, Literal(1, "uw")), lanes=1, comment="separates two reads of a factor"
     )
     return _parted(function, lambda i: not i.floats, meet, add), places
 
 
 def _parted(function: Function, in_pipe: Callable[[XeInstruction], bool], meet: _Meet, put: XeInstruction) -> Function:
-    """The function with an instruction between any two neighbours in a pipe that must not be neighbours."""
+    """Return the function with `put` between neighbours in a pipe for which `meet` holds."""
     before: XeInstruction | None = None
 
     def parted(block: BasicBlock) -> Iterator[Instruction]:
@@ -74,13 +74,13 @@ def _parted(function: Function, in_pipe: Callable[[XeInstruction], bool], meet: 
 
 
 def _payload(type: str) -> tuple[Region, Places]:
-    """An element of the thread's payload, of r0, and the place of that."""
+    """Return an element of r0, the thread's payload, and its place."""
     r0 = VirtualRegister(-1, "v", 1, "r0")
     return Region(r0, 0, 1, type, 0, 0), {r0: 0}
 
 
 def _is_same(a: Operand, b: Operand, physical: Physical) -> bool:
-    """Whether two sources are one region of general registers."""
+    """Return whether two sources are one region of general registers."""
     if not (isinstance(a, Region) and isinstance(b, Region)) or "f" in (a.bank, b.bank):
         return False
     one, other = ((physical.byte(o), o.type, o.stride, o.signs) for o in (a, b))
@@ -88,7 +88,7 @@ def _is_same(a: Operand, b: Operand, physical: Physical) -> bool:
 
 
 def _moves_halves(i: XeInstruction) -> bool:
-    """Whether halves go to the result as they are."""
+    """Return whether an instruction moves or selects f16 unchanged."""
     regions = [o for o in (*i.dst, *i.src) if isinstance(o, Region)]
     chosen = i.op.name == "sel" or (i.op.name == "mov" and not i.condition)
     return chosen and bool(regions) and all(o.type == "hf" and not (o.signs or o.saturated) for o in regions)
@@ -103,7 +103,7 @@ def _completes(i: XeInstruction) -> bool:
 
 
 def _span(i: XeInstruction, physical: Physical) -> int:
-    """The registers that source 1 has elements in, one bit each."""
+    """Return the registers that hold elements of source 1, one bit each."""
     factor, size = i.src[1], physical.lanes * WORD_BYTES
     if not isinstance(factor, Region) or factor.bank == "f":
         return 0
@@ -113,14 +113,14 @@ def _span(i: XeInstruction, physical: Physical) -> int:
 
 
 def _is_flat(i: XeInstruction, physical: Physical) -> bool:
-    """Whether the elements of source 1 lie as those of the result do, whole elements of the operation apart."""
+    """Return whether elements of source 1 and of the result have equal offsets and strides, in whole elements."""
     width = max(TYPE_BYTES[o.type] for o in i.src if isinstance(o, (Region, Literal)))
     (at, apart), factor = _lies(i.dst[0], physical), i.src[1]
     return isinstance(factor, Region) and _lies(factor, physical) == (at, apart) and apart % width == 0
 
 
 def _lies(o: Operand, physical: Physical) -> tuple[int, int]:
-    """Where the first element is in its register, and how far behind it the next, in bytes."""
+    """Return the offset of the first element in its register, and the stride, both in bytes."""
     if isinstance(o, Region):
         return physical.byte(o) % (physical.lanes * WORD_BYTES), o.stride * TYPE_BYTES[o.type]
     assert isinstance(o, (Special, Null))

@@ -1,7 +1,7 @@
 """Operands of element-wise instructions: registers, immediates and signs.
 
-Narrow elements share dwords and are worked on side by side, so none moves within its dword: twice as many lanes. What
-is the same in all elements is one operand for all of them: an immediate, or the register of a scalar.
+Narrow elements share dwords, and instructions work on all of them in place, with more lanes. A value that is equal in
+all elements is one operand: an immediate, or the register of a scalar.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from convgen.ir.expr import Expr
 from convgen.ir.floats import Abs, Neg
 from convgen.ir.types import AnyType, Type, VectorType
 
-Words = Callable[[int], Operand]  #: what an operand is of each dword of a result
+Words = Callable[[int], Operand]  #: dword number of the result -> operand
 
 
 class Operands(Vectors):
@@ -32,16 +32,16 @@ class Operands(Vectors):
     scalars: XeScalars
 
     def operand(self, e: Expr, *, last: bool) -> Words:
-        """A value as a source, signs turned on the way."""
+        """Return a value as a source, with signs as modifiers."""
         signs, inner = _signs(e)
         return self._typed(inner, signs, last=last)
 
     def typed(self, e: Expr, *, last: bool) -> Words:
-        """A value as a source without modifiers."""
+        """Return a value as a source without modifiers."""
         return self._typed(e, "", last=last)
 
     def bits(self, e: Expr, width: int, *, last: bool) -> Words:
-        """The bits of a value's dwords, in elements of so many bits; no signs are turned."""
+        """Return the bits of a value's dwords as elements of `width` bits, without modifiers."""
         check(e.type)
         elem, inner, kind = e.type.elem, uniform(e), UNSIGNED[width // 8]
         if not isinstance(inner, x.Const):
@@ -53,7 +53,7 @@ class Operands(Vectors):
         return self._immediate(Literal(pattern, kind), last=last)
 
     def registers(self, parts: Parts, kind: str, signs: str) -> Words:
-        """The registers of a value as sources."""
+        """Return the registers of a value as sources."""
         held = single_words(parts)
         return lambda n: region(held[n], kind, 0, _stride(held[n]), signs=signs)
 
@@ -76,7 +76,7 @@ class Operands(Vectors):
         return lambda n: held
 
     def same(self, a: Expr) -> Reg:
-        """A register with the scalar in all elements of its dwords: of the lanes, or the one dword that all see."""
+        """Return a register with the scalar in all elements of its dwords: one dword per lane, or one for all lanes."""
         known = self.scalars.env.get(a) if isinstance(a, x.Var) else None
         if a.type.bits == 32 and isinstance(known, Reg):
             return known
@@ -87,7 +87,7 @@ class Operands(Vectors):
         return self.side_by_side(part.type, *[part] * part.stride)
 
     def side_by_side(self, kind: str, *parts: Region) -> Reg:
-        """Dwords of the parts, the first one lowest."""
+        """Return dwords that consist of the parts, the first one lowest."""
         dst = self.out.new("v")
         for n, of in enumerate(parts):
             to = region(dst, kind, n, len(parts))
@@ -97,13 +97,13 @@ class Operands(Vectors):
     # ------------------------------------------------------------ results
 
     def result(self, type: AnyType) -> tuple[Reg, list[Reg]]:
-        """Registers for a value, and each of its dwords."""
+        """Return registers for a value, and each of its dwords."""
         check(type)
         dst = self.out.new("v", -(-type.bits // 32))
         return dst, single_words((dst,))
 
     def lanes(self, kind: str) -> int:
-        """How many elements of a type the dwords of all lanes hold."""
+        """Return how many elements of a type the dwords of all lanes hold."""
         return self.out.lanes * WORD_BYTES // TYPE_BYTES[kind]
 
     def do(
@@ -115,7 +115,7 @@ class Operands(Vectors):
         predicate: Reg | None = None,
         modifiers: Sequence[str] = (),
     ) -> None:
-        """An instruction on the elements of a dword of each lane."""
+        """Emit an instruction on the elements of a dword of each lane."""
         lanes = self.lanes(into.type)
         self.out.emit(
             name, (into,), sources, lanes=lanes, condition=condition, predicate=predicate, modifiers=modifiers
@@ -123,19 +123,19 @@ class Operands(Vectors):
 
 
 def in_pairs(words: Sequence[Reg]) -> Iterator[list[tuple[int, Reg]]]:
-    """Dwords with their numbers two by two: two flags at a time, so that one need not wait for what uses the other."""
+    """Yield dwords with their numbers in pairs: with two flags at a time, neither waits for the use of the other."""
     numbered = list(enumerate(words))
     return (numbered[at : at + 2] for at in range(0, len(numbered), 2))
 
 
 def check(type: AnyType) -> None:
-    """Raises Unsupported for values with which no element-wise instruction works."""
+    """Raise Unsupported for types that no element-wise instruction supports."""
     if type.elem not in TYPES or (type.lanes > 1 and type.bits % 32):
         raise Unsupported(f"given an operation on {type}, wanted whole dwords of elements of up to 32 bits")
 
 
 def _signs(e: Expr) -> tuple[str, Expr]:
-    """The modifiers that change signs as a value says, and of what."""
+    """Return the sign modifiers of a value, and the value without them."""
     signs = ""
     if isinstance(e, Neg):
         signs, e = "-", e.a
@@ -149,7 +149,7 @@ def _stride(r: Reg) -> int:
 
 
 def as_type(o: Operand, kind: str) -> Operand:
-    """The bits of an operand as another type of the same size."""
+    """Return the bits of an operand as another type of equal size."""
     if isinstance(o, Literal):
         return Literal(o.value, kind)
     assert isinstance(o, Reg)
@@ -157,22 +157,22 @@ def as_type(o: Operand, kind: str) -> Operand:
 
 
 def uniform(e: Expr) -> Expr:
-    """What all elements are, or the value itself."""
+    """Return the value of all elements, or the vector itself."""
     return e.a if isinstance(e, x.Splat) else e
 
 
 def is_constant(e: Expr) -> bool:
-    """Whether an operand is one constant for all elements."""
+    """Return whether an operand is one constant for all elements."""
     return isinstance(uniform(e), x.Const)
 
 
 def number(n: float, type: AnyType) -> Expr:
-    """A value with that number in all elements."""
+    """Return a value with that number in all elements."""
     one = x.const(n, type.elem)
     return x.Splat(type, one) if isinstance(type, VectorType) else one
 
 
 def in_wider(e: Expr, wide: Type) -> Expr:
-    """A value as elements of a wider type."""
+    """Return a value as elements of a wider type."""
     inner, type = uniform(e), retyped(e.type, wide)
     return number(inner.value, type) if isinstance(inner, x.Const) else e.to(type)

@@ -1,8 +1,8 @@
-"""Operations on the elements of vectors, as rows: which instruction does what to which element type.
+"""Element-wise vector operations as rows: (operation, element type) -> instruction.
 
-An operation that has no row for a type is computed in a wider one, from which the result is rounded or wrapped as it
-would have been: IGC, too, rounds halves to whole numbers as floats. Mnemonics: Programmer's Reference Manuals of
-Alchemist and Ponte Vecchio, "Instruction Set Reference".
+An operation without a row for a type is computed in a wider type; the result is then rounded or wrapped to the type.
+IGC, too, rounds f16 to integral values as floats. Mnemonics: Programmer's Reference Manuals of Alchemist and Ponte
+Vecchio, "Instruction Set Reference".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPES: dict[Type, str] = {
 _INTEGERS = (s16, u16, s32, u32)
 _NAMES: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul", Min: "min", Max: "max"}
 
-#: Of two operands, by operation and element type, as `Elements` knows them.
+#: Two operands, by operation and element type; names are those of `Elements`.
 BINARY: dict[tuple[type[Expr], Type], str] = {
     **{(o, t): name for o, name in _NAMES.items() for t in (f16, f32, *_INTEGERS)},
     **{(Shl, t): "shl" for t in _INTEGERS},
@@ -34,11 +34,12 @@ BINARY: dict[tuple[type[Expr], Type], str] = {
     **dict.fromkeys([(MulHi, s32), (MulHi, u32)], "mulhi"),
 }
 COMMUTES = frozenset(("add", "mul", "min", "max"))
-#: Of two operands: the condition by which `sel` takes the first; and what makes the sign of a zero of the signs of two.
+#: Two operands: the condition by which `sel` takes the first, and the logic that gives the sign of a zero from both
+#: signs.
 EXTREMA = {"min": ("lt", "or"), "max": ("ge", "and")}
 
-#: Of one f32, as which halves are computed. Sines and cosines want radians, of at most 32767 half turns (Intel,
-#: documentation of ESIMD's math).
+#: One f32; f16 is computed as f32. Sines and cosines take radians, at most 32767 half turns (Intel, documentation of
+#: ESIMD's math).
 UNARY: dict[type[Unary], str] = {
     Floor: "rndd",
     Ceil: "rndu",
@@ -52,9 +53,10 @@ UNARY: dict[type[Unary], str] = {
     Cos: "math.cos",
 }
 WIDER: dict[Type, Type] = {s8: s32, u8: u32, bf16: f32}
-#: Which type each conversion reaches first. One `mov` goes there, rounding to nearest even; what is wider, or has more
-#: digits, holds what counts (of sums past 2^24 a half is infinite anyhow). Of integers to narrower ones those that
-#: saturate; bits that wrap need no conversion. Of floats to integers those that are rounded before.
+#: (source, destination) -> type that the first `mov` converts to, rounding to nearest even. The intermediate type is
+#: wider or more precise, so only one step rounds (integers beyond 2^24 overflow f16 anyway). Integers to narrower
+#: integers: saturating conversions only, since wrapping needs no conversion. Floats to integers: after rounding to an
+#: integral value.
 CONVERSIONS: dict[tuple[Type, Type], Type] = {
     **{(s32, to): to for to in (s8, u8)},
     **{(f32, to): to for to in (s32, u32)},

@@ -1,8 +1,8 @@
-"""Loads where they are needed, for kernels that do not fit their registers otherwise.
+"""Move loads down to their first use, for kernels that do not fit their registers otherwise.
 
-In the written order a product's fragments are all loaded before the first of its instructions, and the next block of K
-before the products of this one: that hides latency and takes registers. Here a load waits for the first instruction
-that needs what it brings, or that it must not follow.
+In program order a product's fragments are all loaded before the first of its instructions, and the next K block before
+the products of this one: that hides latency and takes registers. With this stage a load goes just before the first
+instruction that needs its result, or that must not precede it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convgen.backends.machine.schedule import terminators
 
 
 def sink_loads(function: Function, units: Sequence[Unit]) -> Function:
-    """The function with the loads of these units as late as their block allows."""
+    """Return the function with the loads of these units as late as their block allows."""
     published = accesses_ahead(function)
 
     def body(_: int, block: BasicBlock) -> list[Instruction]:
@@ -28,7 +28,7 @@ def sink_loads(function: Function, units: Sequence[Unit]) -> Function:
 
 
 class _Sinking:
-    """The order of a block's instructions; those that may wait come with what needs them."""
+    """The order of a block's instructions; those that may wait are emitted with their first user."""
 
     def __init__(self, body: Sequence[Instruction], published: Ahead, units: Sequence[Unit]) -> None:
         self.body = body
@@ -58,11 +58,11 @@ class _Sinking:
 
 
 def _sets_flags(i: Instruction) -> bool:
-    """Whether an instruction writes flags only: there are few of them, and loads have their masks there."""
+    """Return whether an instruction only writes flags, which are few and mask loads."""
     return bool(i.defs()) and all(r.bank == "f" for r in i.defs())
 
 
 def _fills(i: Instruction, brought: set[VirtualRegister]) -> bool:
-    """Whether an instruction only gives constants to registers of which a load then writes some lanes."""
+    """Return whether an instruction only fills registers with constants, of which a load then writes some lanes."""
     written = i.defs()
     return i.op.unit is Unit.VALU and len(written) == 1 and written[0].vreg in brought and not i.uses()

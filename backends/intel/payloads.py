@@ -1,9 +1,9 @@
-"""What loops compute again and again for their messages is computed before them, and so are constants in scalars.
+"""Hoist out of loops the message payloads that they recompute, and constants in scalars.
 
-An address that nothing in the loop changes takes a register of its own all through the loop, where one is left. Nobody
-writes there, so that no message waits for an earlier one to have read its address, either. The others take the rest by
-turns: as many are kept as leave these room enough to be left alone for a while. A part of a payload that always gets
-the same value takes none: the payload stays anyhow. Constants stay in what the last register of scalars has left.
+A loop-invariant address gets its own register throughout the loop, if one is left. Nothing overwrites it, so no message
+waits for an earlier one to have read its address. The other addresses share the rest in turn: only as many are hoisted
+as leave these enough registers not to be overwritten for a while. A part of a payload that is always set to one value
+needs no register, since the payload itself stays. Constants use what the last register of scalars has free.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from convgen.backends.machine.vectors import WORD_BYTES
 _Dword = tuple[VirtualRegister, int]
 _Places = Mapping[VirtualRegister, int]
 
-_MAKERS = frozenset(("mov", "add"))  #: what makes addresses of scalars and of registers
-_DWORDS = 16  #: of a register, at most
+_MAKERS = frozenset(("mov", "add"))  #: instructions that compute addresses from scalars and registers
+_DWORDS = 16  #: dwords of a register, at most
 
 
 def keep_payloads(
     function: Function, places: _Places, liveness: Liveness, banks: Mapping[str, Bank], holds: Sequence[int]
 ) -> tuple[Function, _Places]:
-    """The function with less in its innermost loops, and where tuples and scalars stand in `banks` then.
+    """Return the function with hoisted payloads, and the places of tuples and scalars in `banks`.
 
-    `liveness` is that of the function; addresses that are not kept are left alone for the longest of `holds`, in
-    instructions, for which there is room.
+    `liveness` is that of the function. Addresses that stay in the loop are not overwritten for the longest of `holds`
+    (instructions) that registers allow.
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
@@ -41,7 +41,8 @@ def keep_payloads(
         if entries != [header - 1] or graph[header - 1] != [header]:
             continue
         loop = _Uses([function.blocks[n] for n in nodes])
-        span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)  # positions, as bits
+        # positions of the loop, as bits
+        span = sum((1 << liveness.starts[n + 1]) - (1 << liveness.starts[n]) for n in nodes)
         room, addresses, constants = (
             _Room(places, liveness, banks),
             loop.addresses(everywhere),
@@ -60,7 +61,7 @@ def keep_payloads(
 
 
 def steady_addresses(function: Function) -> int:
-    """The most registers that addresses which stay the same take in any innermost loop."""
+    """Return the most registers that loop-invariant addresses take in any innermost loop."""
     graph = [function.successors(n) for n in range(len(function.blocks))]
     everywhere = _Uses(function.blocks)
     loops = (_Uses([function.blocks[n] for n in nodes]) for nodes in innermost(natural_loops(graph)).values())
@@ -68,16 +69,16 @@ def steady_addresses(function: Function) -> int:
 
 
 class _Room:
-    """The registers of the banks, and who needs them where."""
+    """The registers of the banks, with the positions at which they are needed."""
 
     def __init__(self, places: _Places, liveness: Liveness, banks: Mapping[str, Bank]) -> None:
         self.places, self.liveness, self.banks = places, liveness, banks
 
     def kept(self, made: Sequence[VirtualRegister], span: int) -> Mapping[VirtualRegister, int]:
-        """Places for as many of some scalars as can stay all through a loop of those positions."""
+        """Return places for as many of some scalars as can stay throughout a loop at positions `span`."""
         free = [at for at, needed in self._needed("s", made, 0).items() if not needed & span]
         for count in range(len(made), 0, -1):
-            taken = {self.places[v] for v in made[count:]}  # by those that are made there again
+            taken = {self.places[v] for v in made[count:]}  # places of scalars that the loop still sets
             places = [at for at in free if at not in taken]
             if count <= len(places):
                 return dict(zip(made[:count], places))
@@ -86,12 +87,12 @@ class _Room:
     def shared_out(
         self, made: Sequence[VirtualRegister], span: int, holds: Sequence[int]
     ) -> tuple[Sequence[VirtualRegister], _Places]:
-        """Those of some addresses that stay all through a loop of those positions, and the places of all.
+        """Return the addresses that can stay throughout a loop at positions `span`, and the places of all.
 
-        None stays where the others would not be left alone for any time.
+        None stays if the others would then be overwritten at once.
         """
         free = [at for at, needed in self._needed("v", made, 0).items() if not needed & span]
-        order = [*made[::2], *made[1::2]]  # neighbours follow closely: not both take a register by turns
+        order = [*made[::2], *made[1::2]]  # neighbours are used close together: do not make both share registers
         for hold in sorted(holds, reverse=True):
             needed, live = self._needed("v", made, hold), self.liveness.ranges(hold=hold)
             for count in range(min(len(order), len(free)), 0, -1):
@@ -103,7 +104,7 @@ class _Room:
         return [], self.places
 
     def _needed(self, bank: str, made: Sequence[VirtualRegister], hold: int) -> dict[int, int]:
-        """The positions at which others than those made need each register of a bank, which they hold for a time."""
+        """Return, for each register of a bank, the positions at which values other than `made` need it."""
         needed = dict.fromkeys(range(self.banks[bank].first, self.banks[bank].limit), 0)
         apart = set(made)
         for v, live in self.liveness.ranges(hold=hold).items():
@@ -115,19 +116,19 @@ class _Room:
 
 
 def _placed(live: Mapping[VirtualRegister, int], needed: dict[int, int]) -> dict[VirtualRegister, int] | None:
-    """Places for registers that are needed at some positions each; None if there are too few."""
-    found: dict[VirtualRegister, int] = {}
+    """Return places for registers with these live positions; None if there are too few."""
+    places: dict[VirtualRegister, int] = {}
     for v in sorted(live, key=lambda v: live[v] & -live[v]):
         at = next((at for at, bits in needed.items() if not bits & live[v]), None)
         if at is None:
             return None
         needed[at] |= live[v]
-        found[v] = at
-    return found
+        places[v] = at
+    return places
 
 
 class _Uses:
-    """Who writes and reads which register in some code."""
+    """Writers and readers of registers in some code."""
 
     def __init__(self, blocks: Sequence[BasicBlock]) -> None:
         self.blocks = [block.instructions for block in blocks]
@@ -139,22 +140,22 @@ class _Uses:
                 self.readers.setdefault(r.vreg, []).append(i)
 
     def _is_steady(self, i: Instruction) -> bool:
-        """Whether an instruction makes the same each time, by all that it says."""
+        """Return whether an instruction computes an invariant value, judging by its operands."""
         assert isinstance(i, XeInstruction)
         plain = i.op.name in _MAKERS and i.predicate is None and not i.condition
         return plain and all(isinstance(o, Inert) or (isinstance(o, Reg) and o.vreg not in self.written) for o in i.src)
 
     def constants(self, everywhere: _Uses) -> Mapping[VirtualRegister, Instruction]:
-        """What puts a constant into a scalar that only this code reads."""
+        """Return the scalars that get a constant and that only this code reads, with their instructions."""
         return {v: i for v, i in self._own("s", everywhere) if isinstance(i.src[0], Literal)}
 
     def addresses(self, everywhere: _Uses) -> Mapping[VirtualRegister, Instruction]:
-        """What makes an address that stays the same, which only messages of this code read."""
+        """Return the invariant addresses that only messages of this code read, with their instructions."""
         own = self._own("v", everywhere)
         return {v: i for v, i in own if all(isinstance(reader.op, Message) for reader in self.readers.get(v, []))}
 
     def _own(self, bank: str, everywhere: _Uses) -> Iterator[tuple[VirtualRegister, Instruction]]:
-        """The registers of a bank that only this code reads, and what alone writes each, always the same."""
+        """Yield registers of a bank that only this code reads and one instruction sets, to an invariant value."""
         for i in self.code:
             to = i.dst[0] if len(i.dst) == 1 else None
             if not isinstance(to, Reg) or to.bank != bank or to.vreg.size > 1 or not self._is_steady(i):
@@ -164,7 +165,10 @@ class _Uses:
                 yield to.vreg, i
 
     def same_parts(self) -> list[list[Instruction]]:
-        """What sets a dword of a register that nothing else here writes, always to the same value, ahead of readers."""
+        """Return groups of instructions that set a dword of a register to one value, before all readers.
+
+        The dword has no other writer in this code.
+        """
         writers: dict[_Dword, list[Instruction]] = {}
         for i in self.code:
             for place in _set_dwords(i):
@@ -174,7 +178,7 @@ class _Uses:
         return [same for same in alike if self._come_first(same)]
 
     def _come_first(self, same: Sequence[Instruction]) -> bool:
-        """Whether in each block one of some instructions stands before all that read what they make."""
+        """Return whether in each block a member of the group precedes all readers of its result."""
         (made,) = {r.vreg for i in same for r in i.defs()}
         for block in self.blocks:
             first = next((i for i in block if i in same or any(r.vreg is made for r in i.touched())), None)
@@ -184,7 +188,7 @@ class _Uses:
 
 
 def _set_dwords(i: Instruction) -> Iterator[_Dword]:
-    """The dwords of single registers that an instruction writes."""
+    """Yield the dwords of single registers that an instruction writes."""
     assert isinstance(i, XeInstruction)
     for r in i.defs():
         if r.bank == "v" and r.vreg.size == 1:
@@ -196,7 +200,7 @@ def _set_dwords(i: Instruction) -> Iterator[_Dword]:
 
 
 def _is_part(i: Instruction) -> bool:
-    """Whether an instruction writes a dword of a register and keeps the rest."""
+    """Return whether an instruction writes a dword of a register and keeps the rest."""
     to = i.dst[0]
     assert isinstance(i, XeInstruction)
     return i.partial and i.lanes == 1 and isinstance(to, Region) and TYPE_BYTES[to.type] == WORD_BYTES

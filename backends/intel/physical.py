@@ -1,6 +1,6 @@
-"""Physical registers: where tuples and scalars are once registers are placed, and how operands are written.
+"""Physical registers: the places of tuples and scalars after allocation, and the text of operands.
 
-Scalars are packed, a dword each, into the registers behind r0; tuples follow.
+Scalars are packed, a dword each, into the registers after r0; tuples follow.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from convgen.backends.machine.instruction import Operand, Reg
 
 _DWORD = 4
 
-#: A set of what dependences are between, one bit each: quarters of tuples' registers, scalars, flags, and what has a
-#: name. A quarter is every fourth pair of bytes: what lanes have of a dword's half, or of a qword's.
+#: A set of cells, between which dependences exist, one bit each: quarters of tuples' registers, scalars, flags, named
+#: registers. A quarter is every fourth pair of bytes: half of each lane's dword, or a quarter of its qword.
 Cells = int
 
 _QUARTERS, _PAIR = 4, 2
 
 
 class Physical:
-    """The view of instructions through an allocation; `lanes` dwords make a register."""
+    """Instructions seen through an allocation; a register has `lanes` dwords."""
 
     def __init__(self, allocation: Allocation, lanes: int, scalars_at: int) -> None:
         self.allocation, self.lanes, self.scalars_at = allocation, lanes, scalars_at
@@ -33,7 +33,7 @@ class Physical:
 
     @cached_property
     def _runs(self) -> tuple[Mapping[str, int], int]:
-        """The first bit of each bank, and the first one behind all."""
+        """The first bit of each bank, and the first bit after all banks."""
         first, end = dict[str, int](), 0
         for bank in dict.fromkeys(v.bank for v in self.base):
             first[bank] = end
@@ -41,41 +41,41 @@ class Physical:
         return first, end
 
     def read(self, i: XeInstruction) -> Cells:
-        """What an instruction reads; what it keeps of its destination, it does not touch."""
+        """Return the cells that an instruction reads, without parts of its destination that it keeps."""
         return self._registers(i.touched(), i.lanes) | self.named(i.flag_uses())
 
     def written(self, i: XeInstruction) -> Cells:
-        """What an instruction writes."""
+        """Return the cells that an instruction writes."""
         return self._registers(i.defs(), i.lanes) | self.named(i.flag_defs())
 
     @property
     def one_by_one(self) -> tuple[Callable[[XeInstruction], list[Cells]], Callable[[XeInstruction], list[Cells]]]:
-        """What gives the registers that an instruction reads, and writes, each by itself in the order of operands."""
+        """Return two functions: the registers that an instruction reads, and writes, one by one in operand order."""
         return lambda i: self._apart(i.touched()), lambda i: self._apart(i.defs())
 
     def _apart(self, registers: Iterable[Reg]) -> list[Cells]:
         return [self._registers((r.words(n, 1),)) for r in registers for n in range(r.count)]
 
     def _registers(self, registers: Iterable[Reg], lanes: int = 0) -> Cells:
-        """What operands have; those of all lanes may leave quarters of their registers alone."""
-        first, found = self._runs[0], 0
+        """Return the cells of operands; operands of all lanes may skip quarters of their registers."""
+        first, result = self._runs[0], 0
         for r in registers:
             bits = _bits_of(r.bank)
             cells = (1 << bits * r.count) - 1
             if bits > 1 and lanes == self.lanes and isinstance(r, Region):
                 cells = cells // ((1 << bits) - 1) * _quarters(r)
-            found |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
-        return found
+            result |= cells << first[r.bank] + bits * (self.base[r.vreg] + r.first)
+        return result
 
     def named(self, names: Iterable[str]) -> Cells:
-        """Architecture registers, and whatever else has a name."""
-        found = 0
+        """Return the cells of architecture registers and other names."""
+        cells = 0
         for name in names:
-            found |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
-        return found
+            cells |= self._named.setdefault(name, 1 << self._runs[1] + len(self._named))
+        return cells
 
     def bank(self, bank: str) -> Cells:
-        """All registers of a bank."""
+        """Return all cells of a bank."""
         first, end = self._runs
         if bank not in first:
             return 0
@@ -84,7 +84,7 @@ class Physical:
     # ------------------------------------------------------------ text
 
     def grf(self, r: Reg) -> str:
-        """A whole register."""
+        """Return the text of a whole register."""
         return f"r{self.base[r.vreg] + r.first}"
 
     def flag(self, r: Reg) -> str:
@@ -92,20 +92,20 @@ class Physical:
         return f"f{number // 2}.{number % 2}"
 
     def _place(self, r: Region) -> str:
-        """Register and subregister, the latter in elements of the type."""
+        """Return register and subregister, the latter in elements of the type."""
         if r.bank == "f":
             return self.flag(r)
         number, offset = divmod(self.byte(r), self.lanes * _DWORD)
         return f"r{number}.{offset // TYPE_BYTES[r.type]}"
 
     def byte(self, r: Region) -> int:
-        """Where the first element of a general register's region is, in bytes behind the start of r0."""
+        """Return the offset of the first element of a general register's region, in bytes from r0."""
         at = self.base[r.vreg] + r.first
         dwords = at * self.lanes if r.bank == "v" else self.scalars_at * self.lanes + at
         return dwords * _DWORD + r.sub * TYPE_BYTES[r.type]
 
     def destination(self, o: Operand, matrix: bool) -> str:
-        """A destination operand as IGA reads it."""
+        """Return a destination operand as IGA reads it."""
         if isinstance(o, Null):
             return f"null<1>:{o.type}"
         if isinstance(o, Special):
@@ -116,7 +116,7 @@ class Physical:
         return f"{'(sat)' if o.saturated else ''}{self._place(o)}<{max(1, o.stride)}>:{o.type}"
 
     def source(self, o: Operand, scalar: bool) -> str:
-        """A source operand of an instruction with two at most; `scalar` ones work on one element."""
+        """Return a source operand of an instruction with at most two; `scalar` instructions work on one element."""
         if isinstance(o, Literal):
             return literal(o)
         if isinstance(o, Special):
@@ -126,7 +126,7 @@ class Physical:
         return f"{o.signs}{self._place(o)}<{stride}>:{o.type}"
 
     def source_of_three(self, o: Operand, last: bool) -> str:
-        """A source operand of an instruction with three."""
+        """Return a source operand of an instruction with three."""
         if isinstance(o, Literal):
             return literal(o)
         assert isinstance(o, Region)
@@ -134,7 +134,7 @@ class Physical:
         return f"{o.signs}{self._place(o)}<{stride}>:{o.type}"
 
     def matrix_source(self, o: Operand, last: bool) -> str:
-        """An operand of a matrix instruction; the last one, the packed rows, has a subregister."""
+        """Return an operand of a matrix instruction; the last one, the packed rows, has a subregister."""
         if isinstance(o, Null):
             return f"null:{o.type}"
         assert isinstance(o, Region)
@@ -142,12 +142,12 @@ class Physical:
 
 
 def _bits_of(bank: str) -> int:
-    """How many bits a register of a bank has."""
+    """Return the number of cells of a register of a bank."""
     return _QUARTERS if bank == "v" else 1
 
 
 def _quarters(r: Region) -> Cells:
-    """Those that an operand of all lanes has of each of its registers."""
+    """Return the quarters of each register that an operand of all lanes covers."""
     size, apart = TYPE_BYTES[r.type], r.stride * TYPE_BYTES[r.type]
     begin = r.sub * size
     if apart not in (_DWORD, 2 * _DWORD) or begin + size > apart:
@@ -157,7 +157,7 @@ def _quarters(r: Region) -> Cells:
 
 
 def literal(o: Literal) -> str:
-    """An immediate: small integers decimal, others, and the bits of floats, in hexadecimal."""
+    """Return an immediate: small integers in decimal; others, and bits of floats, in hexadecimal."""
     value = o.value
     small = isinstance(value, int) and -0x8000 <= value < 0x10000 and o.type not in FLOATS
     return f"{value}:{o.type}" if small or isinstance(value, float) else f"{value & 0xFFFFFFFFFFFFFFFF:#x}:{o.type}"

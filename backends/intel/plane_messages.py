@@ -1,8 +1,8 @@
-"""Payloads of two-dimensional messages: which plane, which rectangle, and where it begins.
+"""Payloads of two-dimensional messages: the plane, the rectangle, and its position.
 
-One register: q0 base, d2 to d4 width, height and pitch less one (bytes, rows, bytes), d5 x in elements of the message,
-d6 y, d7 count, rows and columns less one (cl_intel_subgroup_2d_block_io; oneDNN, block_2d_utils.hpp). Only x and y
-change from message to message, and the base where planes move.
+A payload is one register: q0 base; d2 to d4 width, height and pitch minus one (bytes, rows, bytes); d5 x in elements of
+the message; d6 y; d7 count, rows and columns minus one (cl_intel_subgroup_2d_block_io; oneDNN, block_2d_utils.hpp).
+Only x and y change from message to message, and the base if the plane moves.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from convgen.ir.layout.memory import Plane, Rectangle
 from convgen.ir.sizes import Extent
 
 _BASE, _X, _Y, _SHAPE = 0, 5, 6, 7  #: dwords
-_MOST_LOADS = 8  #: payloads of a kind that loads take in turn
-_MOST_STORES = 2  #: likewise stores, whose values are made in between
+_MOST_LOADS = 8  #: payloads of a kind that loads use in turn
+_MOST_STORES = 2  #: payloads of a kind that stores use in turn; their values are computed in between
 _Message = st.PlaneLoad | st.PlanePrefetch | st.PlaneStore
-#: The rest is the size of the plane's elements in bytes, and bytes from its base to where it begins, None if it moves.
+#: Plane, rectangle, bytes of an element, and bytes from the plane's base to its start; None if it moves.
 _Kind = tuple[Plane, Rectangle, int, int | None]
 
 
 class _Pool:
-    """Payloads that stay, taken in turn."""
+    """Payloads that are reused in turn."""
 
     def __init__(self, make: Callable[[_Kind], Reg], most: int) -> None:
         self.make, self.most = make, most
-        self.free: dict[_Kind, list[Reg]] = {}  # that no message holds, the longest unused first
+        self.free: dict[_Kind, list[Reg]] = {}  # payloads that no message holds, the longest unused first
         self.busy: list[tuple[_Kind, Reg]] = []
 
     def taken(self, kind: _Kind, fitness: Callable[[Reg], int]) -> Reg:
-        """The fittest free one or a new one; of many, the one that was taken longest ago."""
+        """Return the fittest free payload, or a new one; at the limit, the one that was taken longest ago."""
         free, busy = self.free.setdefault(kind, []), [payload for k, payload in self.busy if k == kind]
         if free:
             payload = max(free, key=fitness)
@@ -49,48 +49,49 @@ class _Pool:
         return payload
 
     def release(self) -> None:
-        """Nobody holds any."""
+        """Free all payloads."""
         for kind, payload in self.busy:
             self.free[kind].append(payload)
         self.busy = []
 
 
 class Payloads:
-    """Makes payloads. Those of loads stay for the whole kernel, those of stores are made in the block of these."""
+    """Makes payloads. Those of loads last for the whole kernel; those of stores are made in the block of the store."""
 
     def __init__(self, out: XeEmitter, scalars: XeScalars, in_loop: Callable[[], bool]) -> None:
         self.out, self.scalars, self.in_loop = out, scalars, in_loop
-        self.sums: dict[tuple[Reg, Reg], Reg] = {}  # of pointers and of what a loop does not change
-        self.entered = 0  #: instructions of the entry that have to stand first
+        self.sums: dict[tuple[Reg, Reg], Reg] = {}  # (pointer, loop-invariant offset) -> their sum
+        self.entered = 0  #: entry instructions that come first
         self.loads, self.prefetches = (_Pool(self._lasting, _MOST_LOADS) for _ in range(2))
-        self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}  # the first of each plane, and its rectangle
-        self.stores: dict[str, _Pool] = {}  # by the block that they are in
-        self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # dwords of payloads, since a block began
+        # plane -> its first payload, and that one's rectangle
+        self.lasting: dict[tuple[Plane, int | None], tuple[Reg, int]] = {}
+        self.stores: dict[str, _Pool] = {}  # label of a block -> its payloads
+        self.holds: dict[tuple[str, Reg], dict[int, Expr]] = {}  # (block, payload) -> known dwords
 
     def for_load(self, s: st.PlaneLoad, elem_bytes: int) -> Reg:
-        """A further load before the next barrier has another one, so that none waits for the last to be read."""
+        """Return a payload for a load; loads up to the next barrier use different ones, so that none waits."""
         return self._placed(self._taken(self.loads, s, elem_bytes), s)
 
     def for_prefetch(self, s: st.PlanePrefetch, elem_bytes: int) -> Reg:
-        """As for a load, but apart: no load has to wait for what nobody waits for."""
+        """Return a payload for a prefetch, apart from those of loads, so that no load waits for a prefetch."""
         return self._placed(self._taken(self.prefetches, s, elem_bytes), s)
 
     def for_store(self, s: st.PlaneStore, elem_bytes: int) -> Reg:
-        """One of a few that the stores of a block take in turn."""
+        """Return one of the few payloads that the stores of a block use in turn."""
         pool = self.stores.setdefault(self.out.block.label, _Pool(self._passing, _MOST_STORES))
         return self._placed(self._taken(pool, s, elem_bytes), s)
 
     def release(self) -> None:
-        """All payloads before a barrier have been read."""
+        """Free all payloads at a barrier: the messages before it have read them."""
         self.loads.release()
         self.prefetches.release()
 
     def _taken(self, pool: _Pool, s: _Message, elem_bytes: int) -> Reg:
-        """A payload in which as much as can be stands already."""
+        """Return the payload that needs the fewest changes."""
         return pool.taken(_kind(s, elem_bytes), lambda payload: -len(self._missing(payload, s)))
 
     def _missing(self, payload: Reg, s: _Message) -> dict[int, Expr]:
-        """What of a message's place does not stand in a payload, by dwords."""
+        """Return the dwords of a message's position that a payload does not hold yet."""
         place = {_X: s.x, _Y: s.y} | ({} if isinstance(s.shift, Const) else {_BASE: s.shift})
         held = self.holds.get((self.out.block.label, payload), {})
         return {dword: e for dword, e in place.items() if held.get(dword) is not e}
@@ -107,7 +108,7 @@ class Payloads:
         return payload
 
     def _moved(self, payload: Reg, plane: Plane, shift: Expr) -> None:
-        """A base that moves; what a loop does not change of a sum is added to the buffer's beginning before."""
+        """Set a base that moves; the loop-invariant part of a sum is added to the pointer ahead of the loop."""
         pointer = self.scalars.pointers[plane.memory.name]
         if isinstance(shift, Add) and self.in_loop():
             steady = self.scalars.value(shift.a)
@@ -116,7 +117,7 @@ class Payloads:
         self._based(payload, pointer, self.out.source(self.scalars.value(shift), "d"))
 
     def _before(self, o: Reg) -> tuple[BasicBlock, int] | None:
-        """Behind the one instruction that makes a scalar, if that is in a block before this one."""
+        """Return the position after the only instruction that sets a scalar, if it is in an earlier block."""
         makers = [
             (block, n)
             for block in self.out.function.blocks
@@ -126,7 +127,7 @@ class Payloads:
         return (makers[0][0], makers[0][1] + 1) if len(makers) == 1 and makers[0][0] is not self.out.block else None
 
     def _summed(self, pointer: Reg, steady: Reg, block: BasicBlock, at: int) -> Reg:
-        """The pointer, so many bytes further on, made at a place of a block; once."""
+        """Return pointer plus offset, computed once, at index `at` of a block."""
         if (pointer, steady) not in self.sums:
             here, behind = self.out.block, block.instructions[at:]
             del block.instructions[at:]
@@ -140,12 +141,12 @@ class Payloads:
         return self.sums[pointer, steady]
 
     def _based(self, payload: Reg, pointer: Reg, further: Operand) -> None:
-        """The base, so many bytes behind a pointer."""
+        """Set the base to a pointer plus an offset in bytes."""
         base = self.out.source(pointer, "q")
         self.out.emit("add", (region(payload, "q"),), (base, further), partial=True)
 
     def _lasting(self, kind: _Kind) -> Reg:
-        """A payload made behind the entry, so that it serves in every block: a copy, where there is one like it."""
+        """Make a payload after the entry, so that it serves every block: a copy if there is a similar one."""
         here, entry = self.out.block, self.out.function.blocks[0]
         behind = entry.instructions[self.entered :]
         del entry.instructions[self.entered :]
@@ -165,7 +166,7 @@ class Payloads:
         return payload
 
     def _passing(self, kind: _Kind) -> Reg:
-        """A payload made where it is needed: a copy, where the block has one like it."""
+        """Make a payload where it is needed: a copy if the block has an equal one."""
         like = next((payload for k, payload in self.stores[self.out.block.label].busy if k == kind), None)
         return self._copied(like, kind[0]) if like else self._described(*kind)
 
@@ -197,7 +198,7 @@ class Payloads:
 
 
 def _size(shape: Rectangle, elem_bytes: int) -> int:
-    """The dword that says a rectangle's count, rows and columns."""
+    """Return the dword with a rectangle's count, rows and columns."""
     cols = shape.cols * elem_bytes // shape.grain(elem_bytes)
     return (shape.count - 1) << 16 | (shape.rows - 1) << 8 | cols - 1
 

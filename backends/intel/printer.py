@@ -1,4 +1,4 @@
-"""The assembly a person reads: header, directives for the container, body with phases and comments. Syntax: IGA's."""
+"""Assembly text for people and for iga64: header, directives for the container, body with phases and comments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MNEMONIC_COLUMN, _COMMENT_COLUMN = 8, 100
 
 
 def function_text(function: Function, physical: Physical, generation: Generation, listing: str = "") -> Iterator[str]:
-    """The body, one line an instruction; with a `listing` of the IR, comments lead to its lines."""
+    """Yield the body, one line an instruction; with a `listing` of the IR, comments refer to its lines."""
     at = 0
     for index, block in enumerate(function.blocks):
         if index:
@@ -37,7 +37,7 @@ def _line(i: XeInstruction, physical: Physical, generation: Generation) -> str:
 
 
 def _predicate(i: XeInstruction, physical: Physical, generation: Generation) -> str:
-    """Which lanes: with (W) those that the thread's channels mask, too."""
+    """Return the predicate, with (W) if the instruction ignores the thread's channel mask."""
     masked = i.lanes == generation.lanes
     if i.predicate is None:
         return "" if masked and i.op.unit is not Unit.CONTROL else "(W)"
@@ -75,7 +75,7 @@ def _body(i: XeInstruction, physical: Physical, generation: Generation) -> str:
 
 
 def _message(i: XeInstruction, op: Message, physical: Physical, generation: Generation) -> str:
-    """Destination, address and data, each with its registers."""
+    """Return destination, address and data, each with its number of registers."""
     address, *data = map(_register, i.src)
     lanes = 1 if op.block else i.lanes
     registers = max(1, lanes * op.address_bits // 32 // generation.lanes)
@@ -93,5 +93,5 @@ def _register(o: object) -> Reg:
 
 
 def kernel_text(header: Sequence[str], directives: Sequence[str], body: Iterator[str]) -> str:
-    """One kernel: what the container needs, header comments, body."""
+    """Return one kernel: directives of the container, header comments, body."""
     return "\n".join([*directives, *(f"// {line}".rstrip() for line in header), *body]) + "\n"

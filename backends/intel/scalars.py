@@ -1,4 +1,4 @@
-"""Selection of scalar-typed expressions: one lane where all agree, all lanes where they differ, flags for bools.
+"""Selection of scalar-typed expressions: one lane for uniform values, all lanes for varying ones, flags for bools.
 
 Integers have 32 bits, addresses 64.
 """
@@ -37,40 +37,40 @@ _U16 = (1 << 16) - 1
 
 
 class OtherTypes(Protocol):
-    """What knows values that are no integers of 32 bits and more."""
+    """The evaluator of values other than integers of at least 32 bits."""
 
     def converted(self, e: x.Expr) -> Reg:
-        """A conversion of one."""
+        """Return a conversion from or to such a value."""
 
     def value(self, e: x.Expr) -> tuple[Reg, ...]:
-        """The registers of a value that is put together, or of other lanes."""
+        """Return the registers of a packed value, or of a value from other lanes."""
 
     def compared(self, e: x.Comparison) -> Reg:
-        """The flags of a comparison of two."""
+        """Return the flags of a comparison of two such values."""
 
 
 class XeScalars(Scalars):
     """Evaluates integers, addresses and bools."""
 
     out: XeEmitter
-    elements: OtherTypes  #: what computes with the values that are not kept here
+    elements: OtherTypes  #: evaluator of all other values
 
     def __init__(self, out: XeEmitter, uniform: Uniformity, bounds: Bounds) -> None:
         super().__init__(out, uniform, bounds)
-        self.pointers: dict[str, Reg] = {}  # addresses of the buffers
-        #: The current block, with what is one more than the upper halves of its sums.
+        self.pointers: dict[str, Reg] = {}  # buffer -> register of its address
+        #: The current block, and its upper halves of sums -> register with the half plus one.
         self.next_in: tuple[BasicBlock, dict[tuple[VirtualRegister, int, int], Reg]] = out.block, {}
 
     def value(self, e: x.Expr) -> Operand:
-        held = super().value(e)
-        if isinstance(held, Region) and held.signs:
-            return self.out.alu("mov", held.type, held)
-        return self._joined(held, Imm(0)) if _is_half(held, e) else held
+        operand = super().value(e)
+        if isinstance(operand, Region) and operand.signs:
+            return self.out.alu("mov", operand.type, operand)
+        return self._joined(operand, Imm(0)) if _is_half(operand, e) else operand
 
     def named(self, e: x.Expr) -> Operand:
-        """The value as a variable holds it: where that is less, with the other sign, or without an upper half of zeros.
+        """Return the value as a variable keeps it: if cheaper, negated, or without an upper half of zeros.
 
-        One where a comparison holds, else zero, is such: what a comparison writes is minus one there.
+        A comparison that gives one or zero is kept negated: the instruction writes minus one.
         """
         out = self.out
         match strip(e):
@@ -99,11 +99,11 @@ class XeScalars(Scalars):
             case x.Uniform(a) if not e.type.elem.is_bool:
                 return self._first_lane(self.value(a))
             case x.FromLane() | x.Pack() if e.type.bits == 32:
-                (made,) = self.elements.value(e)
-                return self._first_lane(made) if self.uniform(e) else made
+                (register,) = self.elements.value(e)
+                return self._first_lane(register) if self.uniform(e) else register
             case x.Cast() | x.Saturate() if not e.type.elem.is_bool and not _is_kept(e.a.type):
-                made = self.elements.converted(e)
-                return self._first_lane(made) if self.uniform(e) else made
+                register = self.elements.converted(e)
+                return self._first_lane(register) if self.uniform(e) else register
         if e.type.elem.is_bool:
             return self.kept(e)
         if not isinstance(e.type, Type) or e.type.bits not in (32, 64):
@@ -111,7 +111,7 @@ class XeScalars(Scalars):
         return self._wide(e) if e.type.bits == 64 else self._narrow(e)
 
     def _word_of(self, e: x.Expr, lane: int) -> Operand:
-        """The word of one lane, as an operand of all."""
+        """Return the word of one lane as an operand of all lanes."""
         o = self.value(e)
         return o if not isinstance(o, Reg) or self.out.is_uniform(o) else region(o, "", lane, 0)
 
@@ -150,7 +150,7 @@ class XeScalars(Scalars):
                 a, b = self.value(e.a), self.value(e.b)
                 return out.alu("sel", kind, a, b, condition=CONDITIONS[type(e)])
             case x.Shl(a, x.And(by, x.Const(_, 31))) | x.Shr(a, x.And(by, x.Const(_, 31))):
-                # The engine looks at no more than these bits: Programmer's Reference Manuals, Shift Left.
+                # The engine ignores all other bits of the shift count: Programmer's Reference Manuals, Shift Left.
                 return out.alu(_ALU[type(e)][unsigned], kind, self.value(a), self.value(by))
             case x.Binary() if type(e) in _ALU:
                 return out.alu(_ALU[type(e)][unsigned], kind, self.value(e.a), self.value(e.b))
@@ -164,14 +164,14 @@ class XeScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted an operation the vector engine has: {in_short(e)}")
 
     def _addend(self, e: x.Expr) -> Operand:
-        """The value of what is added, or multiplied before it is, perhaps with a sign that turns it on the way."""
+        """Return a value to be added or multiplied, perhaps with a sign modifier."""
         match strip(e):
             case x.Sub(x.Const(_, 0), a) if not isinstance(a, x.Const):
                 return self.negated(self.value(a), "d")
         return self.named(e)
 
     def negated(self, o: Operand, type: str) -> Operand:
-        """The operand with its sign turned on the way."""
+        """Return the operand with a sign modifier that negates it."""
         if isinstance(o, Imm):
             return Imm(-o.value)
         source = self.out.source(o, type)
@@ -204,7 +204,7 @@ class XeScalars(Scalars):
         return dst
 
     def _multiply(self, e: x.Mul, type: str) -> Reg:
-        """32 by 16 bits is one instruction."""
+        """Multiply; 32 by 16 bits is one instruction."""
         a, b = self.value(e.a), self.value(e.b)
         for factor, narrow, of in ((a, b, e.b), (b, a, e.a)):
             low, high = self.bounds(of)
@@ -213,7 +213,7 @@ class XeScalars(Scalars):
         return self.product(a, b, type)
 
     def _low_half(self, o: Operand) -> Operand:
-        """The lower 16 bits of each element."""
+        """Return the lower 16 bits of each element."""
         if isinstance(o, Imm):
             return Literal(o.value & _U16, "uw")
         source = self.out.source(o, "ud")
@@ -221,7 +221,7 @@ class XeScalars(Scalars):
         return region(source, "uw", source.sub * 2, source.stride * 2)
 
     def product(self, a: Operand, b: Operand, type: str, high: bool = False, into: Reg | None = None) -> Reg:
-        """The product of 32-bit factors: through the accumulator, 16 bits at a time."""
+        """Return the product of 32-bit factors: through the accumulator, 16 bits at a time."""
         out = self.out
         if isinstance(a, Imm):
             a = out.constant(Literal(a.value & 0xFFFFFFFF, "ud"))
@@ -264,12 +264,12 @@ class XeScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted an operation on addresses: {in_short(e)}")
 
     def _word(self, e: x.Expr) -> Operand | None:
-        """The lower half of a 64-bit value whose upper one is zero; None if it may be another."""
+        """Return the lower half of a 64-bit value whose upper half is zero; None if it may not be."""
         low, high = self._halves(e)
         return low if high == Imm(0) else None
 
     def _product_wide(self, a: x.Expr, by: Operand) -> Reg:
-        """A 64-bit value times one of 32 bits that is not negative."""
+        """Return a 64-bit value times a non-negative value of 32 bits."""
         below, above = self._halves(a)
         low, high = (self.product(below, by, "ud", high=h) for h in (False, True))
         if above != Imm(0):
@@ -277,21 +277,21 @@ class XeScalars(Scalars):
         return self._joined(low, high)
 
     def _extended(self, a: x.Expr) -> Reg:
-        """A 32-bit value as 64 bits."""
+        """Return a 32-bit value as 64 bits."""
         value = self.value(a)
         if self.out.generation.long_alu and self.out.is_uniform(value):
             return self.out.alu("mov", "q", self.out.source(value, "d" if a.type.elem.kind is Kind.SIGNED else "ud"))
         return self._joined(value, self._sign(a, value))
 
     def _sign(self, a: x.Expr, value: Operand) -> Operand:
-        """The upper half of a 32-bit value with 64 bits."""
+        """Return the upper half of a 32-bit value that is extended to 64 bits."""
         return self.out.alu("asr", "d", value, Imm(31)) if self._may_be_negative(a) else Imm(0)
 
     def _may_be_negative(self, e: x.Expr) -> bool:
         return e.type.elem.kind is Kind.SIGNED and self.bounds(e)[0] < 0
 
     def _joined(self, low: Operand, high: Operand) -> Reg:
-        """A 64-bit value of its halves."""
+        """Return a 64-bit value from its halves."""
         out, scalar = self.out, all(map(self.out.is_uniform, (low, high)))
         dst = out.new("s" if scalar else "v", 2)
         for word, half in enumerate((low, high)):
@@ -310,7 +310,7 @@ class XeScalars(Scalars):
         return self._add_halves(self._halves(a), self._halves(b))
 
     def _summand(self, e: x.Expr) -> Operand:
-        """A 64-bit value where the engine adds such; one of 32 bits is extended as it is read."""
+        """Return a 64-bit addend for native 64-bit addition; a 32-bit value is extended as it is read."""
         out, signed = self.out, _signed(e.bits) if isinstance(e, x.Const) else 1 << 63
         if -(1 << 31) <= signed < 1 << 31:
             return Literal(signed, "d")
@@ -321,12 +321,12 @@ class XeScalars(Scalars):
             return self._joined(value, self._sign(e.a, value))
         if out.is_uniform(value):
             return out.source(value, kind)
-        spread = out.new("v", 2)  # elements of each lane stand at the same place of a qword (Mesa, brw_eu_validate.c)
+        spread = out.new("v", 2)  # each lane's element must be at the same offset of a qword (Mesa, brw_eu_validate.c)
         out.emit("mov", (region(spread, "ud", 0, 2),), (out.source(value, "ud"),), lanes=out.lanes)
         return region(spread, kind, 0, 2)
 
     def _halves(self, e: x.Expr) -> tuple[Operand, Operand]:
-        """The lower and upper 32 bits of a 64-bit value."""
+        """Return the lower and upper 32 bits of a 64-bit value."""
         if isinstance(e, x.Const):
             return Imm(e.bits & 0xFFFFFFFF), Imm(e.bits >> 32 & 0xFFFFFFFF)
         if isinstance(e, x.Cast) and e.a.type.bits == 32:
@@ -342,13 +342,16 @@ class XeScalars(Scalars):
         return low, Imm(0) if least >= 0 and most < 1 << 32 else high
 
     def _whole(self, e: x.Expr) -> Reg:
-        """A 64-bit value that is no constant operand."""
+        """Return a 64-bit value in registers, not as an immediate."""
         whole = self.value(e)
         assert isinstance(whole, Reg)
         return whole
 
     def adds_to(self, v: x.Var, e: x.Expr) -> bool:
-        """Of 64 bits in halves: the lower one is not read again, nor is what was one more than the upper one."""
+        """Add to a carried 64-bit value in place, half by half.
+
+        Its old lower half, and its upper half plus one, are not read again.
+        """
         to = self.env[v]
         if not isinstance(e, x.Add) or e.a is not v or not isinstance(to, Reg) or to.count < 2:
             return False
@@ -360,9 +363,9 @@ class XeScalars(Scalars):
         return True
 
     def _add_halves(self, a: tuple[Operand, Operand], b: tuple[Operand, Operand], into: Reg | None = None) -> Reg:
-        """64-bit addition where the engine has none: the upper half is one more where the lower ones overflow.
+        """Add 64-bit values without a 64-bit adder: the upper half is one more if the lower halves overflow.
 
-        What overflows of an unsigned sum is the carry (nGEN, `eadd`; IGC, documentation/visa/instructions/ADD3O.md).
+        Overflow of an unsigned sum is the carry (nGEN, `eadd`; IGC, documentation/visa/instructions/ADD3O.md).
         """
         out, scalar = self.out, all(map(self.out.is_uniform, (*a, *b)))
         bank, lanes = ("s", 1) if scalar else ("v", out.lanes)
@@ -377,7 +380,7 @@ class XeScalars(Scalars):
         return dst
 
     def _one_more(self, high: Operand) -> Operand:
-        """One more than an upper half, once for all sums of a block that have it."""
+        """Return an upper half plus one, computed once for all sums of a block."""
         if isinstance(high, Imm):
             return Imm(high.value + 1)
         block, next_of = self.next_in
@@ -397,7 +400,7 @@ class XeScalars(Scalars):
     # ------------------------------------------------------------ bools
 
     def mask(self, e: x.Expr) -> Reg:
-        """A bool: a flag register with one bit a lane, the same in all where it is uniform."""
+        """Return a bool as a flag register with one bit a lane, all equal if it is uniform."""
         e = plain(strip(e))
         out = self.out
         match e:
@@ -408,7 +411,7 @@ class XeScalars(Scalars):
             case x.Comparison():
                 return self._compare(e, out.lanes)
             case x.And(a, b) | x.Or(a, b) | x.Xor(a, b):
-                # What takes most flags is made while none is held for the other.
+                # Evaluate the operand that needs most flag registers first, while none is live for the other.
                 first, second = sorted((a, b), key=_flags_at_once, reverse=True)
                 made = {each: self._bits(each) for each in (first, second)}
                 return self._flags(_ALU[type(e)][0], made[a], made[b])
@@ -421,26 +424,26 @@ class XeScalars(Scalars):
         raise Unsupported(f"given {type(e).__name__}, wanted a comparison or logic: {in_short(e)}")
 
     def _bits(self, e: x.Expr) -> Operand:
-        """A bool as an operand of logic on whole masks."""
+        """Return a bool as an operand of logic on whole masks."""
         e = plain(strip(e))
         return self.env[e] if isinstance(e, x.Var) else self.mask(e)
 
     def kept(self, e: x.Expr) -> Reg:
-        """A bool in a scalar register: flags are few, so what has a name does not stay in one."""
+        """Return a bool in a scalar register: flag registers are few, so variables do not stay in them."""
         bits = self.mask(e)
         dst = self.out.new("s")
         self.out.emit("mov", (region(dst, "ud"),), (region(bits, "uw", 0, 0),))
         return dst
 
     def condition(self, e: x.Expr) -> Reg:
-        """A uniform bool in the first bit of a flag register."""
+        """Return a uniform bool in the first bit of a flag register."""
         e = plain(strip(e))
         if isinstance(e, AllLanes):
             return self._agreed(e.a, 1)
         return self._compare(e, 1) if isinstance(e, x.Comparison) else self.mask(e)
 
     def _agreed(self, e: x.Expr, lanes: int) -> Reg:
-        """Whether a bool holds in all lanes, for so many lanes."""
+        """Return flags for `lanes` lanes that tell whether a bool holds in all lanes."""
         held, every = self.kept(e), (1 << self.out.lanes) - 1
         bits = self.out.alu("and", "ud", held, Imm(every))
         return self.out.compare("eq", "ud", bits, Imm(every), lanes)
@@ -462,7 +465,7 @@ class XeScalars(Scalars):
         return self.out.compare(name, kind, a, b, lanes, into)
 
     def _bit_test(self, e: x.Comparison, lanes: int) -> Reg | None:
-        """`a & b` against zero: `and` tells by itself."""
+        """Return the flags of `a & b` compared with zero, which `and` sets itself; None for other comparisons."""
         if not (isinstance(e, x.Eq | x.Ne) and isinstance(e.b, x.Const) and e.b.bits == 0 and e.b.type.bits == 32):
             return None
         bits = strip(e.a)
@@ -481,7 +484,7 @@ class XeScalars(Scalars):
 
 
 def _flags_at_once(e: x.Expr) -> int:
-    """How many flag registers a bool takes while it is made, if its operands are made in the best order."""
+    """Return how many flag registers a bool needs if its operands are evaluated in the best order."""
     match plain(strip(e)):
         case x.Var():
             return 0
@@ -494,27 +497,27 @@ def _flags_at_once(e: x.Expr) -> int:
 
 
 def _is_kept(type: AnyType) -> bool:
-    """Whether this class computes with such values."""
+    """Return whether `XeScalars` computes with values of this type."""
     return isinstance(type, Type) and type.is_int and type.bits >= 32
 
 
 def _in_all_lanes(e: x.Const) -> Imm:
-    """A bool that is known, as its register holds it: one bit a lane."""
+    """Return a constant bool as its register holds it: one bit a lane."""
     return Imm(-e.bits & 0xFFFF)
 
 
 def _is_half(o: Operand, e: x.Expr) -> bool:
-    """Whether an operand is the lower half of a 64-bit value, whose upper one is zero."""
+    """Return whether an operand is the lower half of a 64-bit value with a zero upper half."""
     return e.type.bits == 64 and isinstance(o, Reg) and o.count == 1
 
 
 def _half(whole: Reg, word: int) -> Region:
-    """Half of a 64-bit value as a place to write to: scalars have dwords side by side, lanes theirs in a qword."""
+    """Return half of a 64-bit value as a destination: scalars have adjacent dwords, lanes have theirs in a qword."""
     return region(whole.words(word, 1), "ud") if whole.bank == "s" else region(whole, "ud", word, 2)
 
 
 def _short(o: Operand) -> Operand:
-    """An operand of an instruction with three sources, whose immediates have 16 bits."""
+    """Return an operand of a three-source instruction, whose immediates have 16 bits."""
     return Literal(wrapped(o.value, s16), "w") if isinstance(o, Imm) else o
 
 
@@ -523,5 +526,5 @@ def _is_immediate(o: Operand) -> bool:
 
 
 def _signed(bits: int) -> int:
-    """A 64-bit pattern as a number with a sign."""
+    """Return a 64-bit pattern as a signed number."""
     return (bits + (1 << 63)) % (1 << 64) - (1 << 63)

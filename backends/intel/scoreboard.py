@@ -1,17 +1,17 @@
-"""The software scoreboard: what each instruction waits for, over the whole control-flow graph.
+"""The software scoreboard: annotate each instruction with its waits, over the whole control-flow graph.
 
-In-order pipes are waited for by distance (`I@2`: the second last instruction of the integer pipe is done), what is out
-of order by the token it sets (`$3.dst`: all of it is done, `$3.src`: its sources are read). No wait is placed that
-another has made needless. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard"; IGA's
-RegDeps (which dependences the pipes order by themselves).
+In-order pipes are waited for by distance (`I@2`: the second last instruction of the integer pipe is done), out-of-order
+instructions by the token they set (`$3.dst`: all of it is done, `$3.src`: its sources are read). No wait is placed that
+another wait implies. Sources: Intel's Programmer's Reference Manual of Alchemist, "Software Scoreboard"; IGA's RegDeps
+(which dependences the pipes order by themselves).
 
-- True dependences are waited for, except through flags and accumulators within one pipe.
-- Overwriting needs a wait where the other access is in another pipe or out of order.
-- Units take their instructions in order: one may overwrite what an earlier one of the same unit reads (IGC and IGA
-  place no wait there either).
-- A token that is set again is waited for first, so products that are added to one accumulator keep to one token, and
-  each unit has tokens of its own: a message to local memory does not wait for a load from afar.
-- A chain of matrix instructions waits ahead of its first, which has room for one token, and sets one behind its last.
+- True dependences need a wait, except through flags and accumulators within one pipe.
+- Overwriting needs a wait if the other access is in another pipe or out of order.
+- Units take their instructions in order: an instruction may overwrite what an earlier one of its unit reads (IGC and
+  IGA place no wait there either).
+- Setting a token waits for its last use, so products that add to one accumulator keep to one token, and each unit has
+  its own tokens: a message to local memory does not wait for a slow global load.
+- A chain of matrix instructions waits before its first, which has room for one token, and sets one at its last.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from convgen.backends.machine.instruction import Function, Instruction, Unit, Vi
 from convgen.backends.machine.loops import natural_loops
 from convgen.ir.record import frozen
 
-#: Tokens of matrix instructions: a result is ready about as many instructions later, so that a chain does not stall.
+#: Tokens of matrix instructions: a result is ready about this many instructions later, so that a chain does not stall.
 _MATRIX_TOKENS = 4
-_FARTHEST = 7  #: the greatest distance that encodes
-#: Instructions of a pipe after which one of it is done, waited for or not (IGA, RegDeps).
+_FARTHEST = 7  #: largest distance that can be encoded
+#: Instructions of a pipe after which an earlier one is done without a wait (IGA, RegDeps).
 _SETTLED: Mapping[str | int, int] = {"F": 10, "I": 10, "L": 12, "M": 18}
-_ACCUMULATOR = "acc0"  #: for which, and for flags, readers in the writer's own pipe need not wait
-_ATOMIC = "Atomic"  #: of a member of a chain: the next one follows at once
-_MODE = "cr0"  #: the control register: who writes it, and whoever comes next, waits for all pipes
+_ACCUMULATOR = "acc0"  #: as for flags, readers in the writer's own pipe need not wait
+_ATOMIC = "Atomic"  #: annotation of a chain member: the next one follows at once
+_MODE = "cr0"  #: the control register: its writer, and the next instruction, wait for all pipes
 _PIPES = "FILM"
-#: The units of matrix instructions, by mnemonic; those of messages are named as in their text. Kernels that make sums
-#: again have both, of which neither waits for the other to read its sources.
+#: The units of matrix instructions, by mnemonic; units of messages are named as in their text. Kernels that recompute
+#: accumulators have both, and neither waits for the other to read its sources.
 _MATRIX = "dpasw", "dpas"
 
-SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: what waits for many tokens
+SYNCS = {"dst": "sync.allwr", "src": "sync.allrd"}  #: instructions that wait for several tokens
 
 Source = str | int  #: an in-order pipe by its letter, or a token
 
 
 @frozen
 class Unfinished:
-    """What may be unfinished of one kind of access: by token the cells, by pipe how many instructions ago which cells.
+    """Possibly unfinished accesses of one kind: token -> cells; pipe -> instructions back -> cells.
 
-    A cell stands where its pipe has touched it last.
+    A cell is listed where its pipe touched it last.
     """
 
     tokens: Mapping[int, Cells] = attrs.Factory(dict)
     pipes: Mapping[str, Mapping[int, Cells]] = attrs.Factory(dict)
 
     def merged(self, other: Unfinished) -> Unfinished:
-        """What is unfinished on either of two paths."""
+        """Return the accesses that are unfinished on either of two paths."""
         tokens = {t: self.tokens.get(t, 0) | other.tokens.get(t, 0) for t in {**self.tokens, **other.tokens}}
         pipes = {}
         for pipe in {**self.pipes, **other.pipes}:
@@ -80,7 +80,7 @@ class Unfinished:
 
 @frozen
 class Pending:
-    """What may be unfinished of writes and of reads."""
+    """Possibly unfinished writes and reads."""
 
     writes: Unfinished = attrs.Factory(Unfinished)
     reads: Unfinished = attrs.Factory(Unfinished)
@@ -91,11 +91,11 @@ class Pending:
 
 @frozen
 class Waits:
-    """What one instruction waits for."""
+    """The waits of one instruction."""
 
     distances: Mapping[str, int]  #: by pipe
     done: tuple[int, ...]  #: tokens
-    read: tuple[int, ...]  #: tokens of which only the sources matter
+    read: tuple[int, ...]  #: tokens whose sources must have been read
 
 
 _NO_WAITS = Waits({}, (), ())
@@ -103,17 +103,17 @@ _NO_WAITS = Waits({}, (), ())
 
 @frozen
 class _Deeds:
-    """What the scoreboard must know of one instruction."""
+    """The accesses of one instruction as the scoreboard sees them."""
 
-    source: Source  #: that says when it is done: its token or its pipe; "" for neither
+    source: Source  #: its token or pipe, by which others wait for it; "" for neither
     read: Cells
     written: Cells
-    #: Of all members of a chain, which begins before its token is set: what they read and then write, one by one.
+    #: Cells that all members of a chain read and then write, one by one; the chain begins before its token is set.
     chain: Sequence[Cells] = ()
 
 
 def pipe_of(i: XeInstruction, generation: Generation) -> str:
-    """The letter of the in-order pipe that executes an instruction; "" if none does."""
+    """Return the letter of the in-order pipe that executes an instruction; "" if none does."""
     if i.op.unit is not Unit.VALU:
         return ""
     if i.op.port == MATH:
@@ -122,23 +122,23 @@ def pipe_of(i: XeInstruction, generation: Generation) -> str:
 
 
 def type_pipe(i: XeInstruction, generation: Generation) -> str:
-    """The pipe that a distance without a letter means: that of the destination's type."""
+    """Return the pipe that a distance without a letter refers to: that of the destination's type."""
     if i.long and not generation.long_alu:
         return "L"
     return "F" if i.floats else "I"
 
 
 def _unit(i: Instruction, generation: Generation) -> str:
-    """The unit that executes an instruction out of order; "" if none does."""
+    """Return the unit that executes an instruction out of order; "" if none does."""
     if i.op.unit is Unit.MATRIX:
         return i.op.name.partition(".")[0]
     return "" if i.op.port == MATH and generation.math_pipe else i.op.port
 
 
 def _shares(function: Function, generation: Generation, tokens: int) -> dict[str, int]:
-    """How many tokens each unit has: one at least, those of messages further ones by how many there are in loops.
+    """Return how many tokens each unit has: at least one; message units share the rest by their instructions in loops.
 
-    The first kind of matrix instructions has its own beside them.
+    The first kind of matrix instructions has its own tokens besides.
     """
     graph = [function.successors(n) for n in range(len(function.blocks))]
     looped = {n for body in natural_loops(graph).values() for n in body} or range(len(graph))
@@ -152,12 +152,12 @@ def _shares(function: Function, generation: Generation, tokens: int) -> dict[str
 
 
 class Scoreboard:
-    """Annotates a function whose registers are placed."""
+    """Annotates a function after allocation."""
 
     def __init__(self, function: Function, physical: Physical, generation: Generation, tokens: int) -> None:
         self.function, self.physical, self.generation = function, physical, generation
         self.tokens: dict[Instruction, int] = {}
-        self.units: dict[int, str] = {}  # by token
+        self.units: dict[int, str] = {}  # token -> unit
         together = [
             chain for block in function.blocks for chain in chains(block.instructions, physical, generation.dpas_chains)
         ]
@@ -171,7 +171,7 @@ class Scoreboard:
             read = physical.read(i) | physical.named(awaited.get(i, ()))
             self.deeds[i] = _Deeds(source, read, physical.written(i) | physical.named(done.get(i, ())))
         self.first = {chain[0] for chain in together if len(chain) > 1}
-        self.following: dict[Instruction, str] = {}  # what a further member of a chain says
+        self.following: dict[Instruction, str] = {}  # later member of a chain -> its annotation
         for chain in together:
             self._join(chain)
         self.flags, self.mode = physical.bank("f"), physical.named((_MODE,))
@@ -179,9 +179,7 @@ class Scoreboard:
         self.local = physical.named(name for names in done.values() for name in names)
 
     def _assign_tokens(self, tokens: int, first: Iterable[Instruction]) -> None:
-        """Tokens for chains of matrix instructions by their first's accumulator, for messages in turn among those of
-        their unit.
-        """
+        """Assign tokens: to chains of matrix instructions by accumulator, to messages in turn within their unit."""
         own: dict[str, list[int]] = {}
         number = _MATRIX_TOKENS
         for unit, share in _shares(self.function, self.generation, tokens - _MATRIX_TOKENS).items():
@@ -201,7 +199,7 @@ class Scoreboard:
                 self.units[token] = unit
 
     def _join(self, chain: Sequence[XeInstruction]) -> None:
-        """Let the first of a chain do the deeds of all."""
+        """Give the accesses of a whole chain to its first instruction."""
         first, *others = chain
         if not others:
             return
@@ -214,11 +212,11 @@ class Scoreboard:
         self.following[others[-1]] = f"${self.tokens[first]}"
 
     def _local_accesses(self) -> tuple[dict[Instruction, list[str]], dict[Instruction, list[str]]]:
-        """Cells that loads of local memory and fences write besides; stores and signals that wait for these read them.
+        """Return artificial cells by which stores and signals wait for local loads and fences: written, and read.
 
-        Behind a barrier others may overwrite what this thread loads: its signal waits for those loads. Only where a
-        fence ahead of the signal cannot be done before them, waiting for the fence suffices; and only where a store
-        cannot either, it may follow a load of what it overwrites at once.
+        After a barrier other threads may overwrite bytes that this thread loads: its signal waits for these loads.
+        Waiting for a fence ahead of the signal suffices only if the fence cannot complete before the loads; and only if
+        a store cannot either may it follow a load of the bytes it overwrites at once.
         """
         fences, overtaken = dict(signals(self.function)), self.generation.loads_overtaken
         loads = [i for i in self.function.instructions() if touches_local(i, stores=False)]
@@ -234,7 +232,7 @@ class Scoreboard:
         return done, awaited
 
     def run(self) -> Function:
-        """The function, all instructions annotated; instructions that only wait are put in where needed."""
+        """Return the function with all instructions annotated, and stand-alone waits inserted where needed."""
         return walked(self.function, Pending(), self._walk, Pending.merged)
 
     # ------------------------------------------------------------ data flow
@@ -257,7 +255,7 @@ class Scoreboard:
         distances: dict[str, int] = {}
         for pipe in facts.writes.pipes:
             seen = deeds.read & ~self.interlocked if pipe == me else deeds.read | deeds.written
-            if not me and pipe == "I":  # the branch unit's flags are interlocked
+            if not me and pipe == "I":  # the branch unit interlocks flags
                 seen = deeds.read & ~self.flags | deeds.written
             _note(distances, pipe, facts.writes.distance(pipe, seen))
         for pipe in facts.reads.pipes:
@@ -265,7 +263,8 @@ class Scoreboard:
                 _note(distances, pipe, facts.reads.distance(pipe, deeds.written))
         done = facts.writes.tokens_of(deeds.read | deeds.written)
         read = [t for t in facts.reads.tokens_of(deeds.written) if t not in peers]
-        if self.generation.waits_for_writes:  # sources of messages are safe only then, but for flags
+        # sources of messages, except flags, may be overwritten only once the message is done
+        if self.generation.waits_for_writes:
             held = facts.reads.tokens
             done += [t for t in read if self._is_message(t) and held[t] & deeds.written & ~self.flags]
             read = [t for t in read if not self._is_message(t) or held[t] & deeds.written & self.flags]
@@ -273,14 +272,15 @@ class Scoreboard:
             distances.update(dict.fromkeys(_PIPES, 1))
         if self._waits_for_all(i, distances):
             distances = dict.fromkeys(_PIPES, min(distances.values()))
-        for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first can wait for one by itself
+        for cell in reversed(deeds.chain if len(done) > 1 else ()):  # the first member can carry one token wait
             done.sort(key=lambda t: not facts.touches(t, cell))
         awaited = dict.fromkeys(t for t in done if t != me or deeds.chain)
         return Waits(distances, tuple(awaited), tuple(t for t in read if t != me and t not in awaited))
 
     def _waits_for_all(self, i: XeInstruction, distances: Mapping[str, int]) -> bool:
-        """Whether one distance serves all pipes, each of which is done as far: of several, or of one that a message
-        cannot name.
+        """Return whether one distance for all pipes replaces the distances.
+
+        It does for several pipes, and for a pipe that a message cannot name.
         """
         sends = i in self.tokens and i.op.unit not in (Unit.VALU, Unit.MATRIX)
         return len(distances) > 1 or (sends and not distances.keys() <= self.generation.distance_pipes)
@@ -289,11 +289,14 @@ class Scoreboard:
         return self.units[token] not in _MATRIX
 
     def _peers(self, source: Source) -> Collection[Source]:
-        """The tokens of the same unit, which takes in turn: the earlier one has read when the later one writes."""
+        """Return the tokens of a token's unit.
+
+        The unit works in order, so an earlier instruction has read before a later one writes.
+        """
         return self.peers[source] if isinstance(source, int) else ()
 
     def _step(self, facts: _Now, i: XeInstruction, waits: Waits) -> None:
-        """What is unfinished behind an instruction that waited."""
+        """Update the facts with an instruction that has waited."""
         for pipe, distance in waits.distances.items():
             facts.finish_pipe(pipe, distance)
         for token in waits.done:
@@ -305,13 +308,14 @@ class Scoreboard:
         if isinstance(deeds.source, int) and not deeds.chain:
             facts.finish_token(deeds.source)
         if deeds.source != "":
-            # Reads that were not waited for, a third one must wait for; signals wait for what is local and keep none.
+            # Unwaited reads stay pending for later instructions; signals wait for local accesses and leave none
+            # pending.
             facts.issue(deeds.source, deeds.read & ~self.local, deeds.written, self._peers(deeds.source))
 
     # ------------------------------------------------------------ annotation
 
     def _annotated(self, i: XeInstruction, waits: Waits) -> Iterator[XeInstruction]:
-        """The instruction with as many of its waits as it can carry, syncs with the others before it."""
+        """Yield the instruction with as many of its waits as it can carry, after syncs with the others."""
         distance = _joined(waits.distances)
         tokens = [(t, "dst") for t in waits.done] + [(t, "src") for t in waits.read]
         own = f"${self.tokens[i]}" if i in self.tokens else ""
@@ -319,8 +323,8 @@ class Scoreboard:
         if i in self.following or i in self.first:
             own = self.following.get(i, _ATOMIC)
             if waits.done:
-                (token, what), *tokens = tokens
-                carried = [f"${token}.{what}"]
+                (token, kind_of_wait), *tokens = tokens
+                carried = [f"${token}.{kind_of_wait}"]
         elif i.op.unit is Unit.MATRIX or (i.op.unit is Unit.CONTROL and not i.op.ends):
             pass
         elif own and i.op.unit is Unit.VALU:
@@ -333,18 +337,18 @@ class Scoreboard:
         elif distance:
             carried, distance = [distance], ""
         elif len(tokens) == 1:
-            (token, what), tokens = tokens[0], []
-            carried = [f"${token}.{what}"]
+            (token, kind_of_wait), tokens = tokens[0], []
+            carried = [f"${token}.{kind_of_wait}"]
         yield from (_sync(annotation) for annotation in ([distance] if distance else []))
-        for what in SYNCS:
-            if alike := [f"${token}" for token, kind in tokens if kind == what]:
-                yield waiting(alike, what)
+        for kind_of_wait in SYNCS:
+            if alike := [f"${token}" for token, kind in tokens if kind == kind_of_wait]:
+                yield waiting(alike, kind_of_wait)
         annotations = (own, *carried) if own == _ATOMIC else (*carried, own)
         yield i.annotated(*filter(None, annotations))
 
 
 def _joined(distances: Mapping[str, int]) -> str:
-    """One distance that serves all pipes."""
+    """Return one distance that covers all pipes."""
     if not distances:
         return ""
     pipe = next(iter(distances)) if len(distances) == 1 else "A"
@@ -352,7 +356,7 @@ def _joined(distances: Mapping[str, int]) -> str:
 
 
 def waiting(tokens: Collection[str], what: str) -> XeInstruction:
-    """An instruction that only waits for tokens: for results (`dst`), or until sources are read (`src`)."""
+    """Return a stand-alone wait for tokens: for results (`dst`), or until sources are read (`src`)."""
     if len(tokens) == 1:
         return _sync(f"{next(iter(tokens))}.{what}")
     mask = sum(1 << number for number in {int(token[1:]) for token in tokens})
@@ -369,22 +373,25 @@ def _note(distances: dict[str, int], pipe: str, distance: int | None) -> None:
 
 
 class _Accesses:
-    """The unfinished accesses of one kind; those of a pipe by the number of the instruction there, oldest first."""
+    """The unfinished accesses of one kind; in a pipe by the number of the instruction, oldest first."""
 
     def __init__(self, known: Unfinished, count: Mapping[str, int]) -> None:
-        self.count = count  #: instructions so far, by pipe
+        self.count = count  #: pipe -> instructions so far
         self.tokens = dict(known.tokens)
         self.pipes = {p: {-d: ages[d] for d in sorted(ages, reverse=True)} for p, ages in known.pipes.items()}
-        self.touched = self._all()  #: all cells that are noted somewhere, and maybe others that were
+        self.touched = self._all()  #: superset of all listed cells
 
     def _all(self) -> Cells:
-        found = 0
+        cells = 0
         for held in (*self.tokens.values(), *(held for numbers in self.pipes.values() for held in numbers.values())):
-            found |= held
-        return found
+            cells |= held
+        return cells
 
     def distance(self, pipe: str, cells: Cells) -> int | None:
-        """How long ago a pipe has touched one of these cells; None if it has not, or must have done so by now."""
+        """Return how many instructions ago a pipe touched one of these cells.
+
+        None if it never did, or so long ago that the instruction is done.
+        """
         if cells:
             for number, held in reversed(self.pipes[pipe].items()):
                 if held & cells:
@@ -393,17 +400,17 @@ class _Accesses:
         return None
 
     def tokens_of(self, cells: Cells) -> list[int]:
-        """The tokens that have touched one of these cells."""
+        """Return the tokens that have touched one of these cells."""
         return [token for token, held in self.tokens.items() if held & cells]
 
     def holds(self, cells: Cells) -> bool:
-        """Whether somebody may still touch one of these cells."""
+        """Return whether an unfinished instruction may touch one of these cells."""
         return bool(cells & self.touched) and (
             bool(self.tokens_of(cells)) or any(self.distance(pipe, cells) is not None for pipe in self.pipes)
         )
 
     def note(self, source: Source, cells: Cells) -> None:
-        """A source touches these cells, now for the last time."""
+        """Record that a source touches these cells, and forget its earlier accesses to them."""
         if not cells:
             return
         self.touched |= cells
@@ -415,32 +422,32 @@ class _Accesses:
         self.pipes[source][now] = self.pipes[source].get(now, 0) | cells
 
     def drop(self, cells: Cells, kept: Collection[Source] = ()) -> None:
-        """Forget what sources did to these cells, but for some of them."""
+        """Forget accesses to these cells by all sources except `kept`."""
         if not cells & self.touched:
             return
-        for token, held in self.tokens.items():
-            if held & cells and token not in kept:
-                self.tokens[token] = held & ~cells
+        for token, touched in self.tokens.items():
+            if touched & cells and token not in kept:
+                self.tokens[token] = touched & ~cells
         for numbers in self.pipes.values():
-            for number, held in numbers.items():
-                if held & cells:
-                    numbers[number] = held & ~cells
+            for number, touched in numbers.items():
+                if touched & cells:
+                    numbers[number] = touched & ~cells
         if not kept:
             self.touched &= ~cells
 
     def finish_token(self, token: int, cells: Cells = -1) -> None:
-        """A token is done with these cells."""
+        """Record that a token is done with these cells."""
         if token in self.tokens:
             self.tokens[token] &= ~cells
 
     def finish_pipe(self, pipe: str, last: int) -> None:
-        """A pipe is done up to an instruction."""
+        """Record that a pipe is done up to instruction number `last`."""
         numbers = self.pipes.get(pipe, {})
         for number in [n for n in numbers if n <= last]:
             del numbers[number]
 
     def frozen(self) -> Unfinished:
-        """By distance; what is far back in its pipe is done."""
+        """Return the accesses by distance, without those so far back in their pipe that they are done."""
         pipes = {
             pipe: {
                 distance: held
@@ -454,14 +461,14 @@ class _Accesses:
 
 
 class _Now:
-    """What is pending, which changes from instruction to instruction."""
+    """The pending accesses while a block is walked."""
 
     def __init__(self, facts: Pending) -> None:
         self.count = dict.fromkeys(_PIPES, 0)
         self.writes, self.reads = _Accesses(facts.writes, self.count), _Accesses(facts.reads, self.count)
 
     def issue(self, source: Source, read: Cells, written: Cells, kept: Collection[Source]) -> None:
-        """`kept` are the sources whose reads of what is written now stay."""
+        """Record an instruction's accesses; reads by the sources `kept` stay pending although it overwrites them."""
         if written:
             self.writes.drop(written)
             self.reads.drop(written, kept)
@@ -471,16 +478,16 @@ class _Now:
             self.count[source] += 1
 
     def touches(self, token: int, cells: Cells) -> bool:
-        """Whether what sets a token may be about to touch some cells."""
+        """Return whether the setter of a token may still touch some cells."""
         return bool((self.writes.tokens.get(token, 0) | self.reads.tokens.get(token, 0)) & cells)
 
     @property
     def touched(self) -> Cells:
-        """All cells that may be pending, and maybe others."""
+        """Return a superset of the cells that may be pending."""
         return self.writes.touched | self.reads.touched
 
     def is_busy(self) -> bool:
-        """Whether something may be unfinished in some pipe."""
+        """Return whether some pipe may have unfinished instructions."""
         return any(any(numbers.values()) for table in (self.writes, self.reads) for numbers in table.pipes.values())
 
     def finish_pipe(self, pipe: str, distance: int) -> None:

@@ -1,4 +1,4 @@
-"""Selection: a message-level kernel becomes instructions of the vector engine on virtual registers.
+"""Instruction selection: a message-level kernel becomes vector engine instructions on virtual registers.
 
 On entry r0 holds the workgroup's ids and the address of the arguments (Programmer's Reference Manual, "Thread Payload";
 `zebin`): no local ids, no inline data.
@@ -45,17 +45,17 @@ from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import s32, u64
 from convgen.ir.uniform import uniformity
 
-_ARGUMENTS_MASK = 0xFFFFFFC0  #: of r0.0: where the arguments are
-_ARGUMENTS_GRANULE = 32  #: bytes: the driver rounds them up to
-_THREAD_MASK = 0xFF  #: of r0.2: the thread's number in its workgroup
-_COUNT_MASK = 0xFF000000  #: of r0.2: how many threads a barrier of the workgroup waits for
+_ARGUMENTS_MASK = 0xFFFFFFC0  #: r0.0: address of the arguments
+_ARGUMENTS_GRANULE = 32  #: bytes; the driver rounds the argument size up to a multiple
+_THREAD_MASK = 0xFF  #: r0.2: the thread's number in its workgroup
+_COUNT_MASK = 0xFF000000  #: r0.2: threads that a barrier of the workgroup waits for
 _GROUP_IDS = (1, 6, 7)  #: dwords of r0
-_END_FENCE = "0x0210651F"  #: at the scope of a tile, of a flush type that means none (IGC, `insertFenceBeforeEOT`)
-_KEEP_DENORMALS = 0x4C0  #: of cr0.0: bits for f64, f32 and f16
+_END_FENCE = "0x0210651F"  #: tile scope, a flush type that means none (IGC, `insertFenceBeforeEOT`)
+_KEEP_DENORMALS = 0x4C0  #: cr0.0: bits for f64, f32 and f16
 
 
 def select(kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int] | None = None) -> Function:
-    """The kernel as a machine function; raises Unsupported for what the instruction tables cannot express."""
+    """Return the kernel as a machine function. Raises Unsupported for operations that the tables lack."""
     return _Selector(kernel, facts, lines or {}).run()
 
 
@@ -63,7 +63,7 @@ class _Selector(Selector):
     out: XeEmitter
     scalars: XeScalars
     vectors: XeVectors
-    counts_down = True  # a sum compares itself with zero
+    counts_down = True  # an addition also compares its result with zero
 
     def __init__(self, kernel: Kernel, facts: TargetFacts, lines: Mapping[st.Stmt, int]) -> None:
         super().__init__(kernel, lines, MESSAGES)
@@ -74,7 +74,7 @@ class _Selector(Selector):
         self.vectors = XeVectors(self.scalars, self.uses)
         self.payload = self.out.new("v", 1, "payload", fixed=0)
         self.barrier: Reg | None = None  # the header of barrier messages
-        self.zeros: Reg | None = None  # as many as a message stores
+        self.zeros: Reg | None = None  # zeros, as many registers as the largest store
         self.payloads = Payloads(self.out, self.scalars, lambda: bool(self.exits))
 
     # ------------------------------------------------------------ entry
@@ -83,7 +83,7 @@ class _Selector(Selector):
         k, out = self.kernel, self.out
         control = Special("cr0", "ud")
         out.emit("or", (control,), (control, Literal(_KEEP_DENORMALS, "uw")), comment="keep denormals")
-        if out.lanes < FLAG_BITS:  # comparisons leave the other bits, which logic on whole flags would read
+        if out.lanes < FLAG_BITS:  # comparisons leave the upper bits, which logic on whole flags would read
             for n in range(out.generation.flags // 2):
                 out.emit("mov", (Special(f"f{n}", "ud"),), (Literal(0, "ud"),))
         out.begin = len(out.block.instructions)
@@ -115,7 +115,7 @@ class _Selector(Selector):
         return dst
 
     def _load_arguments(self) -> None:
-        """All arguments by blocks of a register's bytes, then each into scalar registers."""
+        """Load all arguments in blocks of a register's size, then move each to scalar registers."""
         out, k = self.out, self.kernel
         placed = kernel_arguments(k)
         end = max((offset + size for _, offset, size in placed), default=0)
@@ -147,7 +147,7 @@ class _Selector(Selector):
                 self.scalars.env[p] = dst
 
     def lane_number(self) -> Reg:
-        """An immediate vector holds eight."""
+        """Build the lane numbers from an immediate vector, which has eight elements."""
         out = self.out
         words = out.new("v", 1, "lane_words")
         out.emit("mov", (region(words, "uw"),), (Literal(0x76543210, "uv"),), lanes=8)
@@ -159,7 +159,7 @@ class _Selector(Selector):
         return dst
 
     def _barrier_header(self) -> Reg:
-        """Dword 2 says twice how many threads meet (nGEN, `barrierheader`)."""
+        """Return the header of barrier messages; dword 2 has the number of threads twice (nGEN, `barrierheader`)."""
         out = self.out
         header = out.new("v", 1, "barrier_header")
         out.fill(header, Literal(0, "ud"))
@@ -174,16 +174,16 @@ class _Selector(Selector):
     # ------------------------------------------------------------ control
 
     def leave(self) -> None:
-        """End of thread: the payload is passed on from one of the last registers."""
+        """End the thread: its payload is sent from one of the last registers."""
         if Workaround.END_BEHIND_ATOMICS in self.out.generation.workarounds and self._adds_for_good():
-            self._finished(self._fence(device_fence(_END_FENCE), "what was added is on its way"))
+            self._finished(self._fence(device_fence(_END_FENCE), "atomics before the end"))
         last = self.out.new("v", 1, "end_of_thread", fixed=-1)
         whole = region(self.payload, "f")
         self.out.emit("mov", (region(last, "f"),), (whole,), lanes=self.out.lanes)
         self.out.emit("eot", (), (last,), lanes=8, comment="end of thread")
 
     def _adds_for_good(self) -> bool:
-        """Whether there are atomic operations of global memory that give nothing back."""
+        """Return whether the kernel has atomic operations on global memory without a result."""
         return any(isinstance(n, (st.FlatAtomic, st.Ticket)) for n in postorder(self.kernel.body))
 
     def branch_unless(self, condition: Expr, target: str) -> None:
@@ -213,7 +213,7 @@ class _Selector(Selector):
         self._wait(s)
 
     def _arrive(self, s: st.Barrier | st.Arrive) -> None:
-        """What this thread wrote to local memory is visible before it signals."""
+        """Fence local memory, so that this thread's writes are visible, then signal."""
         self.payloads.release()
         if self.barrier is None:
             return
@@ -227,7 +227,7 @@ class _Selector(Selector):
     # ------------------------------------------------------------ global memory
 
     def _mask(self, e: Expr) -> Reg | None:
-        """The flags of the lanes that access; None for all."""
+        """Return the flags of the lanes that access; None for all."""
         return None if isinstance(e, Const) and e.bits else self.scalars.mask(e)
 
     def _flat_load(self, s: st.FlatLoad) -> None:
@@ -262,7 +262,7 @@ class _Selector(Selector):
         self.out.emit(row, (), (payload,), comment=comment(s))
 
     def _flat_prefetch(self, s: st.FlatPrefetch) -> None:
-        """A load of one byte to nowhere: its cache line is what is wanted."""
+        """Load one byte to nowhere, which brings its cache line."""
         address, mask = self._address(s.address), self._mask(s.mask)
         row = message("load", "ugm", 1)
         self.out.emit(row, (), (address,), lanes=self.out.lanes, predicate=mask, comment=comment(s))
@@ -290,10 +290,10 @@ class _Selector(Selector):
         out.emit(row, (), (address, value), lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
     def _ticket(self, s: st.Ticket) -> None:
-        """Lane 0 counts, between fences; the last turn takes away what its round has counted."""
+        """Count in lane 0, between fences; the last ticket subtracts the count of its round."""
         out, fences = self.out, self.out.generation.fences
         first = eq(Lane(), 0)
-        self._finished(self._fence(device_fence(fences.release), "what was stored is there for others"))
+        self._finished(self._fence(device_fence(fences.release), "release: make stores visible"))
         address = self._address(AddressOf(s.buffer) + (s.index * s.buffer.elem.bytes).to(u64))
         counted = out.new("v", 1, s.var.name)
         out.fill(counted, Literal(0, "ud"))
@@ -305,12 +305,12 @@ class _Selector(Selector):
             self._acquire()
 
     def _acquire(self, _s: st.Acquire | None = None) -> None:
-        """Nothing that was brought nearer before is read from here on."""
+        """Invalidate caches: later loads do not hit stale lines."""
         row = device_fence(self.out.generation.fences.acquire)
-        self._finished(self._fence(row, "what others stored is seen"))
+        self._finished(self._fence(row, "acquire: see stores of others"))
 
     def _count(self, s: st.Ticket, address: Reg, number: Expr, where: Expr, into: Reg | None = None) -> None:
-        """Add a number to a count; `into` becomes the count before."""
+        """Add a number to a count; `into` gets the old count."""
         out = self.out
         value, mask = out.new("v"), self.scalars.mask(where)
         out.move(value, self.scalars.value(number))
@@ -322,13 +322,13 @@ class _Selector(Selector):
         out.emit(row, dst, src, lanes=out.lanes, predicate=mask, access=access, comment=comment(s))
 
     def _fence(self, row: Opcode, what: str) -> Reg:
-        """A fence; its response says that it is done."""
+        """Emit a fence; return its response, which arrives when it is done."""
         response = self.out.new("v")
         self.out.emit(row, (response,), (self.payload,), comment=what)
         return response
 
     def _finished(self, response: Reg) -> None:
-        """Nothing goes on before the fence with that response is done."""
+        """Wait for the response of a fence."""
         self.out.emit("fenced", (Null("ud"),), (region(response, "ud"),), lanes=8, comment="fence done")
 
     def _address(self, e: Expr) -> Reg:
@@ -342,7 +342,7 @@ class _Selector(Selector):
     # ------------------------------------------------------------ shared memory
 
     def _place(self, s: st.SharedRead | st.SharedWrite, *, block: bool) -> Reg:
-        """The byte of local memory for each lane, or for the block."""
+        """Return the byte address in local memory of each lane, or of the block."""
         out = self.out
         at, place = self.kernel.shared_base(s.tile) + s.imm, s.address
         match place:
@@ -362,7 +362,7 @@ class _Selector(Selector):
         return dst
 
     def _tuple(self, v: Var) -> Reg:
-        """Where a load puts a value: what is long enough for an operand of a matrix instruction stands as these do."""
+        """Return registers for a loaded value; one as long as a matrix operand starts in the bank of matrix inputs."""
         words = -(-v.type.bits // 32)
         return self.room(v, INPUTS_AT if words >= BANK_PERIOD else None)
 
@@ -403,7 +403,7 @@ class _Selector(Selector):
         )
 
     def _filled_write(self, s: st.FilledWrite) -> None:
-        """Two messages: what exists, and zeros for the other lanes."""
+        """Store in two messages: the masked value, and zeros for the other lanes."""
         value, address, mask = self._stored(s.value), self._place(s, block=False), self.scalars.mask(s.mask)
         assert self.zeros is not None
         self._write_shared(s, address, value, mask=mask)

@@ -28,17 +28,17 @@ from convgen.backends.stages import Emitted, Ladders, MachineKernel, Rung, Stage
 from convgen.ir.layout.memory import Global
 from convgen.ir.record import evolve
 
-_GRF_COUNTS = (128, 256)  #: registers of a thread; with the larger file half as many threads are resident
-_HOLD_STEPS = (3, 6, 12)  #: instructions for which the sources of messages are kept, if there is room
-_ROOM = 67  #: percent; of the addresses that a loop does not change: the others share what is left
-_SCALARS = 192  #: the most scalars, a dword each: 12 GRFs of 16 lanes, 24 of 8
-#: Units whose loads are moved down to where they are needed, the first of which costs less time.
+_GRF_COUNTS = (128, 256)  #: registers of a thread; with 256, half as many threads are resident
+_HOLD_STEPS = (3, 6, 12)  #: instructions for which sources of messages are not overwritten, if registers suffice
+_ROOM = 67  #: percent; share of a loop's invariant addresses that get their own register; the others share the rest
+_SCALARS = 192  #: scalars, at most; a dword each: 12 GRFs of 16 lanes, 24 of 8
+#: Units whose loads are moved down to their first use; the first costs less time.
 _SUNK = (Unit.SHARED, Unit.GLOBAL)
-_SCALARS_AT = 1  #: the first of them: the payload stands before
+_SCALARS_AT = 1  #: first register of scalars; the thread's payload comes before
 
 
 def banks(g: Generation) -> Mapping[str, Bank]:
-    """The register files: tuples of GRFs, scalars of a dword each, flags."""
+    """Return the register files: tuples of GRFs, scalars of a dword each, flags."""
     return {
         "v": Bank(limit=_GRF_COUNTS[-1], alignment={1: 1}),
         "s": Bank(limit=_SCALARS, alignment={1: 1, 2: 2}),
@@ -46,137 +46,140 @@ def banks(g: Generation) -> Mapping[str, Bank]:
     }
 
 
-def _generation(made: MachineKernel) -> Generation:
-    return GENERATIONS[made.facts.name]
+def _generation(machine: MachineKernel) -> Generation:
+    return GENERATIONS[machine.facts.name]
 
 
-def _physical(made: MachineKernel) -> Physical:
-    return Physical(made.allocation, _generation(made).lanes, _SCALARS_AT)
+def _physical(machine: MachineKernel) -> Physical:
+    return Physical(machine.allocation, _generation(machine).lanes, _SCALARS_AT)
 
 
-def _select(made: MachineKernel) -> MachineKernel:
-    """Statements become instructions on virtual registers, in their order."""
-    return evolve(made, function=select(made.kernel, made.facts, made.lines))
+def _select(machine: MachineKernel) -> MachineKernel:
+    """Select instructions on virtual registers, statement by statement."""
+    return evolve(machine, function=select(machine.kernel, machine.facts, machine.lines))
 
 
-def _keep_flags(made: MachineKernel) -> MachineKernel:
-    """What is compared again, or moved to the flags again, is kept there as far as there is room."""
-    return evolve(made, function=keep_flags(made.code, _generation(made).flags))
+def _keep_flags(machine: MachineKernel) -> MachineKernel:
+    """Keep comparison results in flag registers instead of recomputing or moving them, as far as registers last."""
+    return evolve(machine, function=keep_flags(machine.code, _generation(machine).flags))
 
 
-def _coalesce(made: MachineKernel) -> MachineKernel:
-    """What is only moved into a payload or into a part of a tuple is computed there."""
-    return evolve(made, function=coalesce(made.code, _generation(made).lanes))
+def _coalesce(machine: MachineKernel) -> MachineKernel:
+    """Compute values in their destination if they are only moved into a payload or part of a tuple."""
+    return evolve(machine, function=coalesce(machine.code, _generation(machine).lanes))
 
 
-def _make_in_place(made: MachineKernel) -> MachineKernel:
-    """Tuples put together of others' words are made in one of these."""
-    return evolve(made, function=make_in_place(made.code, _generation(made).lanes))
+def _make_in_place(machine: MachineKernel) -> MachineKernel:
+    """Build a tuple of another tuple's words in that tuple, where some words are in place already."""
+    return evolve(machine, function=make_in_place(machine.code, _generation(machine).lanes))
 
 
-def _drop_fences(made: MachineKernel) -> MachineKernel:
-    """Fences that publish nothing go: behind them nobody loads what was stored before."""
-    return evolve(made, function=drop_fences(made.code))
+def _drop_fences(machine: MachineKernel) -> MachineKernel:
+    """Remove fences that publish nothing: no thread loads earlier stores after them."""
+    return evolve(machine, function=drop_fences(machine.code))
 
 
-def _delay_signals(made: MachineKernel) -> MachineKernel:
-    """Signals of barriers stand where arithmetic before them can wait for their fences."""
-    return evolve(made, function=delay_signals(made.code))
+def _delay_signals(machine: MachineKernel) -> MachineKernel:
+    """Move barrier signals behind arithmetic that can wait for their fence."""
+    return evolve(machine, function=delay_signals(machine.code))
 
 
-def _order(made: MachineKernel, *, sunk: int = 0) -> MachineKernel:
-    """Loads stay where they are written; for want of registers, some units' wait for what needs them."""
-    return evolve(made, function=sink_loads(made.code, _SUNK[:sunk])) if sunk else made
+def _order(machine: MachineKernel, *, sunk: int = 0) -> MachineKernel:
+    """Keep loads in program order; if registers run out, move the loads of some units to their first use."""
+    return evolve(machine, function=sink_loads(machine.code, _SUNK[:sunk])) if sunk else machine
 
 
-def _allocate_scalars(made: MachineKernel) -> MachineKernel:
-    """Scalars and flags get a place; tuples will stand behind them."""
-    liveness = Liveness(made.code)
-    allocation = allocate(made.code, {bank: made.banks[bank] for bank in "sf"}, liveness.ranges())
-    return evolve(made, allocation=allocation, liveness=liveness)
+def _allocate_scalars(machine: MachineKernel) -> MachineKernel:
+    """Place scalars and flags; tuples will follow them."""
+    liveness = Liveness(machine.code)
+    allocation = allocate(machine.code, {bank: machine.banks[bank] for bank in "sf"}, liveness.ranges())
+    return evolve(machine, allocation=allocation, liveness=liveness)
 
 
 def _allocate(
-    made: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
+    machine: MachineKernel, *, grf: int, hold: int, period: int = BANK_PERIOD, strict: int = True, room: int = 0
 ) -> MachineKernel:
-    """Every tuple gets a place, for good: nothing is spilled.
+    """Give every tuple its physical registers; nothing is spilled.
 
-    Of `grf` registers; what messages read is left alone for `hold` instructions, and tuples stand where their residue
-    by `period` says, all of them if that is `strict`. So many percent of the steady addresses of a loop find `room`.
+    There are `grf` registers. Sources of messages are not overwritten for `hold` instructions. Tuples start at their
+    residue modulo `period`, without exception if `strict`. `room` percent of a loop's invariant addresses find
+    registers at the end of the file.
     """
-    assert made.liveness is not None
-    bank = Bank(grf, {1: 1}, _tuples_at(made), period, bool(strict))
-    aside = steady_addresses(made.code) * room // 100 if room else 0
-    tuples = allocate(made.code, {"v": evolve(bank, aside=aside)}, made.liveness.ranges(hold=hold))
-    scalars = made.allocation
+    assert machine.liveness is not None
+    bank = Bank(grf, {1: 1}, _tuples_at(machine), period, bool(strict))
+    aside = steady_addresses(machine.code) * room // 100 if room else 0
+    tuples = allocate(machine.code, {"v": evolve(bank, aside=aside)}, machine.liveness.ranges(hold=hold))
+    scalars = machine.allocation
     allocation = Allocation({**scalars.base, **tuples.base}, {**scalars.used, **tuples.used})
-    return evolve(made, allocation=allocation, banks={**made.banks, "v": bank})
+    return evolve(machine, allocation=allocation, banks={**machine.banks, "v": bank})
 
 
-def _keep_payloads(made: MachineKernel) -> MachineKernel:
-    """What loops compute again and again for messages is computed before them, as far as registers are left."""
-    assert made.liveness is not None
-    allocation, lanes = made.allocation, _generation(made).lanes
-    begun = lanes * (_tuples_at(made) - _SCALARS_AT)
-    banks = {"v": made.banks["v"], "s": evolve(made.banks["s"], limit=begun)}
-    function, places = keep_payloads(made.code, allocation.base, made.liveness, banks, _HOLD_STEPS)
-    return evolve(made, function=function, allocation=evolve(allocation, base=places), liveness=None)
+def _keep_payloads(machine: MachineKernel) -> MachineKernel:
+    """Hoist loop-invariant message payloads and constants out of loops, as far as registers are left."""
+    assert machine.liveness is not None
+    allocation, lanes = machine.allocation, _generation(machine).lanes
+    begun = lanes * (_tuples_at(machine) - _SCALARS_AT)
+    banks = {"v": machine.banks["v"], "s": evolve(machine.banks["s"], limit=begun)}
+    function, places = keep_payloads(machine.code, allocation.base, machine.liveness, banks, _HOLD_STEPS)
+    return evolve(machine, function=function, allocation=evolve(allocation, base=places), liveness=None)
 
 
-def _tuples_at(made: MachineKernel) -> int:
-    return _SCALARS_AT - -made.allocation.used["s"] // _generation(made).lanes
+def _tuples_at(machine: MachineKernel) -> int:
+    return _SCALARS_AT - -machine.allocation.used["s"] // _generation(machine).lanes
 
 
-def _apply_workarounds(made: MachineKernel) -> MachineKernel:
-    """Defects of the hardware are gone round."""
-    function, places = applied(made.code, _physical(made), _generation(made), made.banks["v"].limit)
-    allocation = evolve(made.allocation, base={**made.allocation.base, **places})
-    return evolve(made, function=function, allocation=allocation)
+def _apply_workarounds(machine: MachineKernel) -> MachineKernel:
+    """Work around hardware defects."""
+    function, places = applied(machine.code, _physical(machine), _generation(machine), machine.banks["v"].limit)
+    allocation = evolve(machine.allocation, base={**machine.allocation.base, **places})
+    return evolve(machine, function=function, allocation=allocation)
 
 
-def _score(made: MachineKernel) -> MachineKernel:
-    """Each instruction says which distance or token it waits for, by data flow; the hardware checks nothing."""
-    g = _generation(made)
-    return evolve(made, function=Scoreboard(made.code, _physical(made), g, g.tokens[made.banks["v"].limit]).run())
+def _score(machine: MachineKernel) -> MachineKernel:
+    """Annotate each instruction with the distances and tokens it waits for, by data flow; hardware checks nothing."""
+    g = _generation(machine)
+    return evolve(
+        machine, function=Scoreboard(machine.code, _physical(machine), g, g.tokens[machine.banks["v"].limit]).run()
+    )
 
 
-def _carry_waits(made: MachineKernel) -> MachineKernel:
-    """Waits that stand by themselves are carried by arithmetic before them, where it has room."""
-    return evolve(made, function=carry_waits(made.code, _generation(made)))
+def _carry_waits(machine: MachineKernel) -> MachineKernel:
+    """Move stand-alone waits to arithmetic before them that has room for a token."""
+    return evolve(machine, function=carry_waits(machine.code, _generation(machine)))
 
 
-def _print(made: MachineKernel) -> MachineKernel:
-    """Assembly text with the directives that the container is made from."""
-    kernel, g, info = made.kernel, _generation(made), _info(made)
-    body = printer.function_text(made.code, _physical(made), g, f"{kernel.name}.ir" if made.debug else "")
-    notes = [*made.header, *maps(kernel, made.allocation, {"v": "r"})]
-    placed = ((v, base) for v, base in made.allocation.base.items() if v.bank == "v" and v.fixed is None)
+def _print(machine: MachineKernel) -> MachineKernel:
+    """Print assembly text with the directives that the container is built from."""
+    kernel, g, info = machine.kernel, _generation(machine), _info(machine)
+    body = printer.function_text(machine.code, _physical(machine), g, f"{kernel.name}.ir" if machine.debug else "")
+    notes = [*machine.header, *maps(kernel, machine.allocation, {"v": "r"})]
+    placed = ((v, base) for v, base in machine.allocation.base.items() if v.bank == "v" and v.fixed is None)
     emitted = Emitted(
         name=kernel.name,
         text=printer.kernel_text(notes, directives(info), body),
         registers={
-            "grf": max((base + v.size for v, base in placed), default=_tuples_at(made)),
+            "grf": max((base + v.size for v, base in placed), default=_tuples_at(machine)),
             "grf_count": info.grf_count,
         },
         shared_bytes=kernel.shared_bytes,
         arguments=tuple((a.name, a.offset, a.size) for a in info.arguments),
         kernarg_size=max((a.offset + a.size for a in info.arguments), default=0),
-        listing=made.listing,
+        listing=machine.listing,
     )
-    return evolve(made, emitted=emitted)
+    return evolve(machine, emitted=emitted)
 
 
-def _info(made: MachineKernel) -> KernelInfo:
-    kernel, instructions = made.kernel, list(made.code.instructions())
+def _info(machine: MachineKernel) -> KernelInfo:
+    kernel, instructions = machine.kernel, list(machine.code.instructions())
     return KernelInfo(
         name=kernel.name,
         simd_size=kernel.width,
-        grf_count=made.banks["v"].limit,
+        grf_count=machine.banks["v"].limit,
         slm_bytes=kernel.shared_bytes,
         barrier_count=int(any(i.barrier for i in instructions)),
         workgroup=(kernel.subgroups * kernel.width, 1, 1),
         has_dpas=any(i.op.unit is Unit.MATRIX for i in instructions),
-        unfused=parts_threads(kernel, made.facts),
+        unfused=parts_threads(kernel, machine.facts),
         arguments=tuple(
             Argument(p.name, offset, size, "buffer" if isinstance(p, Global) else "scalar")
             for p, offset, size in kernel_arguments(kernel)
@@ -185,19 +188,19 @@ def _info(made: MachineKernel) -> KernelInfo:
 
 
 def _ladders(g: Generation) -> Ladders:
-    """The smaller register file that holds a kernel, and there as long a hold as there is room for.
+    """Return the attempts: the smaller register file if the kernel fits, with as long a hold as registers allow.
 
-    Where overwriting sources of a message means to wait for all of it, the larger file is better than not to hold them.
-    Elsewhere a short hold does, and addresses that a loop need not make again come before a longer one.
+    If overwriting sources of a message means to wait for the whole message, the larger file is better than no hold. On
+    other generations a short hold suffices, and hoisted addresses have priority over a longer one.
     """
-    largest, found = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
+    largest, ladders = _GRF_COUNTS[-1], list[tuple[Rung, ...]]()
     for grf in _GRF_COUNTS:
         if not g.waits_for_writes:
-            found.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
+            ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": _ROOM}) for hold in _HOLD_STEPS))
         holds = _HOLD_STEPS if g.waits_for_writes else (0, *_HOLD_STEPS)
-        found.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
+        ladders.append(tuple(Rung({"grf": grf, "hold": hold, "room": 0}) for hold in holds))
     return (
-        *found,
+        *ladders,
         (Rung({"grf": largest, "hold": 0}),),
         tuple(Rung({"grf": largest, "hold": hold, "strict": False}) for hold in (0, *_HOLD_STEPS)),
         (Rung({"grf": largest, "hold": 0, "period": 0}, resort=True),),
@@ -206,14 +209,14 @@ def _ladders(g: Generation) -> Ladders:
 
 
 def _sinking(grf: int, units: int) -> Rung:
-    """Loads of so many units where they are needed, whose latency nothing hides then."""
-    remark = "order:   loads where they are needed; earlier ones would not fit the registers"
+    """Return the attempt that moves loads of `units` units to their first use, where nothing hides their latency."""
+    remark = "order:   loads just before their use, to fit the registers"
     how = {"sunk": units}
     return Rung({"grf": grf, "hold": 0, "period": 0}, redone="order", how=how, remark=remark, resort=True)
 
 
 def stages(g: Generation) -> tuple[Stage, ...]:
-    """In order."""
+    """Return the stages of a generation, in order."""
     return (
         Stage("select", _select),
         Stage("order", _order, optional=True),

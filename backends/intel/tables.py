@@ -1,4 +1,4 @@
-"""Differences between the Xe generations, as rows: matrix instructions, register files, arithmetic, memory.
+"""The Xe generations as rows: matrix instructions, register files, arithmetic, memory.
 
 Sources: Intel Graphics Compiler, documentation/visa/instructions/DPAS.md and visa/HWCapsOpen.inc; oneDNN,
 src/gpu/intel/jit (nGEN); Programmer's Reference Manuals of Alchemist and Ponte Vecchio.
@@ -27,10 +27,10 @@ _DEPTH = 8  #: systolic depth: dwords of K
 
 @frozen(kw_only=True)
 class DeviceScope:
-    """Fences of the global unit, as descriptors, that order threads of different workgroups about an atomic operation.
+    """Fence descriptors of the global unit that order threads of different workgroups around an atomic operation.
 
-    Like those of IGC 1.0.12504 for OpenCL's acq_rel at device scope; but on XeHPC its stores go past the first-level
-    cache and it needs no flush to release. What is written back, as here, is evicted (LSC_FENCE_OP_EVICT).
+    They equal those of IGC 1.0.12504 for OpenCL's acq_rel at device scope, except on XeHPC: IGC's stores bypass the
+    first-level cache there, so its release needs no flush. Flushed lines are evicted (LSC_FENCE_OP_EVICT).
     """
 
     release: str
@@ -42,7 +42,7 @@ _EVICT_ROUTED = "0x0214171F"  #: to the load and store unit in any mode (IGC, `t
 
 
 class Workaround(Enum):
-    """Defects that instructions go round, by Intel's numbers; their text is in `workarounds.py`."""
+    """Hardware defects, by Intel's numbers; `workarounds.py` describes them."""
 
     SOURCE_1_KEPT = "Wa_16012061344, Wa_16012292205, Wa_22012856258"
     SOURCE_1_KEPT_BEHIND_ARITHMETIC = "Wa_18023229625"
@@ -57,28 +57,30 @@ class Workaround(Enum):
 class Generation:
     """One generation of the vector engine."""
 
-    lanes: int  #: dwords; of a general register
+    lanes: int  #: dwords of a general register
     long_alu: bool  #: 64-bit integer additions in one instruction
     low_product: str  #: mnemonic that completes a 32 x 32-bit product to its lower half
-    math_pipe: str  #: the pipe of math functions; none where they are out of order and set a token
-    carry_option: tuple[str, ...]  #: option with which an instruction writes the accumulator, too
+    math_pipe: str  #: pipe of math functions; empty if they execute out of order and set a token
+    carry_option: tuple[str, ...]  #: option by which an instruction also writes the accumulator
     flags: int  #: flag registers of 16 bits
-    distance_pipes: frozenset[str]  #: pipes for whose distance a send may wait beside setting its token
-    carried: frozenset[str]  #: waits for a token that arithmetic may state beside a distance in its own pipe (by IGA)
-    waits_for_writes: bool  #: sources of a send are safe only once all of it is done (errata of Ponte Vecchio)
-    #: a store to local memory, or a fence of it, may be done before an earlier load of the thread has read: it waits
-    #: for the results of loads that are in danger (IGC, `hasSLMWARIssue`; oneDNN, `slmFenceWARWA`)
+    distance_pipes: frozenset[str]  #: pipes whose distance a send may wait for while it sets its token
+    carried: frozenset[str]  #: token waits that arithmetic can carry besides a distance in its own pipe (by IGA)
+    #: sources of a send may be overwritten only once the whole send is done (errata of Ponte Vecchio)
+    waits_for_writes: bool
+    #: whether a store to, or fence of, shared local memory may complete before an earlier load of the thread has read;
+    #: it then waits for the results of endangered loads (IGC, `hasSLMWARIssue`; oneDNN, `slmFenceWARWA`)
     loads_overtaken: bool
-    response_apart: bool  #: a message's response must not take its payload's place (IGC, WaDisableSendSrcDstOverlap)
-    dpas_clocks: int  #: clocks; one 8x8
-    dpas_chains: frozenset[int]  #: numbers of the sources of which one in common makes a chain (IGA, RegDeps)
-    plane_pitch: int  #: bytes; granule of the pitch of two-dimensional block messages, 0 without these
-    tf32: bool  #: matrix instructions for floats of which ten bits of the mantissa count
+    response_apart: bool  #: a message's response must not overlap its payload (IGC, WaDisableSendSrcDstOverlap)
+    dpas_clocks: int  #: clocks of one 8x8
+    dpas_chains: frozenset[int]  #: numbers of the sources; one of them in common makes a chain (IGA, RegDeps)
+    plane_pitch: int  #: bytes; the pitch of two-dimensional block messages is a multiple; 0: no such messages
+    tf32: bool  #: matrix instructions for f32 inputs rounded to ten mantissa bits
     fences: DeviceScope
-    #: threads 2k and 2k + 1 of a workgroup share an instruction pointer (EU fusion: IGC, `BarrierSkipOptimization`,
-    #: CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2 (IGC, DPASW.md)
+    #: whether threads 2k and 2k + 1 of a workgroup share an instruction pointer (EU fusion: IGC,
+    #: `BarrierSkipOptimization`, CISABuilder.cpp, `CEncoder::Jump`) and have matrix instructions that share source 2
+    #: (IGC, DPASW.md)
     pairs: bool
-    workarounds: frozenset[Workaround]  #: of steppings that are sold (IGC, skuwa)
+    workarounds: frozenset[Workaround]  #: defects of steppings that are sold (IGC, skuwa)
     tokens: Mapping[int, int]  #: scoreboard tokens by registers of a thread
 
 
@@ -137,7 +139,8 @@ GENERATIONS: dict[str, Generation] = {
 }
 
 
-#: Types of sources 1 and 2, and of their sums; floats are of one type, signs of integers mix (IGC, DPAS.md, DP4A.md).
+#: Types of source 1, source 2 and accumulator; floats have one type, signs of integers may differ (IGC, DPAS.md,
+#: DP4A.md).
 Types = tuple[Type, Type, Type]
 _FLOATS: tuple[Types, ...] = tuple((t, t, f32) for t in (f16, bf16))
 _INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), repeat=2))
@@ -145,10 +148,10 @@ _INTEGERS: tuple[Types, ...] = tuple((a, b, s32) for a, b in product((s8, u8), r
 
 @frozen
 class MatrixRow:
-    """How the instructions of an atom are written."""
+    """The spelling of an atom's instructions."""
 
     mnemonic: str
-    systolic: bool = True  #: one instruction of the matrix engine; else of the vector engine, one for each row of D
+    systolic: bool = True  #: one instruction of the matrix engine; False: one vector instruction per row of D
 
 
 _DPAS, _DPASW = MatrixRow(f"dpas.8x{DPAS_ROWS}"), MatrixRow(f"dpasw.8x{DPAS_ROWS}")
@@ -156,7 +159,7 @@ _MAD, _DP4A = MatrixRow("mad", systolic=False), MatrixRow("dp4a", systolic=False
 
 
 def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, clocks: int) -> MmaAtom:
-    """The atom of these types and operands, named as `dpas.8x8.u8_s8`."""
+    """Return the atom with these types and operands, named like `dpas.8x8.u8_s8`."""
     a_elem, b_elem, acc = types
     suffix = a_elem.name if a_elem is b_elem else f"{a_elem.name}_{b_elem.name}"
     return MmaAtom(
@@ -175,20 +178,20 @@ def _atom(row: MatrixRow, types: Types, a: Fragment, b: Fragment, d: Fragment, c
 
 
 def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """An 8x8 on types of `a`, `b` and sums: columns N of the matrix lie across the lanes and are the atom's rows i.
+    """Return an 8x8 with `types` of a, b and accumulator: columns N of the matrix lie across the lanes.
 
-    Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight dwords of K side by
-    side, rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
+    Source 1 (a): GRF d holds in lane i the elements of dword d of K. Source 2 (b): row j is eight adjacent dwords of K;
+    rows follow one another across lanes and GRFs. Result: row j is one GRF (IGC, DPAS.md).
     """
-    each = 4 // types[0].bytes
+    dword_elements = 4 // types[0].bytes
     per_grf = lanes // _DEPTH
-    a = Fragment(("n", "k"), (Digit("n", lanes, Space.LANE, 1), Digit("k", _DEPTH * each, Space.REGISTER, 1)))
+    a = Fragment(("n", "k"), (Digit("n", lanes, Space.LANE, 1), Digit("k", _DEPTH * dword_elements, Space.REGISTER, 1)))
     b = Fragment(
         ("m", "k"),
         (
             Digit("m", per_grf, Space.LANE, _DEPTH),
-            Digit("m", DPAS_ROWS // per_grf, Space.REGISTER, each),
-            Digit("k", each, Space.REGISTER, 1),
+            Digit("m", DPAS_ROWS // per_grf, Space.REGISTER, dword_elements),
+            Digit("k", dword_elements, Space.REGISTER, 1),
             Digit("k", _DEPTH, Space.LANE, 1),
         ),
     )
@@ -197,22 +200,22 @@ def _dpas_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
 
 
 def _dpasw_atom(lanes: int, types: Types, clocks: int) -> MmaAtom:
-    """An 8x8 of two neighbouring threads together: each has columns N of its own and half of the rows of source 2.
+    """Return an 8x8 of two neighbouring threads: each has its own columns N and half of the rows of source 2.
 
     The first registers of source 2 come from the even thread, the others from the odd one (IGC, DPASW.md).
     """
     alone, half = _dpas_atom(lanes, types, clocks), DPAS_ROWS // 2
     pair = Digit("n", 2, Space.SUBGROUP, 1)
     a = Fragment(("n", "k"), (*alone.a.digits, pair))
-    each = 4 // types[0].bytes
-    rows = (Digit("m", half, Space.REGISTER, each), Digit("m", 2, Space.SUBGROUP, 1))
+    dword_elements = 4 // types[0].bytes
+    rows = (Digit("m", half, Space.REGISTER, dword_elements), Digit("m", 2, Space.SUBGROUP, 1))
     b = Fragment(("m", "k"), (*rows, *(d for d in alone.b.digits if d.dim == "k")))
     d = Fragment(("n", "m"), (*alone.d.digits, pair))
     return _atom(_DPASW, types, a, b, d, clocks)
 
 
 def _vector_atom(row: MatrixRow, lanes: int, types: Types) -> MmaAtom:
-    """A product on the vector engine: `lanes` instructions, each of one dword of b with all of a.
+    """Return a product on the vector engine: `lanes` instructions, each of one dword of b with all of a.
 
     `mad` multiplies and adds, `dp4a` adds the products of the four bytes of two dwords (IGC, MAD.md, DP4A.md).
     """
@@ -237,20 +240,20 @@ def _atoms(g: Generation) -> Iterator[tuple[MatrixRow, MmaAtom]]:
         yield _DP4A, _vector_atom(_DP4A, g.lanes, types)
 
 
-#: Name of an atom -> its row, whatever the generation.
+#: Name of an atom -> its row, over all generations.
 MATRIX = {atom.name: row for g in GENERATIONS.values() for row, atom in _atoms(g)}
 
 
 def _one_lane_a_dword(lanes: int) -> SharedPhases:
-    """Local memory serves a dword of every lane at a time, over 32 banks (assumed; no manual says)."""
+    """Return the phases of shared local memory: a dword of every lane at once, 32 banks (assumed; no manual says)."""
     return SharedPhases(32, (tuple(range(lanes)),))
 
 
 def _planes(pitch: int) -> Planes:
-    """Limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
+    """Return the limits of two-dimensional block messages (oneDNN, block_2d_utils.hpp; LLVM's XeGPU documentation).
 
-    32 registers would be the most, but the descriptor counts to 31, and IGA's load and store text refuses more. Narrow
-    elements come four times side by side, too; as dwords are only twice, that is not asked for.
+    32 registers would be the limit, but the descriptor counts to 31, and IGA's load and store text rejects more. Narrow
+    elements allow a count of 4, dwords of 2; 4 is not used.
     """
     return Planes(
         pitch, align=64, least=64, most=1 << 24, row=64, turned=32, loaded_rows=32, stored_rows=8, count=2, registers=16
@@ -261,31 +264,32 @@ _A770 = Caches(
     unit_bytes=192 << 10,  # Intel's Arc graphics optimisation guide
     l2_bytes=16 << 20,  # Intel's product page of the Arc A770
     line_bytes=64,  # Programmer's Reference Manuals
-    store_rate=2048,  # assumed: never what a launch waits for
+    store_rate=2048,  # assumed: never the bottleneck
     result_rate=64,  # assumed
-    fill_rate=267,  # as memory: there is nothing in between
+    fill_rate=267,  # equal to memory: no cache in between
     memory_rate=267,  # 560 GB/s at 2.1 GHz: Intel's product page
 )
 _MAX1550 = evolve(
     _A770,
     unit_bytes=512 << 10,  # Intel's technical overview of the Data Center GPU Max
-    l2_bytes=408 << 20,  # the same; of both stacks, between which distance is not reckoned
-    fill_rate=2048,  # as memory
+    # Intel's technical overview of the Data Center GPU Max; both stacks, whose distance is not modelled
+    l2_bytes=408 << 20,
+    fill_rate=2048,  # equal to memory
     memory_rate=2048,  # 3.28 TB/s at 1.6 GHz: Intel's product page
 )
 _B580 = evolve(
     _A770,
     unit_bytes=256 << 10,  # public measurements of Xe2
-    l2_bytes=18 << 20,  # the same
-    fill_rate=171,  # as memory
+    l2_bytes=18 << 20,  # public measurements of Xe2
+    fill_rate=171,  # equal to memory
     memory_rate=171,  # 456 GB/s at 2.67 GHz: Intel's product page
 )
 
 
 _CORE = Core(
     simds=8,  # vector engines of a Xe core: those of a Data Center GPU Max 1550 and an Arc B580
-    simd_registers=1024,  # 8 threads of 128 or 4 of 256: Programmer's Reference Manuals
-    simd_subgroups=8,  # the same
+    simd_registers=1024,  # 8 threads of 128 registers or 4 of 256: Programmer's Reference Manuals
+    simd_subgroups=8,  # Programmer's Reference Manuals
     register_granule=128,  # the smaller register file of a thread
     shared_rate=128,  # assumed
     shared_read_rate=128,  # assumed
@@ -294,13 +298,13 @@ _CORE = Core(
 )
 _CORE_A770 = evolve(_CORE, simds=16)
 
-#: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits is
-#: how oneDNN's generator uses it.
+#: Operations with three sources, in all lanes or in one: IGC, ADD3.md and MAD.md. That a factor of `mad` has 16 bits
+#: follows from oneDNN's generator.
 _FUSED = frozenset(("add3", "mad16"))
 
 
 def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgroups: int) -> TargetFacts:
-    """`units` of a core each, `slm` bytes and `subgroups` threads a workgroup."""
+    """Return the facts of a target with `units` Xe cores, and `slm` bytes and `subgroups` threads for a workgroup."""
     g = GENERATIONS[name]
     phases = _one_lane_a_dword(g.lanes)
     return TargetFacts(
@@ -314,8 +318,8 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         global_widths=(32, 16, 12, 8, 4, 2, 1),
         shared_widths=(32, 16, 12, 8, 4, 2, 1),
         global_imm_max=0,
-        # Messages have none: selection adds it, in the instruction by which an address comes to its payload anyway. So
-        # any will do, up to more than a workgroup shares.
+        # Messages have no immediate offset: selection adds it in the instruction that moves the address to its payload,
+        # which is needed anyway. Any offset will do, up to more than a workgroup shares.
         shared_imm_max=(1 << 20) - 1,
         surface_max=0x7FFFFFFE,
         shared_read=phases,
@@ -326,9 +330,9 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
         core=core,
         caches=caches,
         uniform_fused=_FUSED,
-        fused_imm_bits=16,  # of instructions with three sources: IGC, ADD3.md
-        fused_signs=True,  # the same
-        tuning=evolve(TUNING[name], stream_rate=max(1, caches.memory_rate // units)),  # as fast as memory
+        fused_imm_bits=16,  # immediates of three-source instructions: IGC, ADD3.md
+        fused_signs=True,  # IGC, ADD3.md
+        tuning=evolve(TUNING[name], stream_rate=max(1, caches.memory_rate // units)),  # equal to memory
         flat=True,
         planes=_planes(g.plane_pitch) if g.plane_pitch else None,
         prefetch=True,
@@ -341,8 +345,8 @@ def _facts(name: str, *, core: Core, caches: Caches, units: int, slm: int, subgr
     )
 
 
-#: Xe cores: those of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product pages). Local memory and
-#: threads of a workgroup: what the driver takes.
+#: Xe cores of an Arc A770, a Data Center GPU Max 1550 and an Arc B580 (Intel's product pages). Shared local memory and
+#: threads of a workgroup: limits of the driver.
 _ROWS: dict[str, Callable[[str], TargetFacts]] = {
     "xehpg": partial(_facts, core=_CORE_A770, caches=_A770, units=32, slm=65536, subgroups=64),
     "xehpc": partial(_facts, core=_CORE, caches=_MAX1550, units=128, slm=131072, subgroups=32),

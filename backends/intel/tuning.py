@@ -1,6 +1,6 @@
 """Numbers by which the chooser ranks configs of the Xe targets.
 
-Nothing here was measured on hardware. `bench/tuning.py xehpc NAME VALUE ...` tells what another value would change.
+None was measured on hardware. `bench/tuning.py xehpc NAME VALUE ...` shows the effect of another value.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from convgen.backends.tuning import Tuning
 from convgen.ir.record import evolve
 
-#: Powers of two up to 64 threads a workgroup, neither side much longer than the other.
+#: Powers of two: up to 16 subgroups along a side, up to 64 in a workgroup.
 _GRIDS = tuple((m, n, 1) for m in (16, 8, 4, 2, 1) for n in (16, 8, 4, 2, 1) if m * n <= 64)
 
 _XE = Tuning(
     grids=_GRIDS,
-    subtiles=(1, 8, 4, 2),  # of small parts: registers that are left let messages go on side by side
+    subtiles=(1, 8, 4, 2),  # small parts first: spare registers let messages overlap
     fragment_sets=(1, 1),  # all fragments are read before the products
     mask_registers=0,  # masks are flags
     other_registers=40,  # assumed
-    crowded=5.0,  # two to eight by the simulator's banks, which are assumed
-    # Instructions of convgen's loops: digits of K, barriers, fences; a read with its address and wait; a sum for each
-    # transposed register, with zeros where it is masked; a trimmed message along rows, whose instructions wait for one
-    # another.
+    crowded=5.0,  # 2 to 8 by the simulator's banks, which are assumed
+    # Instructions in convgen's loops. `block`: indices of K, barriers, fences. `read`: a read with its address and
+    # wait. `turn`: an addition per transposed register, with zeros where it is masked. `trim_rows`: a trimmed message
+    # along rows, whose instructions depend on one another.
     block=30,
     read=3,
     turn=1.5,
@@ -30,7 +30,7 @@ _XE = Tuning(
 )
 
 TUNING: dict[str, Tuning] = {
-    "xehpg": evolve(_XE, subtiles=(1, 2, 4, 8)),  # of large parts: chains of products with source 1 in common are long
+    "xehpg": evolve(_XE, subtiles=(1, 2, 4, 8)),  # large parts first: long chains of products share source 1
     "xehpc": _XE,
     "xe2": _XE,
 }

@@ -1,7 +1,6 @@
-"""Selection of vector-typed values: how Xe packs, joins, converts and multiplies words.
+"""Selection of vector-typed values: pack, join, convert and multiply words on Xe.
 
-Narrow elements share the dword of their lane, the first one lowest: a GRF holds elements 0 and 1 of all lanes side by
-side.
+Narrow elements share the dword of their lane, the first one lowest: a GRF holds elements 0 and 1 of all lanes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.text import in_short
 from convgen.ir.types import Type, VectorType, bf16, f16, f32, s8, u8
 
-#: element type -> what a dword of such elements is on the vector engine
+#: element type -> type of a dword of such elements on the vector engine
 _DWORDS: dict[Type, str] = {f32: "f", s8: "d", u8: "ud"}
 
 
@@ -37,17 +36,17 @@ class XeVectors(Elements):
 
     def __init__(self, scalars: XeScalars, uses: Mapping[Var, int]) -> None:
         super().__init__(scalars, uses)
-        scalars.elements = proxy(self)  # which holds the scalars: a cycle would keep all code until it is collected
+        scalars.elements = proxy(self)  # a weak reference: a cycle would keep all code alive until it is collected
 
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
         out: list[Reg] = []
-        narrow: list[tuple[Reg, int]] = []  # elements of a dword that is not full yet, with their bits
+        narrow: list[tuple[Reg, int]] = []  # elements of an incomplete dword, with their bits
         for p in parts:
-            held = self.held(p)
+            registers = self.held(p)
             if p.type.bits % 32 == 0 and not narrow:
-                out.extend(held)
+                out.extend(registers)
                 continue
-            narrow.append((self.tuple_of(held), p.type.bits))
+            narrow.append((self.tuple_of(registers), p.type.bits))
             if sum(bits for _, bits in narrow) == 32:
                 out.append(self._joined(narrow))
                 narrow = []
@@ -56,14 +55,14 @@ class XeVectors(Elements):
         return tuple(out)
 
     def _joined(self, pieces: list[tuple[Reg, int]]) -> Reg:
-        """Narrow values side by side in one dword."""
+        """Join narrow values in one dword."""
         if len(pieces) == 1:
             return pieces[0][0]
         wanted = tuple(WORD_BYTES * n + i for n, (_, bits) in enumerate(pieces) for i in range(bits // 8))
         return self._gather([held for held, _ in pieces], [wanted])
 
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
-        if offset % 8 or bits % 8:  # within bytes, of which moves bring whole ones
+        if offset % 8 or bits % 8:  # not whole bytes: moves cannot extract them
             dst, moved = self.out.new("v"), (region(word, "ud"), Literal(offset, "uw"))
             self.out.emit("shr", (region(dst, "ud"),), moved, lanes=self.out.lanes)
             return dst
@@ -102,7 +101,7 @@ class XeVectors(Elements):
         return dst
 
     def _low_bits(self, into: Reg, place: int, to: Type, held: Reg, part: int) -> None:
-        """Element `place` of each dword of `into` from the bits of `held` that begin at element `part`."""
+        """Set element `place` of each dword of `into` to bits of `held`, beginning at its element `part`."""
         kind, apart = UNSIGNED[to.bytes], 32 // to.bits
         written, read = region(into, kind, place, apart), region(held, kind, part, apart)
         self.out.emit("mov", (written,), (read,), lanes=self.out.lanes, partial=place > 0)
@@ -110,14 +109,14 @@ class XeVectors(Elements):
     def _convert_element(
         self, into: Reg, place: int, to: Type, held: Reg, part: int, of: Type, saturates: bool
     ) -> None:
-        """Element `place` of each dword of `into` from element `part` of each of `held`; a dword is begun at its first.
+        """Convert element `part` of each dword of `held` to element `place` of `into`; place 0 begins a new dword.
 
-        From 12.5 on a half float keeps to the lowest bits of the dword that it is converted from or to, and whatever is
-        narrower than what it is made of begins where that does (PRM, General Restrictions Based on Operand Types):
-        moves of bits bring it elsewhere. A bf16 may be the upper half (IGC, HWConformity.cpp, `fixUnalignedRegions`).
+        From 12.5 on, an f16 that is converted from or to a dword is in the lowest bits of that dword, and any narrower
+        destination begins where its source does (PRM, General Restrictions Based on Operand Types): bit moves bring it
+        elsewhere. A bf16 may be the upper half (IGC, HWConformity.cpp, `fixUnalignedRegions`).
         """
         out, apart = self.out, 32 // to.bits
-        if of is bf16:  # the upper half of the float, and no source of a conversion
+        if of is bf16:  # bf16 is the upper half of an f32, and cannot be the source of a conversion
             bits = region(held, "uw", part, 2), Literal(16, "uw")
             out.emit("shl", (region(into, "ud"),), bits, lanes=out.lanes)
             return
@@ -132,9 +131,9 @@ class XeVectors(Elements):
         out.emit("mov", (written,), (read,), lanes=out.lanes, partial=place > 0)
 
     def across(self, e: Expr) -> Reg:
-        """Element n of all lanes side by side, then element n + 1: where they are narrow, lanes share dwords.
+        """Return element n of all lanes packed, then element n + 1: lanes share dwords if elements are narrow.
 
-        A conversion from 32 bits writes them so at once (mixed mode packs: PRM, "Register Region Restrictions").
+        A conversion from 32 bits packs directly (mixed mode packs: PRM, "Register Region Restrictions").
         """
         if e.type.elem.bits == 32:
             return self.tuple_of(self.value(e))
@@ -161,7 +160,7 @@ class XeVectors(Elements):
         self.out.fill(dst, Literal(words[0], "ud"))
 
     def _order(self, tiles_n: int, tiles_m: int) -> Iterable[tuple[int, int]]:
-        """Rows of source 2 follow one another, so the instructions that share source 1 do."""
+        """Walk along rows of source 2, so that instructions that share source 1 are adjacent."""
         return product(range(tiles_n), range(tiles_m))
 
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
@@ -177,7 +176,7 @@ class XeVectors(Elements):
         self.out.emit(code, (region(dst, sums),), operands, lanes=self.out.lanes, comment=comment)
 
     def _multiply_adds(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        """Row by row of the result, one lane of b at a time."""
+        """Multiply row by row of the result, one lane of b at a time."""
         name = MATRIX[atom.name].mnemonic
         first, second, sums = _DWORDS[atom.a_elem], _DWORDS[atom.b_elem], TYPES[atom.acc]
         for j in range(atom.m):
@@ -187,5 +186,5 @@ class XeVectors(Elements):
             comment = ""
 
     def _nothing(self, name: str) -> Operand:
-        """What the first product of a sum is added to: a zero, to which one of a minus zero makes no difference."""
+        """Return the first addend: a zero whose sign does not matter, as in a product of a minus zero."""
         return Literal(0, "w") if name == "dp4a" else region(self.out.kept(Literal(0, "ud")), "f", 0, 0)

@@ -1,22 +1,23 @@
-"""Defects of production steppings that instructions go round, as Intel's compiler does (`Generation.workarounds`).
+"""Workarounds for defects of production steppings, as in Intel's compiler (`Generation.workarounds`).
 
-Each is applied behind allocation, by registers, and ahead of the scoreboard, which then counts what is put in.
+They run after allocation, since they depend on registers, and before the scoreboard, which then covers what they
+insert.
 
-- Matrix instructions keep what they read of source 1 for the next one; behind a masked message with a result, too long.
-  In a kernel with such messages a `mov` writes the first register of source 1 to itself ahead of the
-  first matrix instruction of a block, and of the first one behind each such message (IGC, SWWA.cpp,
-  `insertDummyMovForHWRSWADPAS`, and its output for DG2; oneDNN, `rsFix`).
-- They keep it too long behind arithmetic that writes it, too: chains begin with two sources 1 (`leads.py`).
-- Pipes keep sources of arithmetic too long where the next instruction reads them otherwise: of XeHPC's halves, of Xe2's
-  products (`neighbours.py`).
-- With 256 registers a thread's end may meet what the arithmetic pipes keep: a `csel` of each pipe stands ahead of the
-  last message (IGC, SWWA.cpp, `insertDummyCsel`).
-- Atomic operations that give nothing back may be under way when a thread ends: a fence stands between (IGC,
-  PrologEpilog.cpp, `insertFenceBeforeEOT`; selection emits it, for it has a response).
-- What lies behind the end of a thread is fetched: it must be an instruction (IGC, SWWA.cpp, `HWWorkaround`; the printer
-  adds it).
+- Matrix instructions reuse source 1 of the previous one; after a masked message with a result, too long. In a kernel
+  with such messages a `mov` writes the first register of source 1 to itself before the first matrix instruction of a
+  block, and before the first one after each such message (IGC, SWWA.cpp, `insertDummyMovForHWRSWADPAS`, and its output
+  for DG2; oneDNN, `rsFix`).
+- They also reuse it after arithmetic has written it: chains begin with two different sources 1 (`leads.py`).
+- Pipes also reuse sources of arithmetic if the next instruction reads them differently: f16 on XeHPC, products on Xe2
+  (`neighbours.py`).
+- With 256 registers the end of a thread may conflict with sources that the arithmetic pipes hold: a `csel` of each pipe
+  stands before the last message (IGC, SWWA.cpp, `insertDummyCsel`).
+- Atomic operations without a result may be in flight when a thread ends: a fence waits for them (IGC, PrologEpilog.cpp,
+  `insertFenceBeforeEOT`; selection emits it, since it has a response).
+- Hardware fetches past the end of a thread: an instruction must follow (IGC, SWWA.cpp, `HWWorkaround`; the printer adds
+  it).
 
-docs/workarounds.md lists the others that were looked at, and why they do not apply.
+docs/workarounds.md lists the defects that were considered and do not apply.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _CSEL_LANES = 4
 
 
 def refresh_sources(function: Function) -> Function:
-    """The function with a `mov` ahead of matrix instructions that may read an old source 1, if messages are masked."""
+    """Return the function with a `mov` before matrix instructions that may read a stale source 1.
+
+    Only kernels with masked messages need it.
+    """
     if not any(map(_is_masked_load, function.instructions())):
         return function
     return function.rewritten(lambda _, block: _refreshed(block))
@@ -48,7 +52,7 @@ def _refreshed(block: BasicBlock) -> Iterator[Instruction]:
             source = i.src[1]
             assert isinstance(source, Reg)
             first = region(source.words(0, 1), "ud")
-            yield XeInstruction(OPCODES["mov"], (first,), (first,), lanes=_lanes(i), comment="source 1 is read anew")
+            yield XeInstruction(OPCODES["mov"], (first,), (first,), lanes=_lanes(i), comment="refreshes source 1")
             is_fresh = True
         yield i
         is_fresh = is_fresh and not _is_masked_load(i)
@@ -60,12 +64,12 @@ def _lanes(i: Instruction) -> int:
 
 
 def _is_masked_load(i: Instruction) -> bool:
-    """Whether a message brings something to the lanes of a mask only."""
+    """Return whether an instruction is a message with a result and a mask."""
     return isinstance(i, XeInstruction) and isinstance(i.op, Message) and i.predicate is not None and bool(i.dst)
 
 
 def settle_pipes(function: Function) -> Function:
-    """The function with a selection on integers and one on floats ahead of its end, whose results nobody reads."""
+    """Return the function with an integer and a float `csel` before its end, whose results are unused."""
     return function.rewritten(lambda _, block: _settled(block.instructions))
 
 
@@ -73,7 +77,7 @@ def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
     for before, i in zip((None, *instructions), instructions):
         if i.op.ends:
             assert before is not None
-            (payload,) = before.uses()  # where the thread's payload stood at first: it has been moved
+            (payload,) = before.uses()  # the first place of the thread's payload, which has been moved
             for type, at in (("w", 0), ("f", _CSEL_LANES)):
                 own = region(payload, type, at)
                 yield XeInstruction(OPCODES["csel"], (own,), (own, own, own), lanes=_CSEL_LANES, condition="eq")
@@ -81,7 +85,7 @@ def _settled(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
 
 
 def applied(function: Function, physical: Physical, generation: Generation, registers: int) -> tuple[Function, Places]:
-    """The function, of so many registers a thread, with what workarounds put in, and the places of tuples put in."""
+    """Return the function with its workarounds, and the places of inserted tuples (`registers` a thread)."""
     workarounds, places = generation.workarounds, Places()
     refreshed = refresh_sources if Workaround.SOURCE_1_KEPT in workarounds else _unchanged
     if Workaround.SOURCE_1_KEPT_BEHIND_ARITHMETIC in workarounds:

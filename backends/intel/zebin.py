@@ -1,11 +1,11 @@
-"""The zebin: what Level Zero and OpenCL load on Intel GPUs, an ELF file with kernels, their description and notes.
+"""The zebin, which Level Zero and OpenCL load on Intel GPUs: an ELF file with kernels, their description and notes.
 
 Format: the Intel graphics compiler's documentation/zebin (zebin.md, ze_info.md), version 1.20, and what the compute
 runtime's zebin_decoder.cpp accepts. Our kernels take no local ids and no inline data: the driver then enters at the
-first instruction, every argument is in memory at the address in r0.0, and a thread's number in its workgroup is
-r0.2 & 0xff. DG2 is no exception: inline data goes only to kernels that declare `inline_data_payload_size`.
+first instruction, every argument is in memory at the address in r0.0, and a thread's number in its workgroup is r0.2 &
+0xff. DG2 is no exception: inline data goes only to kernels that declare `inline_data_payload_size`.
 
-The text form of the same facts are comment lines, so that an assembly file stands alone:
+Comment lines state these facts in text, so that an assembly file is self-contained:
 
     //.target xehpc
     //.kernel axpy
@@ -45,18 +45,18 @@ _MACHINE = 205  # EM_INTELGT
 _ZE_INFO = 0xFF000011  # section type SHT_ZEBIN_ZEINFO
 _ALLOCATED_CODE = 0x6  # section flags SHF_ALLOC | SHF_EXECINSTR
 _CODE_ALIGNMENT = 64
-_PREFETCH_BYTES = 128  # instructions are fetched ahead of the last one: zeros must follow it
+_PREFETCH_BYTES = 128  # hardware prefetches past the last instruction: zeros must follow it
 _NOTE_OWNER = b"IntelGT\0"
 _FAMILY_NOTE, _CORE_NOTE, _VERSION_NOTE = 1, 2, 4
 
 _ADDRESS_RELOCATION = 1  # R_ZE_SYM_ADDR: 64 bits, the address of a symbol
-_LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  # the comment that leads to a line of a listing
+_LISTED = re.compile(r"//\s*(\S+\.ir):(\d+)")  # a comment that refers to a line of a listing
 _INSTRUCTION_BYTES = 16
 
 
 @frozen
 class _Section:
-    """A section of the file. `link` and `info` name others (or say a number)."""
+    """A section of the file. `link` and `info` name other sections (or are numbers)."""
 
     name: str
     kind: str | int
@@ -80,7 +80,7 @@ def _named(_: object, attribute: attrs.Attribute[str], name: str) -> None:
 
 @frozen
 class Argument:
-    """A kernel argument in the cross-thread data, at its natural alignment (the driver would take any)."""
+    """A kernel argument in the cross-thread data, at its natural alignment (the driver would accept any)."""
 
     name: str = attrs.field(validator=_named)
     offset: int  #: bytes from the start of the cross-thread data
@@ -96,18 +96,18 @@ class Argument:
 
 @frozen
 class KernelInfo:
-    """What the driver must know to launch a kernel. Raises ValueError where the parts do not go together."""
+    """The facts by which the driver launches a kernel. Raises ValueError if they contradict each other."""
 
     name: str = attrs.field(validator=_named)
     simd_size: int = attrs.field(validator=attrs.validators.in_((8, 16, 32)))  #: work-items of a thread
     grf_count: int = attrs.field(validator=attrs.validators.in_((128, 256)))  #: registers of a thread
-    slm_bytes: int  #: local memory of a workgroup
+    slm_bytes: int  #: shared local memory of a workgroup
     barrier_count: int
     workgroup: tuple[int, int, int]  #: work-items in x, y, z; all threads are full
     has_dpas: bool  #: whether the matrix engine is used
     arguments: tuple[Argument, ...]  #: in the order of the host's indices; they do not overlap
-    #: whether each thread needs an instruction pointer of its own, where threads 2k and 2k + 1 would share one: the
-    #: driver switches EU fusion off for the kernel (IGC's zeinfo.md, `require_disable_eufusion`)
+    #: whether threads 2k and 2k + 1 need separate instruction pointers: the driver then switches EU fusion off for the
+    #: kernel (IGC's zeinfo.md, `require_disable_eufusion`)
     unfused: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -132,7 +132,7 @@ def _is_yes(text: str) -> bool:
     return {"yes": True, "no": False}[text]
 
 
-#: Attribute of KernelInfo and directive of that name -> its text, and the value of a text.
+#: Attribute of KernelInfo, which is also the directive -> its text, and the value of a text.
 _FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     "simd_size": (str, int),
     "grf_count": (str, int),
@@ -142,11 +142,11 @@ _FIELDS: dict[str, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     "has_dpas": (_yes_or_no, _is_yes),
     "unfused": (_yes_or_no, _is_yes),
 }
-_OPTIONAL = {"unfused": False}  #: directives that may be missing, and what that means
+_OPTIONAL = {"unfused": False}  #: optional directives with their default
 
 
 def directives(info: KernelInfo) -> list[str]:
-    """The lines that stand above a kernel's instructions."""
+    """Return the directives above a kernel's instructions."""
     lines = [f"//.kernel {info.name}"]
     values = ((key, text, getattr(info, key)) for key, (text, _) in _FIELDS.items())
     lines += [f"//.{key} {text(value)}" for key, text, value in values if value != _OPTIONAL.get(key)]
@@ -155,30 +155,30 @@ def directives(info: KernelInfo) -> list[str]:
 
 
 def target_directive(target: str) -> str:
-    """The first line of an assembly file."""
+    """Return the first line of an assembly file."""
     return f"//.target {target}"
 
 
 def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
-    """The target of an assembly file, and its kernels, each with its lines.
+    """Return the target of an assembly file, and its kernels, each with its lines.
 
-    Empty lines stand before a kernel's own, so that each keeps its number. Raises AssemblerError.
+    Empty lines precede a kernel's lines, so that each keeps its number. Raises AssemblerError.
     """
     lines = text.splitlines()
-    found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
-    if not found or found[0][1] != "target":
+    directives_found = [(n, m[1], m[2]) for n, line in enumerate(lines, 1) if (m := _DIRECTIVE.fullmatch(line.strip()))]
+    if not directives_found or directives_found[0][1] != "target":
         raise AssemblerError("no //.target before the first kernel")
-    _, _, target = found.pop(0)
+    _, _, target = directives_found.pop(0)
     if target not in DEVICES:
         raise AssemblerError(f"//.target of {target}, wanted one of {', '.join(DEVICES)}")
-    starts = [place for place, (_, key, _) in enumerate(found) if key == "kernel"]
-    if found and starts[:1] != [0]:
-        raise AssemblerError(f"line {found[0][0]}: //.{found[0][1]} before the first //.kernel")
+    starts = [place for place, (_, key, _) in enumerate(directives_found) if key == "kernel"]
+    if directives_found and starts[:1] != [0]:
+        raise AssemblerError(f"line {directives_found[0][0]}: //.{directives_found[0][1]} before the first //.kernel")
     kernels: dict[str, tuple[KernelInfo, str]] = {}
-    for start, end in pairwise([*starts, len(found)]):
-        first = found[start][0] - 1
-        last = found[end][0] - 1 if end < len(found) else len(lines)
-        info = _info(found[start:end])
+    for start, end in pairwise([*starts, len(directives_found)]):
+        first = directives_found[start][0] - 1
+        last = directives_found[end][0] - 1 if end < len(directives_found) else len(lines)
+        info = _info(directives_found[start:end])
         if info.name in kernels:
             raise AssemblerError(f"line {first + 1}: kernel {info.name} twice")
         kernels[info.name] = info, "\n" * first + "\n".join([*lines[first:last], ""])
@@ -186,7 +186,7 @@ def parse(text: str) -> tuple[str, list[tuple[KernelInfo, str]]]:
 
 
 def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
-    """A kernel from its directives as (line, key, value), `kernel` first."""
+    """Return a kernel from its directives as (line, key, value), `kernel` first."""
     first, _, name = found[0]
     fields: dict[str, Any] = {"name": name}
     arguments = []
@@ -210,17 +210,17 @@ def _info(found: Sequence[tuple[int, str, str]]) -> KernelInfo:
 
 
 def _argument(text: str) -> Argument:
-    found = _ARGUMENT.fullmatch(text)
-    if found is None:
+    match = _ARGUMENT.fullmatch(text)
+    if match is None:
         raise ValueError("wanted buffer|scalar NAME at OFFSET size BYTES")
-    kind, name, offset, size = found.groups()
+    kind, name, offset, size = match.groups()
     return Argument(name, int(offset), int(size), kind)
 
 
 def debug_unit(info: KernelInfo, body: str, size: int) -> CompilationUnit | None:
-    """What leads from a kernel's `size` bytes of instructions into its listing, as comments of its text say.
+    """Return the line table of a kernel's `size` bytes of instructions, from the comments in its text.
 
-    None without such comments, or where instructions are compacted, so that lines do not tell addresses.
+    None without these comments, or if instructions are compacted, so that lines do not determine addresses.
     """
     listing, rows, at = "", [], 0
     for line in body.splitlines():
@@ -233,9 +233,9 @@ def debug_unit(info: KernelInfo, body: str, size: int) -> CompilationUnit | None
 
 
 def build(device: Device, kernels: Sequence[tuple[KernelInfo, bytes]], units: Sequence[CompilationUnit] = ()) -> bytes:
-    """The zebin of kernels with their instructions; `units` are those that have debug information.
+    """Return the zebin of kernels with their instructions; `units` are the kernels with debug information.
 
-    The same input gives the same bytes.
+    Equal input gives equal bytes.
     """
     sections = [
         _Section(_text(info.name), "SHT_PROGBITS", _padded(code), _ALLOCATED_CODE, _CODE_ALIGNMENT)
@@ -252,11 +252,12 @@ def _text(kernel: str) -> str:
 
 
 def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) -> list[_Section]:
-    """As the graphics compiler's -g: DWARF whose addresses are relocated by the places of the kernels' sections."""
+    """Return DWARF sections like the graphics compiler's -g, with addresses relative to the kernels' sections."""
     if not units:
         return []
-    made, structs = dwarf.sections(units), _structs()
-    numbers = [1 + kernels.index(unit.name) for unit in units]  # of sections and, by their order, of symbols
+    content, structs = dwarf.sections(units), _structs()
+    # numbers of sections, which equal those of their symbols
+    numbers = [1 + kernels.index(unit.name) for unit in units]
 
     def symbol(section: int) -> bytes:
         info = Container(bind="STB_LOCAL", type="STT_SECTION" if section else "STT_NOTYPE")
@@ -279,11 +280,11 @@ def _debug_sections(units: Sequence[CompilationUnit], kernels: Sequence[str]) ->
     size, entry = len(symbols), structs.Elf_Rela.sizeof()
     rela = {"link": ".symtab", "entry_bytes": entry, "alignment": 8}
     return [
-        _Section(".debug_abbrev", "SHT_PROGBITS", made.abbrev),
-        _Section(".debug_info", "SHT_PROGBITS", made.info),
-        _Section(".debug_line", "SHT_PROGBITS", made.line),
-        _Section(".rela.debug_info", "SHT_RELA", relocations(made.info_places), info=".debug_info", **rela),
-        _Section(".rela.debug_line", "SHT_RELA", relocations(made.line_places), info=".debug_line", **rela),
+        _Section(".debug_abbrev", "SHT_PROGBITS", content.abbrev),
+        _Section(".debug_info", "SHT_PROGBITS", content.info),
+        _Section(".debug_line", "SHT_PROGBITS", content.line),
+        _Section(".rela.debug_info", "SHT_RELA", relocations(content.info_places), info=".debug_info", **rela),
+        _Section(".rela.debug_line", "SHT_RELA", relocations(content.line_places), info=".debug_line", **rela),
         _Section(
             *(".symtab", "SHT_SYMTAB", b"".join(symbols)),
             alignment=8,
@@ -300,7 +301,7 @@ def _padded(code: bytes) -> bytes:
 
 
 def _ze_info(kernels: Sequence[KernelInfo]) -> str:
-    """The YAML that describes the kernels. The driver's reader knows no inline mappings."""
+    """Return the YAML that describes the kernels. The driver's reader knows no inline mappings."""
     lines = ["---", f"version: '{_VERSION}'", "kernels:"]
     for info in kernels:
         lines += [f"  - name: {info.name}", "    execution_env:"]
@@ -314,9 +315,9 @@ def _ze_info(kernels: Sequence[KernelInfo]) -> str:
 
 
 def _environment(info: KernelInfo) -> Mapping[str, object]:
-    """The execution environment; flags that are off are left out, as the graphics compiler does."""
+    """Return the execution environment without flags that are off, as the graphics compiler writes it."""
     flags = {
-        # The compiler sets it for every kernel with a barrier.
+        # The graphics compiler sets it for every kernel with a barrier.
         "disable_mid_thread_preemption": info.barrier_count > 0,
         "has_4gb_buffers": True,  # all addresses have 64 bits
         "has_dpas": info.has_dpas,
@@ -349,7 +350,7 @@ def _structs() -> Any:
 
 
 def _notes(device: Device) -> Iterator[bytes]:
-    """What the driver compares with the device before it loads."""
+    """Yield the notes that the driver compares with the device before it loads."""
     if device.product_family is not None:
         yield _note(_FAMILY_NOTE, device.product_family.to_bytes(4, "little"))
     yield _note(_CORE_NOTE, device.gfx_core.to_bytes(4, "little"))
@@ -362,7 +363,7 @@ def _note(kind: int, content: bytes) -> bytes:
 
 
 def _elf(sections: Sequence[_Section]) -> bytes:
-    """An object file of sections."""
+    """Return an object file with these sections."""
     structs = _structs()
     names = b"\0".join([b"", *(section.name.encode() for section in sections), b".strtab", b""])
     every = [_Section("", "SHT_NULL", b"", alignment=0), *sections, _Section(".strtab", "SHT_STRTAB", names)]

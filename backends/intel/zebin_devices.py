@@ -1,7 +1,7 @@
-"""Words of the container for each target: how Intel's tools call it.
+"""Names and numbers of each target in Intel's tools: iga64, the driver and ocloc.
 
 Platforms are those of `iga64 -h=p`; families and cores are the enumerations PRODUCT_FAMILY and GFXCORE_FAMILY of the
-graphics compiler's igfxfmid.h. The driver compares those of a zebin's notes with the device's (compute-runtime,
+graphics compiler's igfxfmid.h. The driver compares those in a zebin's notes with the device's (compute-runtime,
 zebin_decoder.cpp, validateTargetDevice). A third note, the product config, would bind a zebin to a single stepping, so
 none is written.
 """
@@ -20,20 +20,20 @@ class Device:
 
     name: str
     platform: str  #: value of iga64's option -p
-    assembler: str  #: home of an iga64 that knows the platform
-    product: str  #: one product, as the driver and ocloc name it
-    product_family: int | None  #: None where several families share the core and run the same code
+    assembler: str  #: where to get an iga64 that knows the platform
+    product: str  #: name of one product in the driver and ocloc
+    product_family: int | None  #: None if several families share the core and run this code
     gfx_core: int
-    known_as: tuple[str, ...]  #: names of GPUs with the core (Intel's product pages), and of the driver's for these
+    known_as: tuple[str, ...]  #: names of GPUs with the core (Intel's product pages), and the driver's names of these
 
     @property
     def grf_bytes(self) -> int:
-        """Bytes of one general register."""
+        """Return the bytes of a general register."""
         return 4 * self.simd_size
 
     @property
     def simd_size(self) -> int:
-        """Lanes of its matrix instruction, and the subgroup of our kernels."""
+        """Return the lanes of the matrix instruction, which are the subgroup size of our kernels."""
         return GENERATIONS[self.name].lanes
 
 
@@ -48,7 +48,7 @@ _XE2 = ("b570", "b580", "bmg", "lnl")
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        # Meteor Lake has the core of DG2 but no matrix engine, hence the family as well.
+        # Meteor Lake has DG2's core without the matrix engine, so the family is checked, too.
         Device(
             "xehpg",
             platform="12p71",

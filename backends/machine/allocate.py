@@ -1,8 +1,8 @@
 """Register allocation without spills: exact live ranges, aligned tuples, first fit.
 
 Positions count 2 per instruction: operands are read at 2n and results written at 2n + 1 (2n for early clobbers), so a
-result may take the register of an operand that dies. A live range is a bit set of positions, so holes are free for
-others.
+result may take the register of an operand that dies. A live range is a bit set of positions, so other registers can use
+its holes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from convgen.ir.record import frozen
 
 @frozen
 class Bank:
-    """A register file: its words [first, limit), and how a tuple of a size must be aligned."""
+    """A register file: words [first, limit), and the alignment of tuples by size."""
 
     limit: int
-    alignment: Mapping[int, int]  #: words; by size of the tuple, larger ones as the largest listed
+    alignment: Mapping[int, int]  #: words; tuple size -> alignment; larger tuples as the largest listed
     first: int = 0
-    period: int = 0  #: words; of the places that tuples want, 0 where none is better than another
-    is_strict: bool = True  #: whether they take no others
-    #: Whether the largest tuples go first, so that smaller ones fill what these leave empty; else in the order in which
-    #: they are needed first.
+    period: int = 0  #: words; modulus of preferred places (`VirtualRegister.residue`); 0: no preference
+    is_strict: bool = True  #: whether tuples take only their preferred places
+    #: Whether the largest tuples are placed first, so that smaller ones fill gaps; else tuples go by first use.
     largest_first: bool = False
-    aside: int = 0  #: words; at the end, which only pinned registers take
+    aside: int = 0  #: words at the end that only pinned registers take
 
     def align(self, size: int) -> int:
         for least, alignment in self._by_size:
@@ -39,13 +38,13 @@ class Bank:
 
     @cached_property
     def _by_size(self) -> Sequence[tuple[int, int]]:
-        """Sizes with their alignment, the largest first."""
+        """Return sizes with their alignment, the largest first."""
         return sorted(self.alignment.items(), reverse=True)
 
 
 @frozen(eq=False)
 class Allocation:
-    """First physical word of each virtual register, and how many words of each bank are used."""
+    """The first physical word of each virtual register, and the number of words of each bank in use."""
 
     base: Mapping[VirtualRegister, int]
     used: Mapping[str, int]
@@ -54,9 +53,9 @@ class Allocation:
 def allocate(
     function: Function, banks: Mapping[str, Bank], live: Mapping[VirtualRegister, int] | None = None
 ) -> Allocation:
-    """Place every virtual register of these banks; DoesNotFit if one is too small.
+    """Place every virtual register of these banks. Raises DoesNotFit if a bank is too small.
 
-    `live` are the live ranges, if they are known already.
+    `live` are the live ranges, if known already.
     """
     live = {v: at for v, at in (Liveness(function).ranges() if live is None else live).items() if v.bank in banks}
     occupied: dict[str, list[int]] = {name: [0] * bank.limit for name, bank in banks.items()}
@@ -70,7 +69,7 @@ def allocate(
         for word in range(at, at + v.size):
             words[word] |= mask
 
-    # Pinned registers first; then by size if the bank wants that, by first position, larger tuples before smaller.
+    # Pinned registers first; then by size if the bank wants that, then by first position, larger tuples first.
     def key(v: VirtualRegister) -> tuple[bool, int, int, int, int]:
         return v.fixed is None, -v.size * banks[v.bank].largest_first, live[v] & -live[v], -v.size, v.number
 
@@ -88,7 +87,7 @@ def allocate(
 
 
 def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> int | None:
-    """The first of the places that a register wants, else of those that it may take."""
+    """Return the first free preferred place of a register, else the first that it may take; None if there is none."""
     free = words[: max(0, bank.limit - bank.aside)] if bank.aside else words
     if bank.period and v.residue is not None:
         at = _first_fit(free, mask, v.size, bank.period, bank.first + (v.residue - bank.first) % bank.period)
@@ -99,8 +98,11 @@ def _place(v: VirtualRegister, mask: int, bank: Bank, words: Sequence[int]) -> i
 
 
 def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int) -> int | None:
-    """The first place, by steps from `first` on, from which `size` words are free wherever `mask` is set."""
-    begin = first  # of the free words up to the next
+    """Return the first place with `size` words free wherever `mask` is set, else None.
+
+    Places are `first` plus multiples of `step`.
+    """
+    begin = first  # start of the run of free words
     for end, taken in enumerate(words[first:], first + 1):
         if taken & mask:
             begin = end
@@ -112,16 +114,16 @@ def _first_fit(words: Sequence[int], mask: int, size: int, step: int, first: int
 
 
 class Liveness:
-    """Where the virtual registers of a function hold values that are still needed."""
+    """The positions at which the virtual registers of a function hold values that are still needed."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
         self._steps = _steps(function)
         self._live_out = self._solve()
-        self._ranges: dict[int, dict[VirtualRegister, int]] = {}  # by how long sources are held
+        self._ranges: dict[int, dict[VirtualRegister, int]] = {}  # by `hold`
 
     def _solve(self) -> list[dict[VirtualRegister, None]]:
-        """Registers that are needed behind each block: a fixed point over loops."""
+        """Return the registers that are live at the end of each block: a fixed point over loops."""
         blocks = self.function.blocks
         successors = [self.function.successors(index) for index in range(len(blocks))]
         needed, begun = zip(*map(_summary, self._steps))
@@ -138,13 +140,13 @@ class Liveness:
 
     @cached_property
     def starts(self) -> Sequence[int]:
-        """The first position of each block, and the end of all."""
+        """The first position of each block, and the end of the last."""
         return [0, *accumulate(2 * len(block.instructions) for block in self.function.blocks)]
 
     def ranges(self, *, hold: int = 0) -> Mapping[VirtualRegister, int]:
-        """The positions at which each register is needed, as bits.
+        """Return the positions at which each register is live, as bits.
 
-        Sources also count as needed for up to `hold` instructions as long as theirs holds them, within its block.
+        With `hold`, sources stay live for up to `hold` instructions within the block, as far as `Opcode.holds` says.
         """
         if hold not in self._ranges:
             self._ranges[hold] = self._find(hold)
@@ -182,13 +184,13 @@ class _Step(NamedTuple):
 
     read: list[VirtualRegister]
     written: list[VirtualRegister]
-    begun: list[VirtualRegister]  #: those in which it starts a value anew
+    begun: list[VirtualRegister]  #: registers in which a new value starts
 
 
 def _steps(function: Function) -> list[list[_Step]]:
-    """The registers of each block's instructions.
+    """Return the registers of each block's instructions.
 
-    A value starts with a definition of the whole tuple, or with the first of a tuple built in parts.
+    A value starts with a definition of the whole tuple, or with the first definition of a tuple that is built in parts.
     """
     seen: set[VirtualRegister] = set()
     steps = []
@@ -199,7 +201,7 @@ def _steps(function: Function) -> list[list[_Step]]:
 
 
 def _step(i: Instruction, seen: set[VirtualRegister]) -> _Step:
-    """The registers of an instruction behind those that have defined what was `seen`."""
+    """Return the registers of an instruction; `seen` are the registers defined before it."""
     read = [r.vreg for r in i.uses()]
     written: list[VirtualRegister] = []
     begun: list[VirtualRegister] = []
@@ -213,8 +215,8 @@ def _step(i: Instruction, seen: set[VirtualRegister]) -> _Step:
 
 
 def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None:
-    """Let values that are built again, all parts of a tuple before one is read, begin with the first of these."""
-    built: dict[VirtualRegister, tuple[_Step, int]] = {}  # since when, and which words so far, as bits
+    """Start a new value where a tuple is rebuilt: all its parts are written before one is read."""
+    built: dict[VirtualRegister, tuple[_Step, int]] = {}  # first writer, and the words written so far, as bits
     for i, step in zip(code, steps):
         if built:
             for v in (*step.read, *step.begun):
@@ -233,7 +235,7 @@ def _begin_in_parts(code: Sequence[Instruction], steps: Sequence[_Step]) -> None
 
 
 def _summary(steps: Sequence[_Step]) -> tuple[dict[VirtualRegister, None], set[VirtualRegister]]:
-    """The registers that a block needs ahead of it whatever follows, and those in which it starts values anew."""
+    """Return the registers that are live into a block whatever follows it, and those in which it starts values."""
     needed: dict[VirtualRegister, None] = {}
     all_begun: set[VirtualRegister] = set()
     for read, written, begun in reversed(steps):

@@ -1,9 +1,9 @@
-"""Text of a machine function, for people: a line an instruction, on virtual registers or where these stand.
+"""Text of a machine function, for people: a line per instruction, with virtual or physical registers.
 
     loop:  // for kb in [0, 18)
         a[0:15] = mma_f32_32x32x8_f16 v[4:5], %v31.src[2:3], a[0:15]  // acc
 
-`%v31.src[2:3]` are words 2 and 3 of the virtual register number 31 in bank v, called `src`.
+`%v31.src[2:3]` are words 2 and 3 of virtual register number 31 in bank v, called `src`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from convgen.backends.machine.instruction import Function, Instruction, Place, R
 
 
 def show(function: Function, allocation: Allocation) -> str:
-    """The listing of a function; registers that have no place yet are virtual."""
+    """Return the listing of a function; registers without a place are virtual."""
     return "\n".join(_lines(function, lambda r: place(r, allocation)))
 
 
 def line(i: Instruction, place: Place) -> str:
-    """One instruction without its comment."""
+    """Return one instruction without its comment."""
     sources = ", ".join(o.shown(place) for o in i.src)
     results = ", ".join(o.shown(place) for o in i.dst)
     words = [f"{results} =" if results else "", i.head(place), sources, *i.remarks]
@@ -28,7 +28,7 @@ def line(i: Instruction, place: Place) -> str:
 
 
 def place(r: Reg, allocation: Allocation) -> str:
-    """A view of a register, by its words."""
+    """Return the text of a register view."""
     base = allocation.base.get(r.vreg)
     if base is None:
         name = f"%{r.vreg.bank}{r.vreg.number}" + (f".{r.vreg.name}" if r.vreg.name else "")

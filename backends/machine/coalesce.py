@@ -1,7 +1,7 @@
-"""What is only moved into a part of a tuple is computed where it goes.
+"""Compute a value in its destination, if it is only moved into part of a tuple.
 
-Selection makes values in registers of their own and puts tuples together of them. Where all that write such a register
-stand in one block with the move, and nobody looks at its place in between, they may as well write to that.
+Selection computes values in their own registers and assembles tuples from them. If the move and all writers of the
+register are in one block, and nothing touches the destination in between, they write to the destination instead.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import ClassVar
 
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Reg, VirtualRegister
 
-#: Where a move goes, and what it moves.
+#: Destination and source of a move.
 Move = tuple[Reg, Reg]
 
 
 class Coalescing(ABC):
-    """Takes from a function the moves out of single registers of some banks that are found to be in vain."""
+    """Removes unneeded moves out of single registers of some banks from a function."""
 
-    banks: ClassVar[str]  #: their letters
+    banks: ClassVar[str]  #: letters of the banks
 
     def __call__(self, function: Function) -> Function:
         moves = {i: move for i in function.instructions() if (move := self._moved(i)) and self._is_single(move)}
@@ -42,14 +42,15 @@ class Coalescing(ABC):
         if self.moves.keys().isdisjoint(block.instructions):
             return block.instructions
         self.done: list[Instruction] = []
-        self.makers: dict[VirtualRegister, list[int]] = {}  # which of them wrote such a register
-        self.touched: dict[Hashable, int] = {}  # which of them was the last to read or write a part
+        self.makers: dict[VirtualRegister, list[int]] = {}  # register -> indices in `done` of its writers
+        # part of a register -> index in `done` of the last instruction that touched it
+        self.touched: dict[Hashable, int] = {}
         for i in block.instructions:
             self._take(i)
         return self.done
 
     def _take(self, i: Instruction) -> None:
-        """An instruction more, or another destination for those that made what it only moves."""
+        """Append an instruction, or drop a move and redirect its writers."""
         if (move := self.moves.get(i)) is not None:
             place, value = move
             makers = self.makers.get(value.vreg, [])
@@ -68,30 +69,30 @@ class Coalescing(ABC):
         self.done.append(i)
 
     def _touch(self, r: Reg, at: int, writer: Instruction | None = None) -> None:
-        """Note who looks at an operand, if that is where a move goes."""
+        """Record an access to an operand, if it is the destination of a move."""
         if r.vreg in self.places:
             self.touched.update(dict.fromkeys(self._parts(r, writer), at))
 
     def _last(self, place: Reg, move: Instruction) -> int:
-        """Which instruction was the last to look at where a move goes."""
+        """Return the index of the last instruction that touched the destination of a move, or -1."""
         return max(self.touched.get(part, -1) for part in self._around(place, move))
 
     @abstractmethod
     def _moved(self, i: Instruction) -> Move | None:
-        """What an instruction moves as it is to where, if that is all it does."""
+        """Return the destination and source of an instruction that is a plain move, else None."""
 
     @abstractmethod
     def _result(self, i: Instruction) -> VirtualRegister | None:
-        """What an instruction makes that may as well stand elsewhere."""
+        """Return the register that an instruction writes, if its result may go elsewhere."""
 
     @abstractmethod
     def _written_to(self, maker: Instruction, place: Reg, move: Instruction) -> Instruction:
-        """One of those that made what is moved, with its result where that goes."""
+        """Return a writer of the moved value with its result at `place`."""
 
     def _parts(self, r: Reg, writer: Instruction | None = None) -> Iterable[Hashable]:
-        """The parts of registers that are touched by whoever reads an operand, or by its `writer`."""
+        """Return the parts of registers that a reader of an operand touches, or its `writer`."""
         return [(r.vreg, word) for word in range(r.first, r.first + r.count)]
 
     def _around(self, place: Reg, move: Instruction) -> Iterable[Hashable]:
-        """The parts that nobody may have touched where a move is in vain."""
+        """Return the parts that nothing may have touched if a move is to be dropped."""
         return self._parts(place, move)

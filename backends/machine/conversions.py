@@ -1,17 +1,18 @@
-"""What conversions need on more than one family."""
+"""Conversions that several families need."""
 
 from __future__ import annotations
 
 from convgen.ir.expr import Expr, eq, lift, select
 from convgen.ir.types import s32
 
-_EXACT = 1 << 24  #: up to which every integer is an f32
+_EXACT = 1 << 24  #: every integer up to this is exact in f32
 
 
 def odd(a: Expr) -> Expr:
-    """An integer of 32 bits that is an f32 and rounds to the same bf16: the low bits of large ones count as one half.
+    """Return a 32-bit integer that is exact in f32 and rounds to the same bf16 as `a`.
 
-    What becomes an f32 first would be rounded twice.
+    In large integers a nonzero low byte becomes 0x80 (round to odd); rounding first to f32 and then to bf16 would round
+    twice.
     """
     signed = a.type.elem is s32
     exact = (a + _EXACT < 2 * _EXACT) & (a + _EXACT >= 0) if signed else a < lift(_EXACT, a)

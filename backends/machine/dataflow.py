@@ -10,18 +10,17 @@ from convgen.backends.machine.instruction import Function, Instruction
 
 S = TypeVar("S")
 
-#: Visits of a block after which facts are only added to it. Facts that make a pass insert something can take other
-#: facts away, so that plain visits need not settle; in code with reducible loops they do after one or two a nesting
-#: level.
+#: Visits of a block after which facts are only added to it. A pass that inserts instructions can remove facts again, so
+#: plain visits need not reach a fixed point; for reducible loops they do after one or two visits per nesting level.
 _FREE_VISITS = 16
 
 
 def solve(function: Function, start: S, transfer: Callable[[int, S], S], merge: Callable[[S, S], S]) -> dict[int, S]:
-    """The facts on entry to each block that can be reached: a solution of `entry = merge of predecessors' exits`.
+    """Return the facts on entry to each reachable block: a solution of `entry = merge of predecessors' exits`.
 
-    `transfer(block, facts)` gives the facts at the end of a block. Each visit starts from the exits of predecessors,
-    not from what was there before, so that nothing lingers that no path brings any more. The first block whose facts
-    may have changed comes next: loops settle before what follows them is looked at.
+    `transfer(block, facts)` returns the facts at the end of a block. Each visit starts from the exits of predecessors,
+    not from the block's previous facts, so that facts disappear once no path brings them. The lowest block whose facts
+    may have changed goes next: loops settle before the code after them is visited.
     """
     blocks = range(len(function.blocks))
     successors = [function.successors(index) for index in blocks]
@@ -51,16 +50,16 @@ def walked(
     walk: Callable[[int, S], tuple[S, Iterable[Instruction]]],
     merge: Callable[[S, S], S],
 ) -> Function:
-    """The function with the instructions that a walk through each block makes of it, given the facts on entry.
+    """Return the function with the instructions that `walk` makes of each block, given the facts on entry.
 
-    `walk(block, facts)` gives them behind the facts at the end. Each block keeps what its last walk made, which was
-    from the facts of the solution; blocks that cannot be reached are walked from the start.
+    `walk(block, facts)` returns the facts at the end and the instructions. Each block keeps the result of its last
+    walk, which used the facts of the solution; unreachable blocks are walked from `start`.
     """
-    made: dict[int, Iterable[Instruction]] = {}
+    bodies: dict[int, Iterable[Instruction]] = {}
 
     def transfer(index: int, facts: S) -> S:
-        leaving, made[index] = walk(index, facts)
+        leaving, bodies[index] = walk(index, facts)
         return leaving
 
     solve(function, start, transfer, merge)
-    return function.rewritten(lambda index, block: made[index] if index in made else walk(index, start)[1])
+    return function.rewritten(lambda index, block: bodies[index] if index in bodies else walk(index, start)[1])

@@ -1,4 +1,4 @@
-"""Which instructions of a basic block must follow which others, and how much later they need not wait for them."""
+"""Dependences between the instructions of a basic block, with latencies in issue slots."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import NamedTuple
 from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Access, Instruction, VirtualRegister
 
-#: The place of an instruction in the block, whether it is of the next turn of the block, which is a loop, and what it
-#: must not stand before: places in the block, each with a latency; issued so many slots later it need not wait.
+#: Index of an instruction, whether it is of the loop's next iteration, and the instructions that must precede it: index
+#: in the block -> issue slots until the instruction no longer waits for that one.
 Dependences = tuple[int, bool, dict[int, int]]
 
 
 def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -> Iterator[Dependences]:
-    """The dependences within a block; with two turns, of a loop, also those of the next turn on this one.
+    """Yield the dependences within a block; with two `turns`, of a loop, also those of the next iteration on this one.
 
-    Memory accesses depend on accesses that they may conflict with; a barrier keeps those of shared memory on its side.
-    What goes there from global memory may be under way across barriers, but for the one by which it is `published`. So
-    may all accesses in a loop, where the next barrier comes soon: none moves to where another subgroup meets it.
+    A memory access depends on accesses that it may conflict with; a barrier keeps shared-memory accesses on their side.
+    A copy from global to shared memory may cross barriers, except the barrier that publishes it (`published`). In a
+    loop all accesses may, since the next barrier comes soon; none crosses a barrier that orders it against another
+    subgroup.
     """
     latencies = [i.op.latency for i in body]
     registers, flags, memory = (
@@ -28,29 +29,30 @@ def dependences(body: Sequence[Instruction], published: Ahead, turns: int = 1) -
     )
     for turn in range(turns):
         for n, i in enumerate(body):
-            found = registers.step(n, i, last=turn > 0)
+            predecessors = registers.step(n, i, last=turn > 0)
             for before in flags.step(n) if not turn else ():
-                found[before] = max(found.get(before, 0), 1)
+                predecessors[before] = max(predecessors.get(before, 0), 1)
             for before in memory.step(n, turn, is_barrier=i.op.barrier):
-                if before < len(body):  # of what follows only this turn matters
-                    found[before] = max(found.get(before, 0), latencies[before] if i.op.barrier else 1)
-            if found:
-                yield n, turn > 0, found
+                if before < len(body):  # the next iteration's own accesses do not matter
+                    predecessors[before] = max(predecessors.get(before, 0), latencies[before] if i.op.barrier else 1)
+            if predecessors:
+                yield n, turn > 0, predecessors
 
 
-#: What kinds are told apart by: whether it is a fence, the barrier that it is, the memory that it touches and reads.
+#: Key of a kind: whether it is a fence; the barrier, if it is one; the memory that it accesses, reads from, and also
+#: accesses.
 _Signs = tuple[bool, Instruction | None, Access | None, Access | None, Access | None]
 
 
 class _Kind(NamedTuple):
-    """What memory operations and barriers of one kind have in common; each barrier is a kind of its own."""
+    """The common properties of some memory operations and barriers; each barrier is a kind of its own."""
 
     is_fence: bool
     barrier: Instruction | None
     access: Access | None
     origin: Access | None
-    accesses: tuple[Access, ...]  #: all that it touches
-    is_shared: bool  #: whether that is in shared memory, some of it
+    accesses: tuple[Access, ...]  #: all memory that it touches
+    is_shared: bool  #: whether any of that is shared memory
 
     @classmethod
     def of(
@@ -66,16 +68,16 @@ class _Kind(NamedTuple):
 
 
 def _signs(i: Instruction) -> _Signs | None:
-    """Those of an instruction; None of one that neither touches memory nor keeps others in order."""
+    """Return the key of an instruction's kind; None if it neither touches memory nor orders accesses."""
     if i.access is None and not i.op.barrier and not i.op.fence:
         return None
     return i.op.fence, i if i.op.barrier else None, i.access, i.origin, i.also
 
 
 class _Memory:
-    """The memory operations and barriers so far, by kind: which kinds follow which is decided once.
+    """The memory operations and barriers so far, by kind; which kinds must follow which is decided once a kind.
 
-    They are numbered as they come, those of the next turn behind those of this one; sets of them are bits.
+    Operations are numbered in order, those of the next iteration after those of this one; a set of them is a bit mask.
     """
 
     def __init__(self, body: Sequence[Instruction], published: Ahead, across: bool) -> None:
@@ -87,38 +89,41 @@ class _Memory:
             [n for n, other in enumerate(kinds) if _ordered(other, kind, published, across)] for kind in kinds
         ]
         self._members = [0] * len(kinds)
-        self._behind: dict[int, int] = {}  #: what each follows, and itself
-        self._awaited: dict[int, int] = {}  #: what each barrier waits for
+        self._behind: dict[int, int] = {}  #: operation -> the operations that precede it, and itself
+        self._awaited: dict[int, int] = {}  #: barrier -> the operations that it waits for
 
     def step(self, n: int, turn: int, *, is_barrier: bool) -> list[int]:
-        """The operations so far that an instruction must follow; it joins them, if it is one.
+        """Return the earlier operations that an instruction must follow, and record the instruction.
 
-        Whoever follows another follows, too, what that one does: this goes without saying. So does, of what a barrier
-        waits for, only what another barrier has waited for.
+        The result omits what follows transitively: predecessors of a predecessor, and, for a barrier, operations that
+        an earlier barrier has waited for.
         """
         kind = self._kinds[n]
         if kind < 0:
             return []
-        left = 0
+        remaining = 0
         for other in self._before[kind]:
-            left |= self._members[other]
+            remaining |= self._members[other]
         place = turn * len(self._kinds) + n
         behind = 1 << place
         if is_barrier:
-            self._awaited[place] = left
-        found = []
-        while left:
-            latest = left.bit_length() - 1
-            found.append(latest)
+            self._awaited[place] = remaining
+        predecessors = []
+        while remaining:
+            latest = remaining.bit_length() - 1
+            predecessors.append(latest)
             behind |= self._behind[latest]
-            left &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
+            remaining &= ~(1 << latest | self._awaited.get(latest, 0) if is_barrier else behind)
         self._members[kind] |= 1 << place
         self._behind[place] = behind
-        return found
+        return predecessors
 
 
 def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> bool:
-    """Whether two memory operations (or barriers) must keep their order; accesses may go `across` barriers, or none."""
+    """Return whether two memory operations or barriers must keep their order.
+
+    With `across`, accesses may cross barriers that do not publish them.
+    """
     if before.is_fence or after.is_fence:
         return True
     if before.barrier is not None:
@@ -135,10 +140,11 @@ def _ordered(before: _Kind, after: _Kind, published: Ahead, across: bool) -> boo
 
 
 class _Flags:
-    """Who set each flag last for somebody, who has read it, and who has set it since for nobody.
+    """The last setter of each flag that has a reader, its readers, and later setters without readers.
 
-    Most scalar instructions set a flag that none reads. They stand between those that are read, in any order. Behind a
-    block somebody may read what it has set last, but behind the body of a loop the flag of its branch is set.
+    Most scalar instructions set a flag without a reader; their order does not matter, as long as they stay between the
+    setters with readers. A flag that a block sets last may have a reader in a later block, except in a loop body: the
+    loop's branch sets its flag.
     """
 
     def __init__(self, body: Sequence[Instruction], *, is_loop: bool) -> None:
@@ -146,28 +152,28 @@ class _Flags:
         self._wanted = set(_wanted(body, is_loop))
         self._setter: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
-        self._idle: dict[str, list[int]] = {}  #: who has set it since
+        self._idle: dict[str, list[int]] = {}  #: setters since, without readers
 
     def step(self, n: int) -> set[int]:
-        """The instructions that one must follow for its flags."""
-        found, i = set[int](), self._body[n]
+        """Return the instructions that instruction `n` must follow because of flags."""
+        predecessors, i = set[int](), self._body[n]
         for flag in i.flag_uses():
             if flag in self._setter:
-                found.add(self._setter[flag])
+                predecessors.add(self._setter[flag])
             self._readers.setdefault(flag, []).append(n)
         for flag in i.flag_defs():
-            found.update(self._readers.get(flag, ()))
+            predecessors.update(self._readers.get(flag, ()))
             if (n, flag) in self._wanted:
-                found.update(self._idle.pop(flag, ()))
+                predecessors.update(self._idle.pop(flag, ()))
                 self._setter[flag], self._readers[flag] = n, []
             else:
                 self._idle.setdefault(flag, []).append(n)
-        return found - {n}
+        return predecessors - {n}
 
 
 def _wanted(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, str]]:
-    """Which instructions set which flags for somebody."""
-    asked: dict[str, bool] = {}  #: whether who names it next reads it
+    """Yield each instruction that sets a flag for a reader, with the flag."""
+    asked: dict[str, bool] = {}  #: whether the next instruction that names the flag reads it
     for n in reversed(range(len(body))):
         for flag in body[n].flag_defs():
             if asked.get(flag, not is_loop):
@@ -176,7 +182,7 @@ def _wanted(body: Sequence[Instruction], is_loop: bool) -> Iterator[tuple[int, s
         asked |= dict.fromkeys(body[n].flag_uses(), True)
 
 
-#: Which instructions wrote words of a register tuple, or read them: the first word, and the one behind the last.
+#: Register tuple -> instructions that wrote or read it: index, first word, word past the last.
 _History = dict[VirtualRegister, list[tuple[int, int, int]]]
 
 
@@ -189,31 +195,32 @@ class _Registers:
         self._reads: _History = {}
 
     def step(self, n: int, i: Instruction, *, last: bool) -> dict[int, int]:
-        """The instructions that the next one must follow for its registers, and how much later.
+        """Return the instructions that instruction `n` must follow because of registers, with the latencies.
 
-        It takes the place of those whose words it writes; the `last` ones of a turn are not remembered themselves.
+        Instruction `n` replaces the writers and readers of the words that it writes. Instructions of the `last`
+        iteration are not recorded.
         """
-        found: dict[int, int] = {}
+        predecessors: dict[int, int] = {}
         writes, reads, latencies = self._writes, self._reads, self._latencies
         used = i.uses()
         for r in used:
             first, end = r.first, r.first + r.count
             for m, lo, hi in writes.get(r.vreg, ()):
-                if lo < end and first < hi and found.get(m, -1) < latencies[m]:
-                    found[m] = latencies[m]
+                if lo < end and first < hi and predecessors.get(m, -1) < latencies[m]:
+                    predecessors[m] = latencies[m]
         for r in i.defs():
             v, first, end = r.vreg, r.first, r.first + r.count
             for history, latency in ((writes, 1), (reads, 0)):
                 if runs := history.get(v):
-                    history[v] = left = []
+                    history[v] = remaining = []
                     for run in runs:
                         m, lo, hi = run
-                        if lo < end and first < hi and found.get(m, -1) < latency:
-                            found[m] = latency
+                        if lo < end and first < hi and predecessors.get(m, -1) < latency:
+                            predecessors[m] = latency
                         if lo < first or end < hi:
-                            left.append(run)
+                            remaining.append(run)
             if not last:
                 writes.setdefault(v, []).append((n, first, end))
         for r in used if not last else ():
             reads.setdefault(r.vreg, []).append((n, r.first, r.first + r.count))
-        return found
+        return predecessors

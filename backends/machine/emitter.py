@@ -1,4 +1,4 @@
-"""The writer of selection as far as all targets share it: blocks in order and virtual registers."""
+"""The emitter of selection, as far as all targets share it: blocks in order, and virtual registers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Emitter(ABC):
 
     def __init__(self, name: str) -> None:
         self.function = Function(name)
-        self.line = 0  # of the IR listing, noted on each instruction
-        self.loops = 0  # around what is written
-        self.begin = 0  # instructions of the entry that set up the machine, behind which code begins
+        self.line = 0  # line of the IR listing, recorded in each instruction
+        self.loops = 0  # loops around the current block
+        self.begin = 0  # number of entry instructions that set up the machine; constants are loaded after them
         self._count = 0
-        self._kept: dict[tuple[str, tuple[Operand, ...]], Reg] = {}  # by bank and values
-        self.newest: dict[str, Reg] = {}  # the last tuple that was made in each bank
+        self._kept: dict[tuple[str, tuple[Operand, ...]], Reg] = {}  # constants of the whole kernel, by bank and value
+        self.newest: dict[str, Reg] = {}  # newest tuple of each bank
         self.block = self.start_block("entry")
 
     def start_block(self, label: str, comment: str = "") -> BasicBlock:
@@ -30,7 +30,7 @@ class Emitter(ABC):
         return self.block
 
     def finish(self) -> Function:
-        """The function, once all is written; what is kept is loaded where its code begins."""
+        """Return the function, after loading the kept constants where its code begins."""
         self.block, self.line = BasicBlock("kept"), 0
         for (_, values), dst in self._kept.items():
             for n, value in enumerate(values):
@@ -42,37 +42,38 @@ class Emitter(ABC):
     def new(
         self, bank: str, size: int = 1, name: str = "", *, fixed: int | None = None, residue: int | None = None
     ) -> Reg:
-        """A fresh tuple of `size` words."""
+        """Return a fresh tuple of `size` words."""
         self._count += 1
         self.newest[bank] = Reg(VirtualRegister(self._count, bank, size, name, fixed, residue), 0, size)
         return self.newest[bank]
 
     def kept(self, *values: Operand, bank: str = "s", name: str = "") -> Reg:
-        """A tuple that has the values, constants of one word each, all through the function."""
+        """Return a tuple that holds these values, constants of one word each, throughout the function."""
         if (bank, values) not in self._kept:
             self._kept[bank, values] = self.new(bank, len(values), name)
         return self._kept[bank, values]
 
     @abstractmethod
     def move(self, dst: Reg, src: Operand, comment: str = "") -> None:
-        """One value, from where it is."""
+        """Emit a move of one word."""
 
     @abstractmethod
     def copy(self, dst: Reg, src: Reg) -> None:
-        """All words of a tuple."""
+        """Emit a copy of all words of a tuple."""
 
     @abstractmethod
     def move_to_vector(self, o: Operand) -> Reg:
-        """The operand in a vector register: itself, if it is in one."""
+        """Return the operand in a vector register, without a move if it is in one."""
 
     @abstractmethod
     def retarget(self, made: Operand, to: Reg) -> bool:
-        """Let the last instruction write `to` instead of the fresh register `made`; False if it is not its result."""
+        """Let the last instruction write `to` instead of the fresh `made`; False if `made` is not its result."""
 
     def redirect(self, made: Reg, to: Reg, since: int) -> bool:
-        """Let the block's instructions from `since` on write `to` instead of the fresh tuple `made`.
+        """Let the block's instructions from index `since` on write `to` instead of the fresh tuple `made`.
 
-        False where not all of it is theirs, or where one would read a word of `to` that another has overwritten.
+        Return False if other instructions write part of `made`, or if one of these reads a word of `to` after it is
+        overwritten.
         """
         written, writers = 0, list[Instruction]()
         for i in self.block.instructions[since:]:
@@ -93,5 +94,5 @@ class Emitter(ABC):
 
 
 def _words(v: VirtualRegister, registers: Iterable[Reg]) -> int:
-    """The words of a tuple that some operands have, as bits."""
+    """Return the words of tuple `v` that some operands view, as bits."""
     return reduce(or_, (((1 << r.count) - 1) << r.first for r in registers if r.vreg is v), 0)

@@ -1,4 +1,4 @@
-"""What barriers are for: the accesses to shared memory that may follow each before the next one."""
+"""The shared-memory accesses that each barrier orders: those that may follow it before the next barrier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Ahead = Mapping[Instruction, Mapping[Access, None]]
 
 
 def accesses_ahead(function: Function) -> Ahead:
-    """A barrier publishes what other subgroups touch next: later accesses are the business of later barriers."""
+    """Return, for each barrier, the shared-memory accesses that may follow before the next one.
+
+    A barrier publishes the data that other subgroups touch next; later accesses belong to later barriers.
+    """
     concerned = [
         [i for i in block.instructions if i.op.barrier or _is_seen(i.access) or _is_seen(i.also)]
         for block in function.blocks
@@ -35,5 +38,5 @@ def accesses_ahead(function: Function) -> Ahead:
 
 
 def _is_seen(access: Access | None) -> bool:
-    """Whether other subgroups may see it, or it what they do."""
+    """Return whether an access may conflict with accesses of other subgroups."""
     return access is not None and access.space == "shared" and not access.private

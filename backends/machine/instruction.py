@@ -17,7 +17,7 @@ from convgen.ir.record import define, frozen
 
 
 class Unit(Enum):
-    """Where an instruction executes; each unit takes at most one instruction of a subgroup per issue slot."""
+    """The unit that executes an instruction; each unit takes at most one instruction of a subgroup per issue slot."""
 
     VALU = "valu"
     SALU = "salu"
@@ -27,16 +27,16 @@ class Unit(Enum):
     SCALAR_MEMORY = "scalar memory"
     CONTROL = "control"  #: waits, barriers, branches, nops
 
-    __hash__ = object.__hash__  # of a key in inner loops; that of `Enum` is of the name, in Python
+    __hash__ = object.__hash__  # inner loops use it as a key; `Enum` hashes its name, in Python
 
 
 @frozen
 class Role:
-    """The part that an operand plays in an instruction."""
+    """The role of an operand in an instruction."""
 
     name: str
     banks: str = ""  #: letters of the banks that its register may be in; any if empty
-    words: int = 0  #: words of 32 bits; of its register, any number if 0
+    words: int = 0  #: 32-bit words of its register; 0: any number
 
 
 @frozen
@@ -49,25 +49,25 @@ class Opcode:
     busy: int = 1  #: issue slots; until the unit accepts the next instruction
     reads: tuple[str, ...] = ()  #: flags read besides the operands
     writes: tuple[str, ...] = ()  #: flags written besides the operands
-    holds: int = 0  #: instructions; from itself on, that had better not overwrite its sources, which it reads late
+    holds: int = 0  #: instructions, counted from itself, that should not overwrite its sources, which it reads late
     early_clobber: bool = False  #: the destination must not overlap the sources (tied accumulators aside)
-    barrier: bool = False  #: order of the workgroup's accesses to shared memory
-    fence: bool = False  #: keeps its place among all accesses to memory
-    drains: bool = False  #: accesses to global memory before it must have completed
-    jumps: bool = False  #: always leaves for its target
+    barrier: bool = False  #: orders the workgroup's accesses to shared memory
+    fence: bool = False  #: no access to memory moves across it
+    drains: bool = False  #: waits until all earlier accesses to global memory have completed
+    jumps: bool = False  #: branches unconditionally
     ends: bool = False  #: ends the program
-    commutes: bool = False  #: its first two sources may change places
-    literal: bool = False  #: takes a constant that is no inline one as its first source
-    merges: bool = False  #: keeps part of the destination, which is therefore the last source too, and printed once
-    results: tuple[Role, ...] = ()  #: roles of the destination operands; empty where nobody asks for them
-    sources: tuple[Role, ...] = ()  #: roles of the source operands, likewise
+    commutes: bool = False  #: its first two sources may be exchanged
+    literal: bool = False  #: takes a literal (a constant without inline encoding) as its first source
+    merges: bool = False  #: keeps part of its destination, which is therefore its last source, too, and is printed once
+    results: tuple[Role, ...] = ()  #: roles of the destination operands; empty if unchecked
+    sources: tuple[Role, ...] = ()  #: roles of the source operands; empty if unchecked
     banks: str = ""  #: letters of the banks that registers without a role may be in; any if empty
-    hazard: str = ""  #: class in the rows of the family's hazards
-    port: str = ""  #: unit that executes it out of order, if one does
+    hazard: str = ""  #: class in the family's hazard table
+    port: str = ""  #: out-of-order unit that executes it, if any
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Where the source of each role stands among the operands."""
+        """Return the index of each role among the source operands."""
         return {role.name: n for n, role in reversed(list(enumerate(self.sources)))}
 
 
@@ -80,13 +80,13 @@ class VirtualRegister:
     size: int
     name: str
     fixed: int | None = None
-    residue: int | None = None  #: words; preferred place of its first word modulo its bank's `period`
+    residue: int | None = None  #: words; preferred place of its first word, modulo the bank's `period`
 
     def __repr__(self) -> str:
         return f"%{self.bank}{self.number}:{self.size}"
 
 
-#: The text of a register operand: its place, virtual or physical.
+#: Returns the text of a register operand: virtual or physical.
 Place = Callable[["Reg"], str]
 
 
@@ -103,7 +103,7 @@ class Reg:
         return self.vreg.bank
 
     def words(self, first: int, count: int) -> Reg:
-        """A view within this view."""
+        """Return a view of `count` words within this view."""
         return Reg(self.vreg, self.first + first, count)
 
     def same(self, other: object) -> bool:
@@ -114,13 +114,13 @@ class Reg:
         return self.first == 0 and self.count == self.vreg.size
 
     def shown(self, place: Place) -> str:
-        """The operand as listings have it."""
+        """Return the operand's text in listings."""
         return place(self)
 
 
 @frozen
 class Inert:
-    """An operand that nothing depends on: immediates, and what a family adds of the kind."""
+    """An operand without dependences: immediates, and a family's own kinds."""
 
     def shown(self, place: Place) -> str:
         return str(self)
@@ -150,17 +150,19 @@ Operand = Reg | Inert | Flag
 
 
 class Access(NamedTuple):
-    """The memory that an instruction touches. Two accesses conflict if their regions may overlap and one writes.
+    """The memory that an instruction touches.
 
-    `region` is a buffer's or a shared tile's name; `slot` narrows it, -1 meaning any.
+    Two accesses conflict if their regions may overlap and one writes. `region` is the name of a buffer or shared tile;
+    `slot` narrows it, -1 meaning any.
     """
 
     space: str  #: "shared", "global" or "kernarg"
     region: str
     slot: int
     write: bool
-    private: bool = False  #: no other subgroup touches the place
-    #: bytes; of a lane where places are dealt to subgroups by that: two such never meet in one of different subgroups
+    private: bool = False  #: no other subgroup touches this memory
+    #: bytes a lane; width by which addresses are distributed over subgroups. Two accesses with equal width never meet
+    #: at an address of different subgroups; 0: not distributed
     dealt: int = 0
 
     def conflicts(self, other: Access) -> bool:
@@ -170,7 +172,7 @@ class Access(NamedTuple):
 
 
 class _Registers(NamedTuple):
-    """The registers and flags among the operands of an instruction."""
+    """The registers and flags among an instruction's operands."""
 
     written: tuple[Reg, ...]
     read: tuple[Reg, ...]
@@ -182,7 +184,7 @@ class _Registers(NamedTuple):
 class Instruction:
     """An opcode with operands; `modifiers` are printed after them, `target` is a branch's label.
 
-    Two instructions are equal if they are one: an instruction serves as a key.
+    Instructions compare by identity and serve as keys.
     """
 
     op: Opcode
@@ -192,10 +194,10 @@ class Instruction:
     access: Access | None = None
     target: str = ""
     comment: str = ""
-    line: int = 0  #: line of the IR listing that it comes from, from 1; 0 for none
-    #: what it reads beside, where it brings that from one memory to another
+    line: int = 0  #: line of the IR listing that it comes from, from 1; 0: none
+    #: source of a copy from one memory to another; `access` is the destination
     origin: Access | None = attrs.field(default=None, kw_only=True)
-    also: Access | None = attrs.field(default=None, kw_only=True)  #: what it touches as `access`, where that is two
+    also: Access | None = attrs.field(default=None, kw_only=True)  #: second access of an instruction with two
     _registers: _Registers | None = attrs.field(default=None, init=False, repr=False)
 
     @property
@@ -204,54 +206,54 @@ class Instruction:
 
     @property
     def early_clobber(self) -> bool:
-        """Whether the destination must not overlap the sources, tied accumulators aside."""
+        """Return whether the destination must not overlap the sources, tied accumulators aside."""
         return self.op.early_clobber
 
     @property
     def loads(self) -> bool:
-        """Whether it brings something from global memory, to registers or to shared memory."""
+        """Return whether it loads from global memory, to registers or to shared memory."""
         return self.op.unit is Unit.GLOBAL and (self.origin is not None or bool(self.defs()))
 
     @property
     def accesses(self) -> tuple[Access, ...]:
-        """All that it touches in memory."""
+        """Return all its accesses to memory."""
         return tuple(a for a in (self.access, self.origin, self.also) if a is not None)
 
     def source(self, role: str) -> Operand:
-        """The source operand of that role, which the opcode's row names."""
+        """Return the source operand with that role in the opcode's row."""
         return self.src[self.op.places[role]]
 
     def head(self, place: Place) -> str:
-        """The text before the operands in listings: the mnemonic, and what a family adds."""
+        """Return the text before the operands in listings: the mnemonic, and the family's additions."""
         return self.op.name
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The words behind the operands in listings."""
+        """Return the words after the operands in listings."""
         return self.modifiers
 
     def retarget(self, dst: Operand) -> None:
-        """Let it write its one result elsewhere."""
+        """Let it write its one result to `dst`."""
         self.dst, self._registers = (dst,), None
 
     def defs(self) -> Sequence[Reg]:
-        """The registers written."""
+        """Return the registers written."""
         return (self._registers or self._found()).written
 
     def uses(self) -> Sequence[Reg]:
-        """The registers read, of destinations that are kept in part too."""
+        """Return the registers read, including destinations that are kept in part."""
         return (self._registers or self._found()).read
 
     def touched(self) -> list[Reg]:
-        """The registers whose words are read; of a destination that is kept in part nothing is."""
+        """Return the registers whose contents are read, without destinations that are kept in part."""
         return [r for r in self.src if isinstance(r, Reg)]
 
     def flag_defs(self) -> Sequence[str]:
-        """The flags written."""
+        """Return the flags written."""
         return (self._registers or self._found()).flags_written
 
     def flag_uses(self) -> Sequence[str]:
-        """The flags read."""
+        """Return the flags read."""
         return (self._registers or self._found()).flags_read
 
     def _written(self) -> list[Reg]:
@@ -261,7 +263,7 @@ class Instruction:
         return self.touched()
 
     def _found(self) -> _Registers:
-        """The registers and flags, found when somebody first asks."""
+        """Return the registers and flags, computed on first use."""
         self._registers = _Registers(
             tuple(self._written()),
             tuple(self._read()),
@@ -272,7 +274,7 @@ class Instruction:
 
 
 def _flags(named: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[str, ...]:
-    """The flags that a row names, and those among the operands."""
+    """Return the flags that a row names, and those among the operands."""
     for o in operands:
         if isinstance(o, Flag):
             named = *named, o.name
@@ -281,7 +283,7 @@ def _flags(named: tuple[str, ...], operands: tuple[Operand, ...]) -> tuple[str, 
 
 @define(eq=False)
 class BasicBlock:
-    """Straight-line code. Control falls through to the next block unless the last instruction says otherwise."""
+    """Straight-line code. Control falls through to the next block unless the last instruction branches or ends."""
 
     label: str
     instructions: list[Instruction] = attrs.Factory(list)
@@ -290,18 +292,18 @@ class BasicBlock:
 
 @define(eq=False)
 class Function:
-    """Blocks in layout order; the first is the entry. Whoever changes one that is done makes another."""
+    """Blocks in layout order; the first is the entry. A finished function is not modified: stages make a new one."""
 
     name: str
     blocks: list[BasicBlock] = attrs.Factory(list)
 
     def rewritten(self, body: Callable[[int, BasicBlock], Iterable[Instruction]]) -> Function:
-        """The function with what `body` makes of each block, given with its index, as its instructions."""
+        """Return the function with `body(index, block)` as the instructions of each block."""
         blocks = [BasicBlock(b.label, list(body(n, b)), b.comment) for n, b in enumerate(self.blocks)]
         return Function(self.name, blocks)
 
     def successors(self, index: int) -> list[int]:
-        """Indices of the blocks that may run after block `index`."""
+        """Return the indices of the blocks that may run after block `index`."""
         labels = {b.label: i for i, b in enumerate(self.blocks)}
         last = self.blocks[index].instructions[-1] if self.blocks[index].instructions else None
         out = [labels[last.target]] if last is not None and last.target else []

@@ -1,4 +1,4 @@
-"""What is known of an exchange between lanes when code is made."""
+"""The lanes that an exchange between lanes reads, if known at compile time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convgen.ir.mutate import free_vars, substitute
 
 
 def lanes_read(lane: Expr, width: int, lets: Mapping[Var, Expr]) -> tuple[int, ...] | None:
-    """For each lane the one whose number `lane` is; None where that depends on more than the lane's own number.
+    """Return, for each lane, the lane that `lane` names; None if `lane` depends on more than the lane's own number.
 
     `lets` are the values of variables.
     """
@@ -23,6 +23,6 @@ def lanes_read(lane: Expr, width: int, lets: Mapping[Var, Expr]) -> tuple[int, .
 
 @lru_cache(maxsize=2**8)
 def _evaluated(lane: Expr, width: int) -> tuple[int, ...]:
-    from convgen.ir.evaluate import Evaluator  # which few kernels need
+    from convgen.ir.evaluate import Evaluator  # imported late: few kernels need it
 
     return tuple(Evaluator(width)(lane).data.tolist())

@@ -8,7 +8,7 @@ Graph = Sequence[Sequence[int]]
 
 
 def dominators(graph: Graph) -> dict[int, int]:
-    """The immediate dominator of each node that the entry reaches; the entry's is itself.
+    """Return the immediate dominator of each reachable node; the entry's is itself.
 
     K. Cooper, T. Harvey, K. Kennedy: A Simple, Fast Dominance Algorithm, 2001.
     """
@@ -57,7 +57,7 @@ def _postorder(graph: Graph) -> Iterator[int]:
 
 
 def natural_loops(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """The nodes of each natural loop, ascending, by its header; loops that share a header are one."""
+    """Return header -> nodes of each natural loop, ascending; loops with one header are merged."""
     immediate = dominators(graph)
     predecessors: dict[int, list[int]] = {node: [] for node in immediate}
     for node in immediate:
@@ -78,7 +78,7 @@ def natural_loops(graph: Graph) -> dict[int, tuple[int, ...]]:
 
 
 def innermost(loops: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-    """The loops that contain no other."""
+    """Return the loops that contain no other loop."""
     return {h: body for h, body in loops.items() if not any(other in body for other in loops if other != h)}
 
 

@@ -12,7 +12,10 @@ from convgen.ir.program import Kernel
 
 
 def maps(kernel: Kernel, allocation: Allocation, files: Mapping[str, str]) -> list[str]:
-    """Comment lines; `files` are the banks to show, with the letter that the assembler calls them by."""
+    """Return comment lines that show where registers and shared tiles lie.
+
+    `files` maps the banks to show to the assembler's letter for them.
+    """
     lines = ["registers:", *(f"  {line}" for line in register_map(allocation, files))]
     if kernel.shared:
         lines += ["shared memory:", *(f"  {line}" for line in shared_map(kernel))]
@@ -20,7 +23,7 @@ def maps(kernel: Kernel, allocation: Allocation, files: Mapping[str, str]) -> li
 
 
 def register_map(allocation: Allocation, files: Mapping[str, str]) -> Iterator[str]:
-    """Where each named group of tuples lives over the kernel: `acc_0`, `acc_1`, ... are the group `acc`."""
+    """Yield the registers of each named group of tuples over the kernel: `acc_0`, `acc_1`, ... are the group `acc`."""
     groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for v, base in allocation.base.items():
         if v.size > 1 and v.name and v.bank in files:
@@ -42,7 +45,7 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def shared_map(kernel: Kernel) -> Iterator[str]:
-    """Where the shared tiles lie."""
+    """Yield the byte range, shape and order of each shared tile."""
     for t in kernel.shared:
         base = kernel.shared_base(t)
         swizzle = f", chunk ^ ({t.swizzle})" if t.swizzle.mask else ""
@@ -51,7 +54,7 @@ def shared_map(kernel: Kernel) -> Iterator[str]:
 
 
 def _order(t: Shared) -> str:
-    """How the elements of a tile follow one another."""
+    """Return the order of a tile's elements in memory."""
     if t.pitch is not None:
         return f"row pitch {t.pitch}"
     by_stride = sorted(t.digits.merged(Space.MEMORY).digits, key=lambda d: d.stride)

@@ -1,4 +1,4 @@
-"""Which instructions may be issued ahead of their places without more registers than there are."""
+"""Limits on early issue: which instructions may issue ahead of program order without exceeding the registers."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ Words = npt.NDArray[np.int64]
 
 @frozen(cache_hash=True)
 class Value:
-    """What a register holds from one definition on, in a block: instructions by their places as written."""
+    """A value in a register, from one definition on, within a block; instructions count by program order."""
 
     register: VirtualRegister
-    free: int  #: the first place at which the register holds nothing else
-    begun: int  #: that of the definition
+    free: int  #: first instruction at which the register holds nothing else
+    begun: int  #: instruction of the definition
 
 
 class Room:
-    """The words that a block leaves free where it is issued in the order as written, by bank and place.
+    """The free words of a block issued in program order, by bank and instruction.
 
-    What is issued ahead of its place takes its words from then on to its place.
+    An instruction that issues early takes its words from then on to its own place.
     """
 
     def __init__(self, free: Mapping[str, Words], values: Sequence[Sequence[Value]]):
-        """`values` are those that each instruction makes, or a part of them."""
-        self.first = 0  #: the first as written of those that are not issued
+        """`values` are those that each instruction makes, or parts of them."""
+        self.first = 0  #: first instruction in program order that has not issued
         self._free, self._values = free, values
         self._begun: set[Value] = set()
         self._is_issued = [False] * len(values)
 
     def admits(self, n: int) -> bool:
-        """Whether there is room for what an instruction makes, up to its place."""
+        """Return whether the results of instruction `n` fit in registers up to its place."""
         return n == self.first or all((self._ahead(value) >= value.register.size).all() for value in self._made(n))
 
     def take(self, n: int) -> None:
-        """Let an instruction be the next that is issued."""
+        """Record that instruction `n` issues next."""
         for value in self._made(n):
             self._ahead(value)[:] -= value.register.size
             self._begun.add(value)
@@ -54,12 +54,12 @@ class Room:
         return (value for value in self._values[n] if value not in self._begun)
 
     def _ahead(self, value: Value) -> Words:
-        """What is free where a value takes its register only if it is made now."""
+        """Return the free words from the current instruction to the place where a value starts in program order."""
         return self._free[value.register.bank][max(self.first, value.free) : value.begun]
 
 
 def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
-    """The room of each block."""
+    """Return the room of each block."""
     liveness = Liveness(function)
     runs = {v: _runs(at) for v, at in liveness.ranges().items() if v.bank in banks}
     taken = {name: np.zeros(liveness.starts[-1] + 1, np.int64) for name in banks}
@@ -70,7 +70,7 @@ def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
         name: banks[name].limit - banks[name].first - np.cumsum(changes)[:-1].reshape(-1, 2).max(axis=1)
         for name, changes in taken.items()
     }
-    found = []
+    result = []
     for block, start in zip(function.blocks, liveness.starts):
         first, end = start // 2, start // 2 + len(block.instructions)
 
@@ -83,14 +83,14 @@ def rooms(function: Function, banks: Mapping[str, Bank]) -> list[Room]:
             [value(v, at) for v in dict.fromkeys(r.vreg for r in i.defs()) if v.bank in banks]
             for at, i in enumerate(block.instructions, first)
         ]
-        found.append(Room({name: words[first:end] for name, words in free.items()}, values))
-    return found
+        result.append(Room({name: words[first:end] for name, words in free.items()}, values))
+    return result
 
 
 def _runs(at: int) -> list[int]:
-    """Where runs of positions begin and end, in their order."""
-    found, edges = [], at ^ at << 1
+    """Return the positions where runs of set bits begin and end, in order."""
+    positions, edges = [], at ^ at << 1
     while edges:
-        found.append((edges & -edges).bit_length() - 1)
+        positions.append((edges & -edges).bit_length() - 1)
         edges &= edges - 1
-    return found
+    return positions

@@ -1,9 +1,8 @@
-"""Loops of matrix instructions turned so that they end with the scalars that their first loads need.
+"""Rotate loops of matrix instructions: the scalars that their first loads need are computed at the end of the loop.
 
-A scheduler orders one turn of a loop. Such scalars stand at its beginning then, where nothing else can go on yet, while
-slots beside the last products are empty. Worked out at the end of the turn before, and once ahead of the loop, they
-fill these. What the last turn works out is for nobody. Vector registers would be held the longer: what is worked out in
-them stays.
+The scheduler orders one iteration. Those scalars stand at its beginning, where nothing else can issue yet, while slots
+beside the last products are empty. Computed at the end of the previous iteration, and once ahead of the loop, they fill
+these slots. The last iteration's results are unused. Vector registers would be live longer, so vector arithmetic stays.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _Names = frozenset[VirtualRegister | str]  #: registers and flags
 
 
 def rotate(function: Function) -> Function:
-    """The function with its loops turned that are one block and have matrix instructions."""
+    """Return the function with single-block loops of matrix instructions rotated."""
     blocks = list(function.blocks)
     for n, block in enumerate(blocks):
         if n and n in function.successors(n) and function.successors(n - 1) == [n] and multiplies(block):
@@ -33,7 +32,7 @@ def rotate(function: Function) -> Function:
 
 
 def _turned(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[Instruction]:
-    """The body with these behind all else but the branch, and what sets its condition."""
+    """Return the body with `first` moved to its end, before the branch and the instruction that sets its condition."""
     moved = set(first)
     rest = [i for i in body if i not in moved]
     flags = rest[-1].flag_uses()
@@ -42,54 +41,55 @@ def _turned(body: Sequence[Instruction], first: Sequence[Instruction]) -> list[I
 
 
 def _first(body: list[Instruction], others: Collection[BasicBlock]) -> list[Instruction]:
-    """What the loads ahead of the first barrier need of a turn, without what anything else changes before it."""
+    """Return the scalar instructions for loads before the first barrier that can move to the end of the body."""
     straight = body[: len(body) - len(terminators(body))]
     upto = next((n for n, i in enumerate(straight) if i.op.barrier), 0)
     wanted = _feeding(straight[:upto])
     outside = {r.vreg for block in others for i in block.instructions for r in i.uses()} if wanted else set()
     while True:
-        found = _movable(straight, wanted, outside)
-        if len(found) == len(wanted):
-            return found
-        wanted = set(found)
+        movable = _movable(straight, wanted, outside)
+        if len(movable) == len(wanted):
+            return movable
+        wanted = set(movable)
 
 
 def _feeding(body: Sequence[Instruction]) -> set[Instruction]:
-    """What scalar units compute for loads from global memory, whoever else needs it."""
-    needed, found = set[VirtualRegister | str](), set[Instruction]()
+    """Return the scalar instructions that loads from global memory depend on."""
+    needed, feeding = set[VirtualRegister | str](), set[Instruction]()
     for i in reversed(body):
         if i.loads:
             needed |= _read(i)
         elif i.op.unit is Unit.SALU and not needed.isdisjoint(_written(i)):
-            found.add(i)
+            feeding.add(i)
             needed = needed.difference(i.flag_defs()) | _read(i)
-    return found
+    return feeding
 
 
 def _movable(
     body: Sequence[Instruction], wanted: Collection[Instruction], outside: Collection[VirtualRegister]
 ) -> list[Instruction]:
-    """Those that read nothing which others write before them, and write what no others use before them, or outside.
+    """Return the `wanted` instructions that can move to the end of the body.
 
-    A flag and all who read it go together.
+    A staying instruction before one must not write its sources or touch its results, and nothing `outside` the loop may
+    read these. A flag's setter and all its readers move together.
     """
-    found: list[Instruction] = []
-    read, written = set(outside), set[VirtualRegister]()  # by those that stay
-    setter: dict[str, Instruction] = {}  # who set a flag last
-    bound = set[Instruction]()  # those whose flags are read by some that stay
+    movable: list[Instruction] = []
+    read, written = set(outside), set[VirtualRegister]()  # by instructions that stay
+    setter: dict[str, Instruction] = {}  # last setter of a flag
+    bound = set[Instruction]()  # setters of flags that staying instructions read
     for i in body:
         reads, writes = ({r.vreg for r in registers} for registers in (i.uses(), i.defs()))
         flags = {setter.get(flag) for flag in i.flag_uses()}
         if None in flags:  # set ahead of the loop, or at its end
             return []
-        if i in wanted and reads.isdisjoint(written) and writes.isdisjoint(read | written) and flags <= {*found}:
-            found.append(i)
+        if i in wanted and reads.isdisjoint(written) and writes.isdisjoint(read | written) and flags <= {*movable}:
+            movable.append(i)
         else:
             bound |= {s for s in flags if s}
             read |= reads
             written |= writes
         setter |= dict.fromkeys(i.flag_defs(), i)
-    return [i for i in found if i not in bound]
+    return [i for i in movable if i not in bound]
 
 
 def _read(i: Instruction) -> _Names:

@@ -14,18 +14,18 @@ from convgen.ir.uniform import Uniformity
 
 
 class Scalars(ABC):
-    """Evaluates values of one element a lane. Nothing is remembered between calls: sharing is IR's business."""
+    """Evaluates values of one element a lane. It caches nothing between calls: sharing values is the IR's task."""
 
     out: Emitter
 
     def __init__(self, out: Emitter, uniform: Uniformity, bounds: Bounds) -> None:
         self.out, self.uniform, self.bounds = out, uniform, bounds
         self.env: dict[Var, Operand] = {}
-        self.lets: dict[Var, Expr] = {}  # what variables stand for
+        self.lets: dict[Var, Expr] = {}  # values of variables
         self.lane: Reg | None = None
 
     def value(self, e: Expr) -> Operand:
-        """The value as an operand: scalar register or immediate if uniform, vector register otherwise."""
+        """Return the value as an operand: scalar register or immediate if uniform, vector register otherwise."""
         e = strip(e)
         if isinstance(e, Var):
             if e not in self.env:
@@ -37,20 +37,20 @@ class Scalars(ABC):
         return self._computed(e)
 
     def named(self, e: Expr) -> Operand:
-        """The value as a variable holds it."""
+        """Return the value as a variable keeps it."""
         return self.value(e)
 
     def adds_to(self, v: Var, e: Expr) -> bool:
-        """Let a carried variable become an expression where it stands, if that is a sum with it to be made in place."""
+        """Update a carried variable in place and return True, if `e` is a sum with it that allows that."""
         return False
 
     @abstractmethod
     def _computed(self, e: Expr) -> Operand:
-        """The value of what is neither a variable nor the lane's number."""
+        """Return the value of an expression that is neither a variable nor the lane number."""
 
 
 def strip(e: Expr) -> Expr:
-    """Without conversions between integers of the same width, which change no bit."""
+    """Remove conversions between integers of equal width, which change no bit."""
     while isinstance(e, Cast) and isinstance(e.dtype, Type) and e.dtype.is_int and e.a.type.elem.is_int:
         if e.a.type.bits != e.dtype.bits:
             break
@@ -59,12 +59,12 @@ def strip(e: Expr) -> Expr:
 
 
 def retyped(type: AnyType, elem: Type) -> AnyType:
-    """The same number of other elements."""
+    """Return a type with as many elements of type `elem`."""
     return vector(elem, type.lanes) if isinstance(type, VectorType) else elem
 
 
 def plain(e: Expr) -> Expr:
-    """A bool, or a vector of them, without a choice, a conversion, or a comparison of bools at its root."""
+    """Rewrite a bool, or a vector of bools, so that its root is no select, conversion or comparison of bools."""
     match e:
         case Select(cond, a, b):
             if isinstance(e.type, VectorType) and not isinstance(cond.type, VectorType):

@@ -1,8 +1,9 @@
-"""The order of instructions in the blocks of a function, on virtual registers.
+"""Order the instructions in the blocks of a function, on virtual registers.
 
-In order to hide latency, not registers: loops of matrix instructions (`steady`), other blocks that hold some, and those
-ahead of a loop, in which list scheduling fills the waits. All others are address arithmetic in program order. Memory
-accesses move only past accesses they cannot conflict with; a barrier keeps shared-memory accesses on their side.
+The order hides latency; it does not save registers. Loops of matrix instructions are ordered as if they repeated
+without end (`steady`); other blocks with matrix instructions, and those ahead of such a loop, are list scheduled. All
+other blocks are address arithmetic and keep program order. Memory accesses move only past accesses they cannot conflict
+with; a barrier keeps shared-memory accesses on their side.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from convgen.backends.machine.room import Room, rooms
 from convgen.backends.machine.steady import Busy, steady
 from convgen.ir.record import define
 
-#: Of an Enum, an attribute takes as long as ten names.
+#: Looking up an attribute of an Enum takes as long as ten names.
 _MATRIX, _GLOBAL, _SHARED, _VALU = Unit.MATRIX, Unit.GLOBAL, Unit.SHARED, Unit.VALU
 
-_MANY = 6  #: products of each sum in a block; of fewer, the operands of all come at about the same time
+_MANY = 6  #: matrix products per accumulator in a block; with fewer, all operands arrive at about the same time
 
-#: Operations behind each register of sums: with more, and with functions such as the exponential among them, they are a
-#: chain, whose temporaries count. Conversions alone are none.
+#: Operations per accumulator register. Above this, and with slow functions such as the exponential among them, the
+#: operations on accumulators are a chain, whose temporaries count. Conversions alone are not.
 _LONG = 3
 
-_AHEAD = 2  #: sums; the work on so many takes as long as a read of shared memory
+_AHEAD = 2  #: accumulators; work on this many takes as long as a read of shared memory
 
 
 def schedule(
     function: Function, busy: Busy = lambda i: i.op.busy, within: Mapping[str, Bank] | None = None
 ) -> Function:
-    """The function with another order in blocks that hold matrix instructions or come before a loop of them.
+    """Return the function with blocks reordered that have matrix instructions or precede a loop of them.
 
-    `busy` counts the slots of instructions of loops, and of loads. Where the order as written stays within the banks
-    that are given, so do blocks that are no loops.
+    `busy` returns the issue slots that instructions of loops, and loads, keep their unit busy. With `within`, blocks
+    outside loops stay within these banks wherever program order does.
     """
     loops = {n for n, block in enumerate(function.blocks) if n in function.successors(n) and multiplies(block)}
     behind = {n for loop in loops for n in function.successors(loop)} - loops
@@ -70,7 +71,7 @@ class _Node:
     unit: Unit
     successors: dict[int, int] = attrs.Factory(dict)  # node -> latency
     waiting: int = 0
-    ready: int = 0  # first slot in which all operands are there
+    ready: int = 0  # first slot in which all operands are ready
     height: int = 0  # slots from issue to the end of the block along the longest path
 
 
@@ -78,9 +79,9 @@ class _Scheduler:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, is_last: bool) -> None:
         self.nodes = [_Node(i, i.op.unit) for i in body]
         self.matrix_slots = sum(i.op.busy for i in body if i.op.unit is _MATRIX)
-        for n, _, found in dependences(body, published):
-            self.nodes[n].waiting = len(found)
-            for before, latency in found.items():
+        for n, _, predecessors in dependences(body, published):
+            self.nodes[n].waiting = len(predecessors)
+            for before, latency in predecessors.items():
                 self.nodes[before].successors[n] = latency
         self._keep_chains()
         self._heights(busy)
@@ -89,8 +90,10 @@ class _Scheduler:
     # ------------------------------------------------------------ urgency
 
     def _heights(self, busy: Busy) -> None:
-        """Of loads from global memory, which leave one after the other, the first is the most urgent: with all that
-        finds its place. What no one in the block waits for, the next one does.
+        """Set each node's urgency: the slots from its issue to the end of the block.
+
+        Loads from global memory issue in sequence, so the first is the most urgent: it delays the others. A load
+        without a user in this block counts with its latency: the next block waits for it.
         """
         queue = 0
         for node in reversed(self.nodes):
@@ -103,13 +106,13 @@ class _Scheduler:
             if i.loads:
                 queue = node.height = max(node.height, i.op.latency, queue + busy(i))
 
-    # ------------------------------------------------------------ chains of operations on sums
+    # ------------------------------------------------------------ chains of operations on accumulators
 
     def _keep_chains(self) -> None:
-        """Let the vector unit follow its written order where each sum has a long chain of operations behind it.
+        """Keep the vector unit in program order if a long chain of operations follows every accumulator.
 
-        All sums have such a chain of the same length: by urgency alone the first operations of all would come first,
-        and the temporaries of all would be alive together.
+        All chains are equally long: by urgency alone the first operations of all chains would issue first, and the
+        temporaries of all would be live together.
         """
         behind = self._behind_products()
         sums = {r.vreg for node in self.nodes if node.unit is _MATRIX for r in node.instruction.defs()}
@@ -122,32 +125,36 @@ class _Scheduler:
                 self.nodes[n].waiting += 1
 
     def _behind_products(self) -> list[int]:
-        """Vector operations on sums, and what only serves them, in the written order; no product needs one."""
-        made, awaited = set[int](), set[int]()
+        """Return the vector operations on accumulators, with their helpers, in program order.
+
+        No product needs one of them.
+        """
+        behind, awaited = set[int](), set[int]()
         for n, node in enumerate(self.nodes):
-            if n in made or node.unit is _MATRIX:
-                made.update(node.successors)
+            if n in behind or node.unit is _MATRIX:
+                behind.update(node.successors)
         vector = {n for n, node in enumerate(self.nodes) if node.unit is _VALU}
         for n, node in reversed(list(enumerate(self.nodes))):
             if any(s in awaited or self.nodes[s].unit is _MATRIX for s in node.successors):
                 awaited.add(n)
-            elif node.successors and node.successors.keys() <= made & vector:
-                made.add(n)
-        return sorted((made - awaited) & vector)
+            elif node.successors and node.successors.keys() <= behind & vector:
+                behind.add(n)
+        return sorted((behind - awaited) & vector)
 
-    # ------------------------------------------------------------ sums one after the other
+    # ------------------------------------------------------------ accumulators one after the other
 
     def _take_turns(self, is_last: bool) -> None:
-        """Finish some sums before others where they are of many products and the work on them takes longer than these.
+        """Finish some accumulators before others, if they have many products and the work on the results takes longer.
 
-        Were all of them ready at the same time, none of that work would go on beside matrix instructions. Behind a loop
-        whatever is done with them counts.
+        If all accumulators were ready at once, none of that work would overlap with matrix instructions. After a loop,
+        any work on accumulators counts as long.
         """
         products = [n for n, node in enumerate(self.nodes) if node.unit is _MATRIX]
         places = dict.fromkeys(r.vreg for n in products for r in self.nodes[n].instruction.defs())
         number = {sums: n for n, sums in enumerate(places)}
         turns = {n: max(number[r.vreg] for r in self.nodes[n].instruction.defs()) for n in products}
-        for n, node in enumerate(self.nodes):  # what follows from sums has the turn of the last of them
+        # operations on accumulators take the turn of the last accumulator they use
+        for n, node in enumerate(self.nodes):
             for s in node.successors if n in turns else ():
                 turns.setdefault(s, turns[n])
                 turns[s] = turns[s] if self.nodes[s].unit is _MATRIX else max(turns[s], turns[n])
@@ -155,17 +162,18 @@ class _Scheduler:
         covered = 0 if is_last else self.matrix_slots
         if sum(op.busy for op in behind) <= covered or len(products) < _MANY * len(number):
             return
-        for n in reversed(range(len(self.nodes))):  # what they are made of, that of the first
+        # operands of products take the turn of the first product that uses them
+        for n in reversed(range(len(self.nodes))):
             if n not in turns:
                 turn = min((turns[s] for s in self.nodes[n].successors), default=len(number))
                 turns[n] = turn - (_AHEAD if self.nodes[n].unit is _SHARED else 0)
         self._chain(products)
         highest = max(node.height for node in self.nodes)
-        for n, node in enumerate(self.nodes):  # global memory has a queue of its own
+        for n, node in enumerate(self.nodes):  # global memory has its own queue
             node.height += (len(number) - (turns[n] if node.unit is not _GLOBAL else 0)) * highest
 
     def _chain(self, products: Sequence[int]) -> None:
-        """Let products that are added to the same sums follow one another as soon as the unit is free."""
+        """Let products that add to one accumulator follow one another as soon as the matrix unit is free."""
         for n in products:
             node = self.nodes[n]
             sums = {r.vreg for r in node.instruction.defs()}
@@ -177,8 +185,10 @@ class _Scheduler:
     # ------------------------------------------------------------ issue
 
     def run(self, room: Room | None = None) -> list[Instruction]:
-        """The block in its new order. A slot takes, of what can start, matrix work first, then the most urgent; where
-        there is no room for that ahead of its place, the first as written of what is left.
+        """Return the block in its new order.
+
+        Among the instructions that can issue in a slot, matrix work goes first, then the most urgent one. If `room` has
+        no registers for the chosen one ahead of its place, the first remaining instruction in program order goes.
         """
         out: list[Instruction] = []
         ready: dict[Unit, list[tuple[int, int]]] = {node.unit: [] for node in self.nodes}  # (urgency, node), by urgency
@@ -228,13 +238,13 @@ class _Scheduler:
         return out
 
     def _urgency(self, n: int) -> int:
-        """The longest path behind a node, negated; loads from global memory go ahead of all else of their time."""
+        """Return the longest path from a node to the end, negated. Loads from global memory go ahead of all others."""
         node = self.nodes[n]
         return -node.height - (self.matrix_slots if node.unit is _GLOBAL else 0)
 
 
 def terminators(body: list[Instruction]) -> list[Instruction]:
-    """The branch at the end with what sets its condition, or the end of the program."""
+    """Return the branch at the end and the instructions that set its condition, or the end of the program."""
     last = body[-1] if body else None
     if last is None or not (last.target or last.op.ends):
         return []

@@ -1,7 +1,7 @@
-"""Selection, as far as all targets share it: statements in order, loops with what they carry, branches.
+"""Instruction selection, as far as all targets share it: statements in order, loops with carried values, branches.
 
-A family subclasses `Selector` with its entry, its memory operations and its few control instructions. Values are shared
-only through variables; nothing is remembered between statements.
+A family subclasses `Selector` with its kernel entry, its memory operations and its control instructions. Values are
+shared only through variables; selection keeps no other state between statements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Handlers = Mapping[type[st.Stmt], Callable[[Any, Any], None]]  #: statement clas
 
 
 def atomic(s: st.GlobalAtomic | st.FlatAtomic, rows: Mapping[tuple[str, Type], Row], target: str) -> Row:
-    """The row of an atomic operation. Raises Unsupported for one that the target lacks."""
+    """Return the row of an atomic operation. Raises Unsupported if the target lacks it."""
     row = rows.get((s.op, s.value.type.elem))
     if row is None or s.value.type.lanes != 1:
         has = ", ".join(str(elem) for op, elem in rows if op == s.op)
@@ -47,10 +47,10 @@ class Selector(ABC):
     out: Emitter
     scalars: Scalars
     vectors: Vectors
-    counts_down = False  #: whether counters that nobody reads count the turns that are left
+    counts_down = False  #: whether loop counters without readers count the remaining iterations down
 
     def __init__(self, kernel: Kernel, lines: Mapping[st.Stmt, int], messages: Handlers) -> None:
-        """`lines` says where each statement stands in the kernel's listing, for debug information.
+        """Prepare selection. `lines` maps statements to lines of the kernel's listing, for debug information.
 
         `messages` has the family's methods for barriers and memory operations.
         """
@@ -60,22 +60,23 @@ class Selector(ABC):
         self.uses = use_counts(nodes)
         products = [n for n in nodes if isinstance(n, Mma)]
         self.multiplies = bool(products)
-        self.first_product = {n.acc: n for n in reversed(products)}  #: by the sums that it adds to
+        self.first_product = {n.acc: n for n in reversed(products)}  #: accumulator -> first product that adds to it
         self.product_of = {s.var: s.value for s in nodes if isinstance(s, st.Let) and isinstance(s.value, Mma)}
-        self.into: dict[Var, Reg] = {}  # loads that write straight into registers of a loop's, or of an operand
+        # loaded variable -> registers of a carried value or an operand that the load writes directly
+        self.into: dict[Var, Reg] = {}
         self.operands = _operands(kernel, operands_of(products, kernel.body), self.uses)
         self.operand_of = {part: operand for operand, parts in self.operands.items() for part in parts}
         self.labels = 0
-        self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the loops around
+        self.exits: list[tuple[Sequence[Var], str]] = []  # carried variables and end label of the enclosing loops
 
     def run(self) -> Function:
-        """The whole kernel."""
+        """Return the whole kernel as a machine function."""
         self.enter()
         self._stmt(self.kernel.body)
         self.leave()
         return self.out.finish()
 
-    # ------------------------------------------------------------ what a family adds
+    # ------------------------------------------------------------ to be implemented by a family
 
     @abstractmethod
     def enter(self) -> None:
@@ -83,7 +84,7 @@ class Selector(ABC):
 
     @abstractmethod
     def lane_number(self) -> Reg:
-        """The number of each lane, from nothing that the kernel has."""
+        """Return a register with the number of each lane, computed without any other register."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -91,23 +92,23 @@ class Selector(ABC):
 
     @abstractmethod
     def branch_unless(self, condition: Expr, target: str) -> None:
-        """Branch to `target` where a uniform bool does not hold."""
+        """Branch to `target` if a uniform bool is false."""
 
     @abstractmethod
     def branch_if_less(self, a: Operand, b: Operand, here: str, target: str) -> None:
-        """Go on in a new block `here` if a < b, signed, else to `target`."""
+        """Continue in a new block `here` if a < b, signed; else branch to `target`."""
 
     @abstractmethod
     def next_iteration(self, counter: Reg, end: Operand, label: str, comment: str) -> None:
-        """Count up, and branch back to `label` while the counter is less than `end`."""
+        """Increment the counter, and branch back to `label` while it is less than `end`."""
 
     def next_turn(self, counter: Reg, label: str, comment: str) -> None:
-        """Count down, and branch back to `label` while turns are left; only asked for where a family `counts_down`."""
+        """Decrement the counter, and branch back to `label` while iterations are left. Needs `counts_down`."""
         raise NotImplementedError
 
     @abstractmethod
     def jump(self, target: str) -> None:
-        """Branch always."""
+        """Branch unconditionally."""
 
     # ------------------------------------------------------------ statements
 
@@ -140,14 +141,14 @@ class Selector(ABC):
         raise VerifyError(f"selection: {e} on a target without surfaces")
 
     def room(self, v: Var, residue: int | None = None) -> Reg:
-        """Registers for what a load brings: those that are meant for it, or new ones."""
+        """Return registers for a load's result: those that are reserved for it, or new ones."""
         operand = self.operand_of.get(v)
         if operand is not None and v not in self.into:
             self._share_out(operand, self.out.new("v", operand.type.bits // 32, operand.name, residue=residue))
         return self.into.get(v) or self.out.new("v", -(-v.type.bits // 32), v.name, residue=residue)
 
     def _share_out(self, operand: Var, whole: Reg) -> None:
-        """Has loads write into the registers of the operand whose parts they bring."""
+        """Let loads write into the registers of the operand whose parts they bring."""
         at = 0
         for part in self.operands[operand]:
             words = part.type.bits // 32
@@ -155,14 +156,14 @@ class Selector(ABC):
             at += words
 
     def _loaded(self, v: Var, dst: Reg) -> None:
-        """Bind what was loaded, also for 32-bit arithmetic where it is one element of a lane."""
+        """Bind a loaded value, also for 32-bit arithmetic if it is one element a lane."""
         self.vectors.env[v] = (dst,)
         self.vectors.owned[v] = True
         if isinstance(v.type, Type):
             self.scalars.env[v] = dst
 
     def _stored(self, e: Expr) -> Reg:
-        """The value of a store in vector registers."""
+        """Return the value of a store in vector registers."""
         return self.vectors.tuple_of(self.vectors.held(e))
 
     # ------------------------------------------------------------ loops
@@ -180,7 +181,7 @@ class Selector(ABC):
         counter = out.new("s", 1, s.var.name)
         counts_down = self.counts_down and s.var not in postorder(s.body, *s.yields)
         if counts_down:
-            out.move(counter, self.scalars.value(simplify(s.end - s.begin)), comment=f"turns of {s.var.name}")
+            out.move(counter, self.scalars.value(simplify(s.end - s.begin)), comment=f"iterations of {s.var.name}")
         else:
             out.move(counter, begin, comment=f"{s.var.name} = {_in_line(s.begin)}")
         self.scalars.env[s.var] = counter
@@ -204,7 +205,7 @@ class Selector(ABC):
                 self.scalars.env[r] = self.scalars.env[c]
 
     def _exit_if(self, s: st.ExitIf) -> None:
-        """Leave the innermost loop: its carried registers, which its results share, take the values."""
+        """Leave the innermost loop: its carried registers, which its results share, take the given values."""
         carried, end = self.exits[-1]
         self.labels += 1
         stay = f"stay_{self.labels}"
@@ -216,23 +217,24 @@ class Selector(ABC):
 
     def _if(self, s: st.If) -> None:
         self.labels += 1
-        other, end = f"else_{self.labels}", f"endif_{self.labels}"
-        self.branch_unless(s.cond, other)
+        otherwise, end = f"else_{self.labels}", f"endif_{self.labels}"
+        self.branch_unless(s.cond, otherwise)
         self.out.start_block(f"then_{self.labels}")
         self._stmt(s.then)
         self.jump(end)
-        self.out.start_block(other)
+        self.out.start_block(otherwise)
         lane = self.scalars.lane
-        if isinstance(s.cond, AllLanes):  # what seldom runs keeps no register anywhere else
+        # a rare branch recomputes the lane number, so that no register is live for it elsewhere
+        if isinstance(s.cond, AllLanes):
             self.scalars.lane = self.lane_number()
         self._stmt(s.other)
         self.scalars.lane = lane
         self.out.start_block(end)
 
     def _carry_in(self, c: Var, init: Expr, user: Mma | None, maker: Mma | None) -> None:
-        """Registers for a carried value, with its first value in them.
+        """Allocate registers for a carried value and load its first value.
 
-        `user` is the first product that is added to it, `maker` the one that makes its next value.
+        `user` is the first product that adds to it, `maker` the one that makes its next value.
         """
         if not held_as_vector(c.type):
             value = self.scalars.value(init)
@@ -244,10 +246,11 @@ class Selector(ABC):
         self.vectors.env[c] = self.vectors.carried(c, init, user, maker)
 
     def _write_into_carried(self, s: st.For) -> None:
-        """A load that yields the next value of a carried variable may overwrite it, once its last use has passed."""
+        """Let loads of a carried variable's next value overwrite its registers, if its last use comes before."""
         stmts = s.body.stmts if isinstance(s.body, st.Block) else (s.body,)
         loads = {x.var: i for i, x in enumerate(stmts) if isinstance(x, st.Load)}
-        last_use = _last_uses((*stmts, *s.yields))  # it may move to another one, at the very end
+        # yields come last: the variable may be the next value of another one
+        last_use = _last_uses((*stmts, *s.yields))
         for c, y in zip(s.carried, s.yields):
             if not isinstance(y, Var) or not held_as_vector(c.type):
                 continue
@@ -263,7 +266,10 @@ class Selector(ABC):
     def _redirected(
         self, moves: list[tuple[Reg, Reg]], vectors: Iterable[tuple[Parts, Parts]], since: int
     ) -> list[tuple[Reg, Reg]]:
-        """The moves that are left once vectors that were made since are written to their (to, from) at once."""
+        """Return the remaining moves after writing new vectors directly into their carried registers, where possible.
+
+        `vectors` are (to, from); instructions from index `since` on made them.
+        """
         for parts, made in vectors:
             if len(parts) == len(made) == 1:
                 (to,), (at,) = parts, made
@@ -276,7 +282,7 @@ class Selector(ABC):
     def _carry(self, carried: Sequence[Var], values: Sequence[Expr]) -> None:
         """Move values into carried registers, all at once: a source that is itself overwritten is saved first.
 
-        What is computed here is written there at once where nothing needs what was there before.
+        A value that is computed here is written there directly if nothing needs the old contents.
         """
         moves: list[tuple[Reg, Reg]] = []
         vectors: list[tuple[Parts, Parts]] = []
@@ -321,14 +327,17 @@ _STATEMENTS: Handlers = {
 
 
 def _unequal(old: Parts, new: Parts) -> list[tuple[Reg, Reg]]:
-    """(to, from) word by word, where the two differ."""
+    """Return (to, from) word by word, for words that differ."""
     return [(to, at) for to, at in zip(single_words(old), single_words(new)) if not to.same(at)]
 
 
 def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
-    """The last that needs each variable's registers, be it through a pack or slice that shares them."""
+    """Return the index of the last statement that needs each variable's registers.
+
+    Packs and slices share the registers of their operands.
+    """
     last: dict[Var, int] = {}
-    sharers: dict[Var, list[Var]] = {}  # variable -> those whose registers it stands for
+    sharers: dict[Var, list[Var]] = {}  # variable -> variables whose registers it aliases
     for i, s in enumerate(stmts):
         used = [n for n in postorder(s) if isinstance(n, Var)]
         for v in used:
@@ -340,34 +349,37 @@ def _last_uses(stmts: Sequence[st.Stmt | Expr]) -> dict[Var, int]:
 
 
 def _operands(kernel: Kernel, taken: Mapping[Var, int], uses: Mapping[Var, int]) -> dict[Var, tuple[Var, ...]]:
-    """The operands of matrix instructions that several loads bring, which nothing else needs, with these."""
+    """Return the operands of matrix instructions that several loads fill, with the loaded variables.
+
+    Nothing else uses these variables.
+    """
     loaded = {s.var for s in statements(kernel.body) if isinstance(s, st.Load)} if taken else set()
-    found: dict[Var, tuple[Var, ...]] = {}
+    operands: dict[Var, tuple[Var, ...]] = {}
     for s in statements(kernel.body):
         if isinstance(s, st.Let) and isinstance(s.value, Pack) and taken.get(s.var) == s.var.type.lanes:
             parts = tuple(p for p in s.value.parts if isinstance(p, Var) and p in loaded and uses[p] == 1)
             if len(parts) == len(s.value.parts) > 1 and all(p.type.bits % 32 == 0 for p in parts):
-                found[s.var] = parts
-    return found
+                operands[s.var] = parts
+    return operands
 
 
 def _in_line(e: Expr) -> str:
-    """An expression as comments show it, what is in it twice before it: a line of text is a line of assembly."""
+    """Return an expression as comments show it, on one line; shared subexpressions come first."""
     return "; ".join(str(e).splitlines())
 
 
 def comment(s: Any) -> str:
-    """The comment of a memory operation in the text."""
+    """Return the comment of a memory operation in the text."""
     return f"{s.site.comment} {s.site.stage}".strip()
 
 
 def use_counts(nodes: Iterable[Node]) -> dict[Var, int]:
-    """How often some nodes use each variable as an operand."""
+    """Return how often some nodes use each variable as an operand."""
     return Counter(e for node in nodes for e in node.of_kind("Expr") if isinstance(e, Var))
 
 
 def kernel_arguments(kernel: Kernel) -> list[tuple[Global | Var, int, int]]:
-    """(parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
+    """Return (parameter, byte offset, byte size) of each kernel argument: in order, naturally aligned."""
     out: list[tuple[Global | Var, int, int]] = []
     at = 0
     for p in kernel.params:

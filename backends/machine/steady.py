@@ -1,9 +1,9 @@
-"""The order of a loop's body around its matrix instructions, as if its turns followed one another without end.
+"""Order a loop's body around its matrix instructions, as if its iterations repeated without end.
 
-Matrix instructions keep their order and are spread over a turn, which takes as long as the unit that has most to do, or
-as data of memory are on their way. Each other instruction gets a slot: what is needed as late as it is there in time,
-also at the beginning of the next turn, and loads from global memory long before. The slots are wishes: the order is
-made of them under the dependences, so that it is right whatever they are.
+Matrix instructions keep their order and are spread over an iteration, which takes as long as the busiest unit, or as
+memory latency. Each other instruction gets a slot: as late as its users allow, also those of the next iteration; loads
+from global memory go long before their use. Slots are preferences: the final order also obeys the dependences, so that
+it is correct whatever the slots are.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from convgen.backends.machine.epochs import Ahead
 from convgen.backends.machine.instruction import Instruction, Unit
 from convgen.ir.record import define, frozen
 
-#: Slots that an instruction keeps its unit busy, if all SIMDs issue it that have a subgroup.
+#: Issue slots that an instruction keeps its unit busy, if all SIMDs that have a subgroup issue it.
 Busy = Callable[[Instruction], int]
 
-#: slots; loads from global memory go ahead of their use by so much where they can: 1500 clocks. By `convgen profile`,
+#: slots; loads from global memory go this far ahead of their use where they can: 1500 clocks. By `convgen profile`,
 #: random problems that change take .975 (gfx942) and .983 (gfx950) of the time that they take with 1000 clocks; with
 #: 2000 they take .982 and .991.
 _AHEAD = 375
-_STRETCHES = 3  #: lengths of a turn that are tried, each longer by what is on its way too long
-_ARRIVALS = 4  #: rounds at most, until what one turn leaves to the next is known
-_TURNS = 3  #: that are run to see what one takes
-#: slots; that an access of shared memory goes ahead of a barrier that does not wait for it, so that the pipe is free
-#: for the reads behind. By `convgen profile`, 4 is quicker than 1, 8 or 20 (gradients of weights by 1 to 3 %).
+_STRETCHES = 3  #: iteration lengths to try, each longer than the last by the longest wait for memory
+_ARRIVALS = 4  #: iterations of the arrival analysis, at most
+_TURNS = 3  #: iterations that the cost estimate runs through
+#: slots; a shared-memory access goes this far ahead of a barrier that does not wait for it, so that the pipe is free
+#: for the reads behind the barrier. By `convgen profile`, 4 is faster than 1, 8 or 20 (gradients of weights by 1 to 3
+#: %).
 _CLEARING = 4
-_QUEUE = 16  #: slots of work that a pipe takes in before issue waits: 64 clocks
-_MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # of an Enum, an attribute takes as long as ten names
-_PIPES = (Unit.SHARED, Unit.GLOBAL)  #: of which the SIMDs have one together
+_QUEUE = 16  #: slots of work that a pipe queues before issue waits: 64 clocks
+_MATRIX, _GLOBAL = Unit.MATRIX, Unit.GLOBAL  # looking up an attribute of an Enum takes as long as ten names
+_PIPES = (Unit.SHARED, Unit.GLOBAL)  #: pipes that all SIMDs share
 
 
 def steady(body: Sequence[Instruction], published: Ahead, busy: Busy, behind: int) -> list[Instruction]:
-    """The body of a loop in its new order, without the branch at its end: so many instructions stand `behind`."""
+    """Return the body of a loop in its new order, without the `behind` instructions of the branch at its end."""
     return _Turn(body, published, busy, behind).order()
 
 
 @define(eq=False)
 class _Node:
-    """An instruction with what it depends on and what depends on it: nodes by number, and latencies."""
+    """An instruction with its dependences: node number -> latency."""
 
     instruction: Instruction
     unit: Unit
@@ -51,41 +52,47 @@ class _Node:
     latency: int
     before: dict[int, int] = attrs.Factory(dict)
     after: dict[int, int] = attrs.Factory(dict)
-    earlier: dict[int, int] = attrs.Factory(dict)  #: `before` in the turn before
-    later: dict[int, int] = attrs.Factory(dict)  #: `after` in the next turn
-    gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `after`, with the slots that it goes ahead of them
-    later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: `later` likewise
-    barrier: int | None = None  #: an access of shared memory stands ahead of it, but may as well stand behind it
-    awaited: list[int] = attrs.Factory(list)  #: `before`, as far as it is waited for
-    all_awaited: list[int] = attrs.Factory(list)  #: with `earlier` likewise
+    earlier: dict[int, int] = attrs.Factory(dict)  #: predecessors in the previous iteration
+    later: dict[int, int] = attrs.Factory(dict)  #: successors in the next iteration
+    gaps: list[tuple[int, int]] = attrs.Factory(list)  #: successors, with the slots by which it goes ahead of them
+    later_gaps: list[tuple[int, int]] = attrs.Factory(list)  #: successors in the next iteration, with those slots
+    barrier: int | None = None  #: for a shared-memory access: the next barrier, if that does not wait for it
+    awaited: list[int] = attrs.Factory(list)  #: predecessors that issue waits for
+    all_awaited: list[int] = attrs.Factory(list)  #: predecessors of both iterations that issue waits for
 
     @classmethod
     def of(cls, i: Instruction, busy: Busy) -> _Node:
         return cls(i, i.op.unit, busy(i), i.op.latency)
 
     def find_waits(self) -> None:
-        """Set what is waited for, and the gaps: latencies, of what is waited for with the slots of the pipe's work."""
+        """Set the predecessors that issue waits for, and the gaps to users.
+
+        A gap is the latency, plus the pipe's own work if the user waits for it.
+        """
         self.awaited = [n for n, latency in self.before.items() if latency > 1]
         self.all_awaited = self.awaited + [n for n, latency in self.earlier.items() if latency > 1]
         self.gaps, self.later_gaps = self._ahead_of(self.after), self._ahead_of(self.later)
 
     def _ahead_of(self, users: Mapping[int, int]) -> list[tuple[int, int]]:
-        """By how many slots it goes ahead of each of those that depend on it."""
+        """Return the slots by which it goes ahead of each of its users."""
         if self.unit not in _PIPES:
             return list(users.items())
         return [(n, latency + self.busy if latency > 1 else latency) for n, latency in users.items()]
 
 
 class _Table:
-    """Which slots of a turn are free, as bits: for issue, and of the pipes that all SIMDs share."""
+    """The free slots of an iteration, as bits: for issue, and of the pipes that all SIMDs share."""
 
     def __init__(self, length: int, behind: int) -> None:
         self.all = (1 << length) - 1
-        self.issue = self.all >> behind  # the last ones are the branch's
+        self.issue = self.all >> behind  # the last slots belong to the branch
         self.pipes = dict.fromkeys(_PIPES, self.all)
 
     def starts(self, node: _Node) -> int:
-        """The slots in which an instruction may begin; at the end of a turn its pipe works on into the next."""
+        """Return the slots in which an instruction may begin.
+
+        At the end of an iteration its pipe works on into the next.
+        """
         free = self.issue
         if (pipe := self.pipes.get(node.unit)) is not None:
             pipe |= ~self.all
@@ -105,10 +112,11 @@ class _Table:
 
 @frozen
 class _Group:
-    """Nodes that get their slots one after the other, those behind first."""
+    """Nodes that get their slots one after the other, users before their operands."""
 
-    before: dict[int, list[int]]  #: node -> those of the group that it depends on, or that stand ahead of it
-    waiting: dict[int, int]  #: node -> how many of the group have it there
+    #: node -> nodes of the group that it depends on, or that stand ahead of it if it is a barrier
+    before: dict[int, list[int]]
+    waiting: dict[int, int]  #: node -> number of nodes of the group that list it in `before`
 
     @classmethod
     def of(cls, members: Collection[int], nodes: Sequence[_Node]) -> _Group:
@@ -127,13 +135,13 @@ class _Turn:
     def __init__(self, body: Sequence[Instruction], published: Ahead, busy: Busy, behind: int) -> None:
         self.behind = behind
         self.nodes = [_Node.of(i, busy) for i in body]
-        for n, carried, found in dependences(body, published, turns=2):
+        for n, carried, predecessors in dependences(body, published, turns=2):
             node = self.nodes[n]
             if carried:
-                node.earlier = found
+                node.earlier = predecessors
             else:
-                node.before = found
-            for before, latency in found.items():
+                node.before = predecessors
+            for before, latency in predecessors.items():
                 users = self.nodes[before].later if carried else self.nodes[before].after
                 users[n] = latency
         self._find_barriers()
@@ -148,11 +156,11 @@ class _Turn:
         others = [n for n in range(len(self.nodes)) if n not in kept]
         self.groups = _Group.of(others, self.nodes), _Group.of(self.feeding, self.nodes)
         self.length = 0
-        self.soonest = [0] * len(self.nodes)  #: the first slot in which all is there that a node needs
-        self.slot = [-1] * len(self.nodes)  #: the wish; -1 for none yet
+        self.soonest = [0] * len(self.nodes)  #: first slot in which a node's operands are ready
+        self.slot = [-1] * len(self.nodes)  #: preferred slot; -1: none yet
 
     def _find_barriers(self) -> None:
-        """Of accesses of shared memory, the barrier that they stand ahead of and that does not hold them."""
+        """Set, for each shared-memory access, the next barrier if that does not wait for it."""
         ahead: list[int] = []
         for n, node in enumerate(self.nodes):
             if node.unit is Unit.SHARED:
@@ -164,28 +172,32 @@ class _Turn:
                 ahead = []
 
     def _feeding(self) -> list[int]:
-        """What is computed for loads from global memory only."""
-        found = set(self.loads)
+        """Return the nodes that are computed only for loads from global memory."""
+        feeding = set(self.loads)
         for n in reversed(range(len(self.nodes))):
             results = list(self._results(n)) if self.nodes[n].unit in (Unit.VALU, Unit.SALU) else []
-            if results and all(user in found for user in results):
-                found.add(n)
-        return sorted(found.difference(self.loads))
+            if results and all(user in feeding for user in results):
+                feeding.add(n)
+        return sorted(feeding.difference(self.loads))
 
     def _results(self, n: int) -> Iterator[int]:
-        """The instructions that read what one makes; of what goes to shared memory the barriers that publish it."""
+        """Yield the instructions that read a node's results, or the barriers that publish a copy to shared memory."""
         node, i = self.nodes[n], self.nodes[n].instruction
-        made = {r.vreg for r in i.defs()}
-        flags = set() if made else set(i.flag_defs())
+        registers = {r.vreg for r in i.defs()}
+        flags = set() if registers else set(i.flag_defs())
         for user in (*node.after, *node.later):
             by = self.nodes[user].instruction
             published = by.barrier and i.origin is not None
-            if published or not made.isdisjoint(self.reads[user]) or (flags and flags.intersection(by.flag_uses())):
+            if (
+                published
+                or not registers.isdisjoint(self.reads[user])
+                or (flags and flags.intersection(by.flag_uses()))
+            ):
                 yield user
 
     def order(self) -> list[Instruction]:
-        """The best of the orders that turns of some lengths give."""
-        tried = [self._order(passes=2)]  # again, for what the next turn begins with was placed last
+        """Return the fastest of the orders for a few iteration lengths."""
+        tried = [self._order(passes=2)]  # a second pass, since the next iteration's first nodes were placed last
         while len(tried) < _STRETCHES and (short := self._shortage()) > 0:
             self.length += short
             tried.append(self._order())
@@ -193,7 +205,7 @@ class _Turn:
         return [self.nodes[n].instruction for n in best]
 
     def _order(self, passes: int = 1) -> list[int]:
-        """The order that a turn of this length gives, from the slots of the one before."""
+        """Return the order for the current iteration length, starting from the previous slots."""
         self._spread()
         self._arrive()
         for _ in range(passes):
@@ -201,7 +213,7 @@ class _Turn:
         return self._sorted()
 
     def _taken(self, order: Sequence[int]) -> int:
-        """Slots that a turn takes in this order, one after the other: instructions issue in order, pipes queue."""
+        """Estimate the slots of an iteration in this order: instructions issue in order, pipes queue."""
         done = [0] * len(self.nodes)
         clock, begun = 0, 0
         free = dict.fromkeys((_MATRIX, *_PIPES), 0)
@@ -226,7 +238,7 @@ class _Turn:
     # ------------------------------------------------------------ matrix instructions
 
     def _spread(self) -> None:
-        """Give the matrix instructions their slots in a turn that is as long as it was at least."""
+        """Place the matrix instructions in an iteration that is at least as long as before."""
         matrix = sum(self.nodes[n].busy for n in self.products)
         pipes = [sum(node.busy for node in self.nodes if node.unit is unit) for unit in _PIPES]
         waits = sum(node.unit in _PIPES for node in self.nodes)
@@ -246,7 +258,7 @@ class _Turn:
         self.length = max(length, int(free[_MATRIX]))
 
     def _shortage(self) -> int:
-        """By how many slots the worst of those wait that wait for memory."""
+        """Return the longest wait for memory, in slots."""
         short = 0
         for node, slot in zip(self.nodes, self.slot):
             if node.unit in _PIPES:
@@ -259,7 +271,7 @@ class _Turn:
     # ------------------------------------------------------------ all others
 
     def _place(self) -> None:
-        """Give the others their slots."""
+        """Place all nodes except matrix instructions."""
         table = _Table(self.length, self.behind)
         for n in self.products:
             table.take(self.nodes[n], self.slot[n])
@@ -269,7 +281,7 @@ class _Turn:
         self._late(feeding, table)
 
     def _arrive(self) -> None:
-        """When all is there that an instruction needs, if loads go as soon as they can."""
+        """Compute when each node's operands are ready, if loads issue as early as they can."""
         all_soonest, length, loads = self.soonest, self.length, set(self.loads)
         for _ in range(_ARRIVALS):
             known, free = list(all_soonest), 0
@@ -290,7 +302,7 @@ class _Turn:
                 break
 
     def _late(self, group: _Group, table: _Table) -> None:
-        """As late as nobody waits; what has the least choice first, behind what follows from it."""
+        """Place a group as late as possible without a wait: users first, nodes with the least freedom first."""
         for n in group.waiting:
             self.slot[n] = -1
         waiting = dict(group.waiting)
@@ -306,10 +318,10 @@ class _Turn:
                     heappush(ready, self._choice(n))
 
     def _last_free(self, n: int, latest: int, table: _Table) -> int:
-        """The last free slot up to the latest, ahead of the barrier that an access stands ahead of, if it can be.
+        """Return the last free slot up to `latest`, before the node's barrier if possible.
 
-        Rather than ahead of what it needs it stands behind: an access of memory, beside whose wait and work others
-        issue, in the next slot that is free.
+        An access that would have to go before its operands takes the next free slot after `latest` instead: other
+        instructions issue during its wait.
         """
         node, slots = self.nodes[n], self.slot
         ahead = latest if node.barrier is None else min(latest, slots[node.barrier] - _CLEARING)
@@ -322,7 +334,7 @@ class _Turn:
         return (free & -free).bit_length() - 1 if free else wish
 
     def _choice(self, n: int) -> tuple[int, int, int]:
-        """How many slots an instruction has the choice of; the last of these and its number, negated."""
+        """Return a node's freedom in slots, and its latest slot and number, both negated."""
         node, slots, length = self.nodes[n], self.slot, self.length
         latest = length - 1
         for user, gap in node.gaps:
@@ -334,7 +346,7 @@ class _Turn:
         return latest - self.soonest[n], -latest, -n
 
     def _early(self, table: _Table) -> None:
-        """Loads from global memory, in their order: so far ahead of their use that they are there."""
+        """Place loads from global memory, in order, early enough to arrive before their use."""
         wishes: dict[int, int] = {}
         latest = self.length
         for n in reversed(self.loads):
@@ -352,7 +364,7 @@ class _Turn:
     # ------------------------------------------------------------ the order
 
     def _sorted(self) -> list[int]:
-        """By slots, under the dependences: what must stand before another has no later slot."""
+        """Return the nodes by slot, under the dependences: a node has no later slot than its successors."""
         slots = self.slot
         for n in reversed(range(len(self.nodes))):
             for user in self.nodes[n].after:

@@ -1,7 +1,7 @@
-"""Selection of vector-typed values, as far as all targets share it: how values are taken apart, and matrix products.
+"""Selection of vector-typed values, as far as all targets share it: structure of values, and matrix products.
 
-A vector value is a tuple of register views in element order, low bits first. A family says what its instructions do
-with words: join and split them, convert, fill and multiply.
+A vector value is a tuple of register views in element order, low bits first. A family supplies the instructions on
+words: join and split, convert, fill and multiply.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from convgen.ir.text import in_short
 from convgen.ir.types import AnyType, Type, VectorType
 
 Parts = tuple[Reg, ...]  #: a vector value: register views in element order, low bits first
-Bytes = tuple[int, ...]  #: bytes of a vector value, numbered in order
+Bytes = tuple[int, ...]  #: numbers of bytes of a vector value, from its first
 
 WORD_BYTES = 4
 
 
 def _same_bits(a: Type, b: Type) -> bool:
-    """Whether an element is the same bits as another type: integers with and without a sign are."""
+    """Return whether elements of two types have equal bits: a type and itself, signed and unsigned integers."""
     return a is b or (a.is_int and b.is_int and a.bits == b.bits)
 
 
@@ -35,16 +35,16 @@ class Vectors(ABC):
 
     out: Emitter
     elementwise: ClassVar[Mapping[tuple[type[Expr], Type], str]]  #: mnemonic by operation and element type
-    accumulators_at: ClassVar[int | None] = None  #: residue of accumulators, see `VirtualRegister`
+    accumulators_at: ClassVar[int | None] = None  #: residue of accumulators, as of `VirtualRegister`
 
     def __init__(self, scalars: Scalars, uses: Mapping[Var, int]) -> None:
-        """`uses` says how often each variable is an operand."""
+        """Prepare evaluation. `uses` counts how often each variable is an operand."""
         self.scalars, self.out, self.uses = scalars, scalars.out, uses
         self.env: dict[Var, Parts] = {}
-        self.owned: dict[Var, bool] = {}  # whether a variable's registers are its alone
+        self.owned: dict[Var, bool] = {}  # variable -> whether no other value shares its registers
 
     def value(self, e: Expr) -> Parts:
-        """The registers that hold a vector."""
+        """Return the registers that hold a vector."""
         match e:
             case Var():
                 if e not in self.env:
@@ -69,55 +69,55 @@ class Vectors(ABC):
         return self.computed(e)
 
     def computed(self, e: Expr) -> Parts:
-        """The value of an operation that has no row in `elementwise`."""
+        """Return the value of an operation without a row in `elementwise`. Raises Unsupported."""
         raise Unsupported(f"given {type(e).__name__} of type {e.type}, wanted a vector operation: {in_short(e)}")
 
     def held(self, e: Expr) -> Parts:
-        """The vector registers that hold a vector, or one element a lane."""
+        """Return the vector registers that hold a vector, or one element a lane."""
         return self.value(e) if held_as_vector(e.type) else (self.out.move_to_vector(self.scalars.value(e)),)
 
     def may_overwrite(self, e: Expr) -> bool:
-        """Whether nothing else will need the registers of a value."""
+        """Return whether nothing else needs the registers of a value."""
         return isinstance(e, Var) and self.owned.get(e, False) and self.uses.get(e, 0) == 1
 
-    # ------------------------------------------------------------ what a family adds
+    # ------------------------------------------------------------ to be implemented by a family
 
     @abstractmethod
     def _pack(self, parts: tuple[Expr, ...]) -> Parts:
-        """Values side by side, each in whole words, or with others in one."""
+        """Join values, each of whole words, or several within a word."""
 
     @abstractmethod
     def _bits(self, word: Reg, offset: int, bits: int) -> Reg:
-        """Some bits of a word, as the lowest ones of another."""
+        """Return some bits of a word in the lowest bits of another word."""
 
     @abstractmethod
     def _gather(self, held: Sequence[Reg], wanted: Sequence[Bytes]) -> Reg:
-        """A tuple of words, each of the bytes `wanted` of the words `held`, numbered through from the first."""
+        """Return a tuple of words that consist of bytes `wanted`, numbered from the first byte of words `held`."""
 
     @abstractmethod
     def _operate(self, name: str, elem: Type, a: Reg, b: Reg, into: Reg) -> None:
-        """An operation of `elementwise` on one element a lane."""
+        """Emit an operation of `elementwise` on one element a lane."""
 
     @abstractmethod
     def _convert(self, to: VectorType, e: Cast | Saturate) -> Reg:
-        """A conversion to another element type."""
+        """Return a value converted to another element type."""
 
     @abstractmethod
     def _fill(self, dst: Reg, words: Sequence[int]) -> None:
-        """The words of a constant, over and over."""
+        """Fill `dst` with the words of a constant, repeated."""
 
     @abstractmethod
     def _order(self, tiles_n: int, tiles_m: int) -> Iterable[tuple[int, int]]:
-        """The order in which the tiles (i, j) of a product take their turns."""
+        """Return the order in which the tiles (i, j) of a product are multiplied."""
 
     @abstractmethod
     def _multiply(self, atom: MmaAtom, dst: Reg, start: Reg | None, a: Reg, b: Reg, comment: str) -> None:
-        """One matrix instruction: dst = start + a * b; no start means zero."""
+        """Emit one matrix instruction: dst = start + a * b; no start means zero."""
 
     # ------------------------------------------------------------ registers
 
     def filled(self, dtype: VectorType, a: Expr, into: Reg | None = None) -> Reg:
-        """A tuple with every element equal to a constant."""
+        """Return a tuple with every element equal to a constant."""
         if not isinstance(a, Const):
             raise Unsupported(f"given a splat of {a}, wanted a constant")
         bits, wide = a.bits & (1 << a.dtype.bits) - 1, max(32, a.dtype.bits)
@@ -127,7 +127,7 @@ class Vectors(ABC):
         return dst
 
     def tuple_of(self, parts: Parts) -> Reg:
-        """The value in one tuple, copied only if it is not in one already."""
+        """Return the value in one tuple, copied only if it is not in one already."""
         together = adjacent(parts)
         if together is not None:
             return together
@@ -136,7 +136,7 @@ class Vectors(ABC):
         return dst
 
     def _assemble(self, dst: Reg, parts: Parts) -> None:
-        """Copy the words of a value, one behind the other."""
+        """Copy the words of a value, one after the other."""
         at = 0
         for p in parts:
             self.out.copy(dst.words(at, p.count), p)
@@ -150,19 +150,19 @@ class Vectors(ABC):
     # ------------------------------------------------------------ structure
 
     def _strung(self, parts: Sequence[Expr]) -> Parts:
-        """Values side by side, some of which begin or end within a word, byte by byte."""
-        held: list[Reg] = []
+        """Join values byte by byte, if some begin or end within a word."""
+        words: list[Reg] = []
         order: list[int] = []
         for p in parts:
-            first, size = WORD_BYTES * len(held), p.type.bits // 8
+            first, size = WORD_BYTES * len(words), p.type.bits // 8
             order += range(first, first + size)
-            held += single_words(self.held(p))
-        return (self._gather(held, _by_words(order)),)
+            words += single_words(self.held(p))
+        return (self._gather(words, _by_words(order)),)
 
     def _slice(self, parts: Parts, elem: Type, start: int, count: int) -> Parts:
         first, offset = divmod(start * elem.bits, 32)
         bits = count * elem.bits
-        if offset + bits > 32 and (offset or bits % 32):  # what it takes are no whole words
+        if offset + bits > 32 and (offset or bits % 32):  # the slice crosses a word boundary
             return self._shuffle(parts, elem, tuple(range(start, start + count)))
         if not offset:
             return view(parts, first, -(-bits // 32))
@@ -170,7 +170,7 @@ class Vectors(ABC):
         return (self._bits(word, offset, bits),)
 
     def _shuffle(self, parts: Parts, elem: Type, order: tuple[int, ...]) -> Parts:
-        """Whole words are renamed, smaller elements brought together byte by byte."""
+        """Permute elements: whole words are renamed, smaller elements gathered byte by byte."""
         if elem.bits >= 32:
             words = elem.bits // 32
             return tuple(w for i in order for w in view(parts, i * words, words))
@@ -191,9 +191,11 @@ class Vectors(ABC):
     # ------------------------------------------------------------ matrix products
 
     def carried(self, c: Var, init: Expr, user: Mma | None, maker: Mma | None = None) -> Parts:
-        """The registers of the first value if nothing else needs them and its `user` takes them, else a copy.
+        """Return registers for a carried value, with its first value in them.
 
-        A constant has a tuple for each that its `maker` has, so that what is computed from one leaves that free.
+        The first value's own registers serve if nothing else needs them and its `user` takes them; else they are
+        copied. A constant gets one tuple for each accumulator of its `maker`, so that the registers of each are free
+        once it is used.
         """
         if isinstance(init, Splat) and user is None and maker is not None:
             tile = VectorType(maker.op.atom.acc, maker.op.atom.d.registers)
@@ -211,7 +213,7 @@ class Vectors(ABC):
         return copies
 
     def _accumulators(self, e: Mma, start: Splat | Parts, name: str = "acc") -> Parts:
-        """The accumulator tuples of a product, one an instruction, holding `start`, a constant or a value."""
+        """Return the accumulator tuples of a product, one per instruction, filled with constant or value `start`."""
         op = e.op
         tile = VectorType(op.atom.acc, op.atom.d.registers)
         places = tuple(self._accumulator(op, f"{name}_{n}") for n in range(op.tiles_n * op.tiles_m))
@@ -245,7 +247,7 @@ class Vectors(ABC):
         return self.tuple_of(view(parts, _words(elem, start), _words(elem, registers)))
 
     def _addends(self, e: Mma) -> tuple[list[Reg | None], list[Reg | None]]:
-        """The addend of each tile of a product, None for zero, and those that it may overwrite."""
+        """Return the addend of each tile of a product, None for zero, and those that the product may overwrite."""
         op = e.op
         count, words = op.tiles_n * op.tiles_m, _words(op.atom.acc, op.atom.d.registers)
         if isinstance(e.acc, Splat):
@@ -261,7 +263,7 @@ class Vectors(ABC):
 
 
 def held_as_vector(type: AnyType) -> bool:
-    """Whether values of a type are register tuples; integers that addresses are made of, and bools, are operands."""
+    """Return whether values of a type are register tuples; address integers and bools are single operands instead."""
     return isinstance(type, VectorType) or not (type.is_bool or (type.is_int and type.bits >= 32))
 
 
@@ -274,7 +276,7 @@ def _words(elem: Type, count: int) -> int:
 
 
 def _keep_words(parts: Sequence[Expr]) -> bool:
-    """Whether values that stand side by side are whole words each, or within one; the last may leave one unfilled."""
+    """Return whether joined values are whole words each, or lie within one; the last may leave a word unfilled."""
     at = 0  # bits
     for n, p in enumerate(parts, 1):
         bits, begun = p.type.bits, at % 32
@@ -285,17 +287,17 @@ def _keep_words(parts: Sequence[Expr]) -> bool:
 
 
 def single_words(parts: Parts) -> list[Reg]:
-    """The words of a value, whatever its elements are."""
+    """Return the words of a value, whatever its elements are."""
     return [p.words(i, 1) for p in parts for i in range(p.count)]
 
 
 def _by_words(order: Sequence[int]) -> list[Bytes]:
-    """Bytes, those of each word together."""
+    """Group bytes by words."""
     return [tuple(order[i : i + WORD_BYTES]) for i in range(0, len(order), WORD_BYTES)]
 
 
 def view(parts: Parts, first: int, count: int) -> Parts:
-    """Words [first, first + count) of a value."""
+    """Return words [first, first + count) of a value."""
     out: list[Reg] = []
     for p in parts:
         if count > 0 and first < p.count:
@@ -309,7 +311,7 @@ def view(parts: Parts, first: int, count: int) -> Parts:
 
 
 def adjacent(parts: Parts) -> Reg | None:
-    """The value as one run of words, if its parts follow one another in one tuple."""
+    """Return the value as one run of words if its parts follow one another in one tuple, else None."""
     first = parts[0]
     at = first.first
     for p in parts:

@@ -1,12 +1,12 @@
 """Rules that every machine function keeps, on virtual and on physical registers; checked after each stage in tests.
 
 - Control: labels are unique, branches go to labels, only the last instruction of a block leaves it, and the last block
-  does not run out.
-- Operands: views lie within their registers, registers in banks that there are; number, banks and words are those of
-  the opcode's roles.
-- Places: once a register of a bank is placed, all are: within the bank, aligned, pinned ones where they must be.
-- Contents: on every path to a read, the place that is read holds the word that was meant. So nothing is read before it
-  is written, and no two registers are in one place while both are needed. An early clobber spares its sources.
+  does not fall through.
+- Operands: views lie within their registers, and registers in existing banks; number, banks and words match the
+  opcode's roles.
+- Places: once a register of a bank is placed, all are: within the bank, aligned, pinned ones at their place.
+- Contents: on every path to a read, the place holds the intended word of the intended register. So nothing is read
+  before it is written, and no two live registers share a place. An early clobber does not overlap its sources.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from convgen.backends.machine.instruction import Function, Instruction, Operand,
 from convgen.ir.error import VerifyError
 from convgen.ir.record import frozen
 
-Word = tuple[str, int, int]  #: of a register file: bank, 0, place; of a virtual register: bank, its number, word
-Held = Mapping[Word, Word]  #: place -> the word of a virtual register that is there
+Word = tuple[str, int, int]  #: physical: (bank, 0, place); virtual: (bank, number of the register, word)
+Held = Mapping[Word, Word]  #: place -> the word of a virtual register that it holds
 
 
 def verify(function: Function, banks: Mapping[str, Bank], allocation: Allocation) -> None:
@@ -46,7 +46,7 @@ class _Checker:
     allocation: Allocation
     placed: frozenset[str] = attrs.field(init=False)  # banks
     numbers: dict[int, VirtualRegister] = attrs.field(init=False, factory=dict)
-    seen: set[VirtualRegister] = attrs.field(init=False, factory=set)  #: whose place has been looked at
+    seen: set[VirtualRegister] = attrs.field(init=False, factory=set)  #: registers whose place has been checked
 
     @placed.default
     def _placed(self) -> frozenset[str]:
@@ -121,7 +121,7 @@ class _Checker:
             yield f"{v} at {base}, wanted a multiple of {bank.align(v.size)}"
 
     def home(self, r: Reg, word: int) -> Word:
-        """Where word number `word` of a view's register is."""
+        """Return the place of word number `word` of a view's register."""
         if r.bank in self.placed:
             return r.bank, 0, self.allocation.base[r.vreg] + word
         return r.bank, r.vreg.number, word
@@ -129,7 +129,7 @@ class _Checker:
     # ------------------------------------------------------------ contents
 
     def contents(self) -> None:
-        """Follow what places hold over all paths."""
+        """Follow the contents of places over all paths. Raises VerifyError for a read of another word."""
 
         written = [dict(self._words(r for i in b.instructions for r in i.defs())) for b in self.function.blocks]
         entry = solve(self.function, self._inputs(), lambda index, held: {**held, **written[index]}, _agreed)
@@ -142,14 +142,14 @@ class _Checker:
                 now.update(self._words(i.defs()))
 
     def _inputs(self) -> Held:
-        """The contents from the start on of pinned registers that nothing writes without reading them as well."""
+        """Return the initial contents: pinned registers that no instruction writes without also reading them."""
         written = {v for i in self.function.instructions() for v in _vregs(i.defs()) - _vregs(i.uses())}
         read = (r for i in self.function.instructions() for r in i.uses())
         pinned = (v for v in dict.fromkeys(r.vreg for r in read) if v.fixed is not None and v not in written)
         return dict(self._words(Reg(v, 0, v.size) for v in pinned))
 
     def _words(self, registers: Iterable[Reg]) -> Iterator[tuple[Word, Word]]:
-        """Each word with its place."""
+        """Yield each word of some views with its place."""
         for r in registers:
             bank, number = r.bank, r.vreg.number
             for n in range(r.first, r.first + r.count):
@@ -161,5 +161,5 @@ def _vregs(registers: Iterable[Reg]) -> set[VirtualRegister]:
 
 
 def _agreed(a: Held, b: Held) -> Held:
-    """The contents of places on either path."""
+    """Return the contents of places that hold one word on both paths."""
     return {at: word for at, word in a.items() if b.get(at) == word}

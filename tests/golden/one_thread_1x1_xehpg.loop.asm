@@ -75,7 +75,7 @@
 (f0.0)  sel (8|M0)               r6.1<2>:ud        r1.4<0;1,0>:d     r1.3<0;1,0>:d {I@1}
         mov (8|M0)               r26.0<1>:ud       r6.0<1;1,0>:ud              {I@1}
         mov (8|M0)               r27.0<1>:ud       r7.0<1;1,0>:ud
-(W)     mov (1|M0)               r1.2<1>:ud        3:ud                                               // turns of kb
+(W)     mov (1|M0)               r1.2<1>:ud        3:ud                                               // iterations of kb
 (W)     mov (1|M0)               r6.0<1>:ud        0:ud
 (W)     mov (1|M0)               r7.0<1>:ud        0:ud
         add (8|M0)               r36.0<1>:ud       r4.0<1;1,0>:ud    256:ud

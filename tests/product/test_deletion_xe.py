@@ -217,7 +217,7 @@ def test_a_sample_of_losses_is_noticed(target: str, name: str) -> None:
 def test_losses_of_order_among_workgroups_are_noticed(target: str) -> None:
     code = compiled(target, "last slice")
     wanted = [wait for wait in changes(code.asm) if "send.ugm" in wait[0].what]
-    at_the_end = [wait for wait in wanted if "what was added" in wait[0].what]  # xehpg: docs/workarounds.md
+    at_the_end = [wait for wait in wanted if "atomics before the end" in wait[0].what]  # xehpg: docs/workarounds.md
     assert len(wanted) - len(at_the_end) == 6
     found = unnoticed(code, wanted)
     assert not found, described(found)

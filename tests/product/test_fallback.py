@@ -15,10 +15,10 @@ from convgen.problem.matmul import Problem
 PROBLEM = Conv.parse("mb32ic256ih14oc256oh14kh3ph1", dir="BWD_D", dt="f16", stag="axb", wtag="axb", dtag="axb")
 #: With its sums among the vector registers it fits only near the order as written: it has no loop.
 LARGE = Config.parse("tile=256x64x288 waves=2x1x2 mma=32x32x16 slots=1 taps=resident acc=v")
-NEAR = "order:   near what is written"
+NEAR = "order:   near program order"
 #: Likewise, and only as written: it has one.
 LOOP = Config.parse("tile=64x256x64 waves=2x2 mma=16x16x16 slots=2 taps=split acc=v")
-AS_WRITTEN = "order:   as written"
+AS_WRITTEN = "order:   program order"
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, *configs: Config) -> list[driver.Attempt]:

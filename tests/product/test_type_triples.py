@@ -1,4 +1,4 @@
-"""Types of src, weights and dst in any combination: the supported ones are generated, and the table of docs/generate.md is true."""
+"""Types of src, weights and dst in any combination: supported ones are generated, and docs/generate.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waves execute, as the model of a unit takes it: from the simulator, with lanes and LDS addresses as they are."""
+"""Record the instructions that waves execute on the simulator, with their lanes and LDS addresses, for the CU model."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from convgen.backends.sim.wave_arrays import Array
 from convgen.ir.record import define
 
 _MEMORY = ("vmem_load", "vmem_store", "lds_dma", "atomic")
-_TURN = "buffer_atomic_inc"  #: that gives back what it found: by it a wave knows how many came before it
+#: atomic increment that returns the old value, by which a wave knows how many arrived before
+_TURN = "buffer_atomic_inc"
 
 
 @define(eq=False)
 class Trace:
-    """Instructions of each wave, filled while a launch runs: called before each instruction (`Scrutiny.watch`).
+    """The instructions of each wave, recorded during a launch: called before each instruction (`Scrutiny.watch`).
 
-    A wave's instructions are told by workgroup and number. Those that are alike are one object: the same instruction
-    with as many lanes, and as many clocks of the LDS.
+    Waves are identified by workgroup and number. Equal instructions (address, number of lanes, LDS clocks) are one `Op`
+    object.
 
-    Where waves take turns and are to be the `last` to do so, what they find is the greatest that there may be.
+    With `last`, waves that take tickets get the largest count that is possible, as if they were the last to arrive.
     """
 
     context: Context
-    wanted: frozenset[int]  #: workgroups
+    wanted: frozenset[int]  #: traced workgroups
     last: bool = False
-    turns: dict[int, int] = attrs.Factory(dict)  #: how many there were at most, by address
+    turns: dict[int, int] = attrs.Factory(dict)  #: address of the counting instruction -> largest number of tickets
     waves: dict[tuple[int, int], list[Op]] = attrs.Factory(dict)
     instructions: dict[int, Instruction] = attrs.Factory(dict)  #: by address
     flop: int = 0
@@ -45,7 +46,8 @@ class Trace:
     _places: dict[tuple[int, bytes], Sequence[float]] = attrs.Factory(dict)
     _together: Array | None = None
     _lists: Sequence[list[Op] | deque[Op]] = ()
-    _limits: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)  #: by workgroup and wave: where, and what
+    #: workgroup and wave -> register, and the count to put there
+    _limits: dict[tuple[int, int], tuple[int, Array]] = attrs.Factory(dict)
 
     def __call__(self, halt: Halt) -> None:
         group, step = halt.group, halt.step
@@ -69,18 +71,18 @@ class Trace:
 
     @property
     def share_of_last(self) -> float:
-        """The part of all waves that are the last of those with which they take turns.
+        """Return the share of waves that arrive last in their group of ticket takers.
 
-        Where such take further turns, on average over what they do then, which is as much as there were turns.
+        If these take further tickets, the share is the mean over the counters, weighted by their numbers of tickets.
         """
-        done, left = 0.0, 1.0
+        done, remaining = 0.0, 1.0
         for count in self.turns.values():
-            left /= count
-            done += count * left
+            remaining /= count
+            done += count * remaining
         return done / max(1, sum(self.turns.values()))
 
     def _begin_turns(self, group: WaveGroup, step: Step) -> None:
-        """Keep the greatest that a count may be, which stands in the register that takes what was found."""
+        """Remember the largest possible count, which is in the register that the old value will overwrite."""
         register = step.writes.bit_length() - 1
         most = int(group.v[register][:, 0].max()) + 1
         self.turns[step.instruction.address] = max(most, self.turns.get(step.instruction.address, 1))
@@ -89,7 +91,7 @@ class Trace:
                 self._limits[who] = register, limit
 
     def _end_turns(self, group: WaveGroup, step: Step) -> None:
-        """Before what was found is read, put that in its place."""
+        """Before an instruction reads the old value, replace it by the largest count."""
         for n, who in enumerate(_who(group)):
             register, limit = self._limits.get(who, (0, None))
             if limit is not None and step.reads >> register & 1:
@@ -97,7 +99,7 @@ class Trace:
                 del self._limits[who]
 
     def of(self, workgroup: int) -> list[list[Op]]:
-        """The waves of a workgroup."""
+        """Return the waves of a workgroup."""
         return [ops for (group, _), ops in sorted(self.waves.items()) if group == workgroup]
 
     def _lists_of(self, group: WaveGroup) -> list[list[Op] | deque[Op]]:
@@ -105,18 +107,18 @@ class Trace:
 
     def _op(self, step: Step, lds: float = 0.0, lanes: int = WAVE) -> Op:
         key = step.instruction.address, lds, lanes
-        found = self._ops.get(key)
-        if found is None:
+        op = self._ops.get(key)
+        if op is None:
             self.instructions[step.instruction.address] = step.instruction
-            found = self._ops[key] = op_of(
+            op = self._ops[key] = op_of(
                 step.instruction, self.context.arch.name, (step.reads, step.writes), lds or None, lanes
             )
-        return found
+        return op
 
     def _lds(self, group: WaveGroup, step: Step) -> Sequence[float]:
-        """Clocks of the LDS of each wave; 0 where the instruction alone says it.
+        """Return the LDS clocks of each wave; 0 if the instruction alone determines them.
 
-        Conflicts stay what they were where all addresses have moved on together.
+        Conflicts are cached: they do not change if all addresses move by one offset.
         """
         at = step.instruction.address
         if at not in self._accesses:
@@ -132,5 +134,5 @@ class Trace:
 
 
 def _who(group: WaveGroup) -> Iterator[tuple[int, int]]:
-    """Workgroup and number of each wave."""
+    """Yield the workgroup and number of each wave."""
     return zip(group.group_id.tolist(), group.wave.tolist(), strict=True)

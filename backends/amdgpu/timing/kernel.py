@@ -1,4 +1,4 @@
-"""A kernel's clocks by its machine code: of an iteration of its loop, and of what stands around it."""
+"""Clocks of a kernel from its machine code: an iteration of its loop, and the code around it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ from convgen.backends.timing import (
 from convgen.ir.error import UserError
 from convgen.ir.record import frozen
 
-_SHARED = (1, 2, 4, 8)  #: workgroups on a unit, between which clocks are interpolated
+_SHARED = (1, 2, 4, 8)  #: workgroups on a CU for which clocks are computed; others are interpolated
 
 
 def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
-    """The kernels of a code object, or of assembly, which is assembled first; `where` names the file in errors.
+    """Return the profiles of the kernels of a code object, or of assembly text, which is assembled first.
 
-    `latency` is that of vector memory in clocks, by default of L2.
-
-    Raises UserError for what is neither, and where not so many `groups` fit a unit.
+    `where` names the file in errors. `latency` is that of vector memory in clocks, by default of L2. Raises UserError
+    for content that is neither, or if `groups` workgroups do not fit a CU.
     """
     with readable(content, where) as (loaded, code):
         return [_profile(_Kernel(code, name), latency or FAMILY.load_latency, groups) for name in loaded.kernels]
@@ -51,12 +50,12 @@ def _profile(kernel: _Kernel, latency: float, groups: int | None) -> KernelProfi
 
 
 def loop_clocks(code: bytes, latency: float) -> LoopClocks:
-    """Of the first kernel of a code object; `latency` in clocks, of vector memory."""
+    """Return the clocks of the first kernel of a code object; `latency` is that of vector memory in clocks."""
     kernel = _Kernel(code, next(iter(CodeObject.load(code).kernels)))
-    held = kernel.resident
-    groups = sorted({min(n, held) for n in (*_SHARED, held)})
+    resident = kernel.resident
+    groups = sorted({min(n, resident) for n in (*_SHARED, resident)})
     shared = {n: kernel.pace(n, latency) for n in groups}
-    return LoopClocks(kernel.name, kernel.arch, kernel.threads, held, kernel.flop, kernel.matrix, shared)
+    return LoopClocks(kernel.name, kernel.arch, kernel.threads, resident, kernel.flop, kernel.matrix, shared)
 
 
 @frozen(eq=False)
@@ -73,28 +72,28 @@ class _Kernel:
 
     @property
     def arch(self) -> str:
-        """Whose code it is."""
+        """Return the name of the processor."""
         return self._program.context.arch.name
 
     @cached_property
     def threads(self) -> int:
-        """Of a workgroup."""
+        """The work-items of a workgroup."""
         return most_threads(self._program.kernel)
 
     @cached_property
     def resident(self) -> int:
-        """Workgroups that a unit holds."""
+        """The workgroups that a CU holds."""
         kernel = self._program.kernel
         return max(1, min(groups_held(kernel, self.arch, self.waves, shared_bytes(kernel)).values()))
 
     @property
     def waves(self) -> int:
-        """Of a workgroup."""
+        """Return the waves of a workgroup."""
         return -(-self.threads // WAVE)
 
     @cached_property
     def _parts(self) -> tuple[range, list[int], range]:
-        """Numbers of the instructions before the hot code, in it and behind it."""
+        """The indices of the instructions before the hot code, in it and after it."""
         code, hot, _ = hot_code(self._program.kernel, self.arch)
         index = self._program.context.text.index_of
         body = sorted(index[i.address] for i in hot)
@@ -113,44 +112,44 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """Of an iteration of a workgroup."""
+        """The operations of an iteration of a workgroup."""
         return self._flops[1] * self.waves
 
     @cached_property
     def _flops(self) -> tuple[int, int, int]:
-        """Of a wave, before the hot code, in it and behind it."""
+        """The operations of a wave before the hot code, in it and after it."""
         before, body, after = (sum(flop(self._program.instructions[n]) for n in part) for part in self._parts)
         return before, body, after
 
     @cached_property
     def matrix(self) -> float:
-        """Clocks of the matrix unit, of an iteration of one wave."""
+        """The clocks of the matrix unit for an iteration of one wave."""
         return sum(op.busy for op in self._ops[1] if op.port is Port.MATRIX)
 
     def pace(self, groups: int, latency: float) -> Pace:
-        """Clocks in the steady state, and of what is left where so many workgroups share a unit.
+        """Return the clocks in the steady state, and of the rest, when `groups` workgroups share a CU.
 
-        Iterations that stand beside the loop, as many as there are products, take as long as those of the loop.
+        Products outside the loop count as further iterations of equal length.
         """
-        found, later = (self._steady(groups, each) for each in (latency, latency + LATER))
-        rest = max(0.0, found.around - self._beside * found.each)
-        return Pace(found.each, rest, exposed(found.each, later.each))
+        soon, later = (self._steady(groups, each) for each in (latency, latency + LATER))
+        rest = max(0.0, soon.around - self._beside * soon.each)
+        return Pace(soon.each, rest, exposed(soon.each, later.each))
 
     @cached_property
     def _beside(self) -> float:
-        """Iterations whose products stand beside the loop."""
+        """The iterations that products outside the loop amount to."""
         before, body, after = self._flops
         return (before + after) / body if body else 0.0
 
     def loop(self, groups: int, latency: float) -> LoopProfile:
-        """The loop where so many workgroups share a unit."""
-        found = self._steady(groups, latency)
+        """Return the loop's profile when `groups` workgroups share a CU."""
+        steady = self._steady(groups, latency)
         (first, *_), _, is_loop = hot_code(self._program.kernel, self.arch)
         code = [self._program.instructions[n] for n in self._parts[1]]
         lines = (line_of(i, i.address - first.address, self.arch) for i in code)
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
         busy = _busy(self._ops[1], groups * self.waves)
-        return LoopProfile(groups, is_loop, found.each, found.around, busy, timed)
+        return LoopProfile(groups, is_loop, steady.each, steady.around, busy, timed)
 
     def _steady(self, groups: int, latency: float) -> Steady:
         before, body, after = self._ops
@@ -160,5 +159,5 @@ class _Kernel:
 
 
 def _busy(body: Sequence[Op], waves: int) -> dict[str, float]:
-    """Clocks of an iteration in which each pipe works: of one SIMD, or of the unit."""
+    """Return the busy clocks of each pipe in an iteration: of one SIMD, or of the CU."""
     return busy_of((op, waves) for op in body)

@@ -1,4 +1,4 @@
-"""A launch from its first instruction to its last: executed on the simulator, then timed on the model of a unit."""
+"""Time a whole launch: execute workgroups on the simulator, then replay their waves on the model of a CU."""
 
 from __future__ import annotations
 
@@ -27,56 +27,56 @@ from convgen.backends.simulation import LaunchRequest, Scrutiny, SimReport
 from convgen.backends.timing import LATER, LaunchProfile, Machine, Moved, UnitProfile
 from convgen.ir.record import evolve, frozen
 
-_EXECUTED = 8  #: workgroups of a launch, evenly over the grid
-_WINDOW = 3  #: rounds of the loop in which workgroups show what they share
-_NEVER = 1 << 30  #: findings; whatever is found, waves go on
-_WAITS_FOR_OTHERS = "no-progress"  #: the finding where a workgroup waits for one that does not run
+_EXECUTED = 8  #: workgroups to execute, spread evenly over the grid
+_WINDOW = 3  #: loop iterations that suffice to see which lines workgroups share
+_NEVER = 1 << 30  #: limit of findings: waves go on whatever is found
+_WAITS_FOR_OTHERS = "no-progress"  #: finding: a workgroup waits for one that does not run
 
 
 def architecture(code: bytes) -> str:
-    """Whose code an object holds. Raises SimulatorError."""
+    """Return the processor of a code object. Raises SimulatorError."""
     return CodeObject.load(code).arch.name
 
 
 def profile_launch(
     code: bytes, launch: LaunchRequest, buffers: Callable[[], Buffers], machine: Machine, latency: float, rounds: int
 ) -> LaunchProfile:
-    """A launch on a chip; of equal rounds of its loop no more than `rounds` are modelled one by one.
+    """Return the profile of a launch on a chip; runs of equal loop iterations are modelled `rounds` times at most.
 
-    `buffers` gives those of the launch, which are changed. Raises SimulatorError, Unsupported.
+    `buffers` returns fresh buffers of the launch, which are overwritten. Raises SimulatorError, Unsupported.
     """
     return _Launch(code, launch, buffers, machine, latency, rounds).profile()
 
 
 @frozen(eq=False)
 class _Executed:
-    """What a run on the simulator has shown."""
+    """The result of a run on the simulator."""
 
-    trace: Trace  #: of some workgroups
-    ran: int  #: workgroups, of which the rest is told
+    trace: Trace  #: instructions of some workgroups
+    ran: int  #: number of workgroups that ran
     reads: Reads
     memory: Buffers
     report: SimReport
 
     @property
     def waves(self) -> dict[int, list[list[Op]]]:
-        """By workgroup, what its waves executed."""
+        """Return the instructions of each wave, by workgroup."""
         return {number: self.trace.of(number) for number in sorted(self.trace.wanted)}
 
     @property
     def longest(self) -> list[list[list[Op]]]:
-        """The waves of the workgroups that have most to do, those that execute most first."""
+        """Return the waves of the workgroups with the most work, longest first."""
         waves = self.waves
         return sorted((waves[n] for n in longest(self.amounts)), key=lambda mine: -sum(map(len, mine)))
 
     @property
     def amounts(self) -> Amounts:
-        """What the workgroups have to do."""
+        """Return the work of each workgroup."""
         return {number: amount(waves) for number, waves in self.waves.items()}
 
     @property
     def element(self) -> str:
-        """What most of the matrix instructions multiply."""
+        """Return the input type of most matrix instructions."""
         times = Counter(op.at for ops in self.trace.waves.values() for op in ops if op.port is Port.MATRIX)
         most = max(times, key=lambda at: times[at], default=None)
         return "" if most is None else element(self.trace.instructions[most])
@@ -98,7 +98,7 @@ class _Launch:
             ran = self._run(None)
         streams = ran.longest
         met = self._run(self.sample, last=True) if ran.trace.turns else ran
-        if met is not ran:  # a unit has one that is the last to arrive where workgroups meet
+        if met is not ran:  # one workgroup on the CU is the last to arrive, where workgroups count themselves
             streams = [met.longest[0], *streams[1:]]
             ran.trace.instructions.update(met.trace.instructions)
         lengths = [len(ops) for ops in ran.trace.waves.values()]
@@ -147,33 +147,34 @@ class _Launch:
 
     @cached_property
     def body(self) -> set[int]:
-        """Addresses of the hot loop; none where there is no loop, or it is not hot."""
+        """The addresses of the hot loop; empty if no loop is hot."""
         _, hot, is_loop = hot_code(self.program.kernel, self.machine.target)
         return {i.address for i in hot if is_loop}
 
     @cached_property
     def held(self) -> dict[str, int]:
-        """Workgroups that a unit holds, by what limits them."""
+        """The workgroups that a CU holds, by limiting resource."""
         waves = ceil(prod(self.request.workgroup) / WAVE)
         shared = max(self.program.kernel.descriptor.group_segment, self.request.shared_bytes)
         return groups_held(self.program.kernel, self.machine.target, waves, shared)
 
     @property
     def full(self) -> int:
-        """Workgroups on a unit at a time, where there are enough."""
+        """Return the workgroups on a CU at a time, if there are enough."""
         return max(1, min(*self.held.values(), ceil(self.workgroups / self.machine.units)))
 
     @property
     def last(self) -> int:
-        """Workgroups on the fullest unit in the round that does not fill the chip."""
+        """Return the workgroups on the fullest CU in the last, partial round; 0 if there is none."""
         return ceil(self.workgroups % (self.full * self.machine.units) / self.machine.units)
 
     def _run(
         self, groups: tuple[int, ...] | None, *, looked_at: tuple[int, ...] | None = None, last: bool = False
     ) -> _Executed:
-        """Execute some workgroups, or all where those that are `looked_at` (default: the sample) wait for others.
+        """Execute some workgroups, or the whole grid (None) if they wait for others.
 
-        Where they take turns, those that are looked at may be the `last`.
+        `looked_at` (default: the sample) are traced; with `last`, they behave as the last to arrive where workgroups
+        count themselves.
         """
         wanted = frozenset(self.sample if looked_at is None else looked_at)
         trace, reads = Trace(self.program.context, wanted, last), Reads(self.machine.line_bytes)
@@ -190,7 +191,7 @@ class _Launch:
         return moved(self.code, self.request, ran.memory, share, ran.reads, ran.ran, lengths)
 
     def _with_meetings(self, moved: Moved, ran: _Executed, met: _Executed) -> Moved:
-        """What else those move that are the last to arrive, of what others have left: all of it anew."""
+        """Add the traffic of workgroups that arrive last and reduce the results of others: it misses all caches."""
         share = met.trace.share_of_last * self.workgroups / ran.ran
         read = max(0, met.reads.count - ran.reads.count) * self.machine.line_bytes * share
         stored = max(0, met.reads.stored - ran.reads.stored) * share
@@ -204,13 +205,13 @@ class _Launch:
         )
 
     def _unit(self, ran: _Executed, streams: Sequence[list[list[Op]]], count: int) -> UnitProfile:
-        """So many workgroups on a unit, the first of those that execute what `streams` say."""
+        """Model `count` workgroups on a CU; workgroup n executes stream n modulo their number."""
         waves = [streams[n % len(streams)] for n in range(count)]
         with_most = cache(partial(shortened, waves, self.body))
         run = cache(lambda unit, most: unit.run(with_most(most).workgroups))
 
         def steady(unit: Unit, most: int) -> float:
-            """Clocks of a round of many, by at `most` so many of those that are alike."""
+            """Return the clocks of an iteration in the steady state; at `most` that many equal ones are modelled."""
             rounds, half = with_most(most), most // 2
             if not rounds.left_out:
                 return rounds.steady(unit, most)

@@ -1,8 +1,7 @@
-"""Where a kernel's LDS instructions go, without running it: clocks that each takes of the LDS.
+"""LDS clocks of a kernel's LDS instructions, without running the kernel.
 
-LDS addresses follow from the thread's number in nearly all kernels. The scalar and integer instructions before and in
-the loop are executed once on the lanes of one workgroup, memory apart: what would be loaded is zero, no branch is taken
-and no lane is masked.
+In nearly all kernels LDS addresses follow from the thread's number. The integer and scalar instructions before and in
+the loop are executed once on the lanes of one workgroup; loads give zero, no branch is taken and no lane is masked.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ _COMPUTES = ("valu", "salu")
 
 
 def lds_clocks(code: bytes, kernel: str, threads: int, order: Iterable[int]) -> Mapping[int, float]:
-    """By index of an LDS read or write among `order`, the clocks of the LDS that one wave's access takes, on average.
+    """Return index of an LDS read or write in `order` -> mean LDS clocks of one wave's access.
 
-    `order` says which instructions come one after the other.
+    `order` lists the instructions in execution order.
     """
     program, waves = standing(code, kernel, threads)
-    found: dict[int, float] = {}
+    clocks: dict[int, float] = {}
     for index in order:
         instruction = program.instructions[index]
         if instruction.name.startswith("ds_"):
             access = access_of(program.context, instruction)
             if access is not None:
                 base = waves.v[access.register].astype(np.int64)
-                found[index] = float(access.clocks(base, waves.exec).mean())
+                clocks[index] = float(access.clocks(base, waves.exec).mean())
         else:
             _compute(program, index, waves)
-    return found
+    return clocks
 
 
 def _compute(program: Program, index: int, waves: WaveGroup) -> None:
-    """Execute what only computes; what cannot be executed leaves its result as it was."""
+    """Execute an instruction if it only computes; one that cannot be executed leaves its result unchanged."""
     try:
         step = program.compile(index)
         if step.kind in _COMPUTES and not step.control and not step.writes & scalar_bits(EXEC, 2):
-            with np.errstate(all="ignore"):  # of zeros that stand for what would be loaded
+            with np.errstate(all="ignore"):  # loaded zeros may divide by zero
                 step.run(waves)
     except (SimulatorError, Unsupported, ArithmeticError):
         return
@@ -61,17 +60,17 @@ def _compute(program: Program, index: int, waves: WaveGroup) -> None:
 
 @frozen
 class Access:
-    """How an LDS instruction reads or writes by address."""
+    """The addresses of an LDS read or write."""
 
-    register: int  #: of the address
-    offsets: tuple[int, ...]  #: bytes; of each element that it moves
-    size: int  #: bytes; of an element
+    register: int  #: address register
+    offsets: tuple[int, ...]  #: bytes; offset of each element that it moves
+    size: int  #: bytes; size of an element
     phases: BankPhases
 
     def clocks(self, base: Array, active: Bools) -> Floats:
-        """That the access of each wave takes [waves], by what stands in the address register [waves, lanes].
+        """Return the LDS clocks of each wave [waves], from the address register `base` [waves, lanes].
 
-        A phase takes its clock whatever its lanes do.
+        A phase takes its clock even if its lanes are off.
         """
         width = max(1, self.size // 4)
         each = (wave_conflicts(self.phases, (base + offset) >> 2, width, active) for offset in self.offsets)
@@ -79,8 +78,8 @@ class Access:
 
 
 def access_of(context: Context, instruction: Instruction) -> Access | None:
-    """None for what neither reads nor writes by address."""
-    name = instruction.name.partition("_tr_")[0]  # what is turned behind it, it reads as others do
+    """Return the access of an LDS instruction; None if it does not read or write by address."""
+    name = instruction.name.partition("_tr_")[0]  # a transposing read has the addresses of a plain one
     is_read = name in READ2 or name in READS
     offsets: tuple[int, ...]
     if name in READ2 or name in WRITE2:

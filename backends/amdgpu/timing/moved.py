@@ -1,9 +1,8 @@
-"""What a launch reads through its caches, from addresses that the simulator saw: an L1 each unit, an L2 each XCD.
+"""Traffic of a launch through its caches, from addresses that the simulator saw: an L1 per CU, an L2 per XCD.
 
-Workgroups that run to their end say how much each reads. Which lines they share, others say that are run for their
-first instructions only: all that one XCD runs at a time, and those of its next round. They go through their loops side
-by side, so L2 takes in each line that any of them touches, once. Workgroup w runs on XCD `w % dies`, on its units in
-turn.
+Workgroups that run to their end show how much each reads. Others run only their first instructions to show which lines
+workgroups share: all that one XCD runs at a time, and those of its next round. Workgroups go through their loops side
+by side, so L2 fetches each line that any of them touches once. Workgroup w runs on XCD `w % dies`, on its CUs in turn.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from convgen.ir.record import define, evolve, frozen
 
 Ints = npt.NDArray[np.int64]
 
-#: Bytes of a unit's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
+#: Bytes of a CU's L1 (ROCm Compute Profiler documentation, "vL1D"; CDNA3 white paper).
 _L1_BYTES: Mapping[str, int] = {"gfx90a": 16 << 10, "gfx942": 32 << 10, "gfx950": 32 << 10}
 check_rows(FAMILY, {"timing/moved.py: _L1_BYTES": _L1_BYTES})
-_UNITS = 2  #: whose L1 is followed line by line
-_BUFFER, _GROUP = 30, 38  #: bits; where numbers of buffers, and of workgroups, stand above those of lines
-_MOST = 400_000  #: instructions of waves, of all workgroups that are run for what they share
+_UNITS = 2  #: CUs whose L1 is modelled line by line
+_BUFFER, _GROUP = 30, 38  #: bits; positions of buffer and workgroup numbers above line numbers
+_MOST = 400_000  #: limit of wave instructions, over all workgroups that run only to show which lines they share
 
 
 @define(eq=False)
 class Reads:
-    """The lines that workgroups read, told by `simulate`: those that an instruction touches, each once a workgroup."""
+    """The lines that workgroups read, recorded by `simulate`: each line of an instruction once a workgroup."""
 
     line: int  #: bytes
-    groups: list[Ints] = attrs.Factory(list)  #: workgroups of an access, of as many lines
-    lines: list[Ints] = attrs.Factory(list)  #: numbers that no two buffers share
-    halves: int = 0  #: halves of lines, likewise
+    groups: list[Ints] = attrs.Factory(list)  #: for each access, the workgroup of each line
+    lines: list[Ints] = attrs.Factory(list)  #: for each access, line numbers, unique over buffers
+    halves: int = 0  #: half lines, each once a workgroup and instruction
     stored: int = 0
-    buffers: dict[str, int] = attrs.Factory(dict)  #: those that were read, by number
+    buffers: dict[str, int] = attrs.Factory(dict)  #: buffers that were read -> number
 
     def __call__(self, kind: str, buffer: str, groups: Ints, offsets: Ints, size: int) -> None:
         if kind == "store":
@@ -57,24 +56,24 @@ class Reads:
 
     @property
     def count(self) -> int:
-        """Of all accesses."""
+        """Return the number of lines of all accesses."""
         return sum(map(len, self.lines))
 
     def of(self, groups: Collection[int]) -> Ints:
-        """Distinct lines of some workgroups."""
+        """Return the distinct lines of some workgroups."""
         wanted = np.array(sorted(groups), np.int64)
         found = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def missed(self, groups: Collection[int], capacity: int) -> tuple[int, int]:
-        """Lines that a cache of `capacity` lines is asked for by some workgroups, and those that it lacks."""
+        """Return the lines that some workgroups request of a cache of `capacity` lines, and those that miss."""
         wanted, held = np.array(sorted(groups), np.int64), OrderedDict[int, None]()
         asked = [line[np.isin(group, wanted)] for group, line in zip(self.groups, self.lines, strict=True)]
         return sum(map(len, asked)), sum(missed(held, lines, capacity) for lines in asked)
 
 
 def missed(cache: OrderedDict[int, None], lines: Ints, most: int) -> int:
-    """How many lines a cache of `most` lines lacks; it then has them."""
+    """Return how many lines miss in a cache of `most` lines, and update the cache."""
     lacking = 0
     for number in lines.tolist():
         if number in cache:
@@ -88,7 +87,7 @@ def missed(cache: OrderedDict[int, None], lines: Ints, most: int) -> int:
 
 
 def _distinct(numbers: Ints) -> Ints:
-    """Each once; neighbouring lanes, which mostly touch one line, are told apart first."""
+    """Return the distinct numbers; neighbouring lanes, which mostly touch one line, are merged first for speed."""
     first = np.ones(len(numbers), np.bool_)
     np.not_equal(numbers[1:], numbers[:-1], out=first[1:])
     return np.unique(numbers[first])
@@ -96,35 +95,35 @@ def _distinct(numbers: Ints) -> Ints:
 
 @frozen
 class Share:
-    """How the workgroups of a launch come to units."""
+    """The distribution of a launch's workgroups over XCDs and CUs."""
 
     machine: Machine
     workgroups: int
-    per_unit: int  #: that a unit runs at a time
+    per_unit: int  #: workgroups that a CU runs at a time
 
     @property
     def units(self) -> int:
-        """Of an XCD."""
+        """Return the CUs of an XCD."""
         return self.machine.units // self.machine.dies
 
     @property
     def in_flight(self) -> int:
-        """Workgroups of an XCD at a time."""
+        """Return the workgroups that an XCD runs at a time."""
         return self.units * self.per_unit
 
     def round(self, number: int) -> list[int]:
-        """The workgroups of a round of the first XCD."""
+        """Return the workgroups of a round on the first XCD."""
         mine = range(0, self.workgroups, self.machine.dies)
         return list(mine[number * self.in_flight : (number + 1) * self.in_flight])
 
     def unit(self, number: int) -> list[int]:
-        """Those of the first round that share a unit."""
+        """Return the workgroups of the first round that share a CU."""
         return self.round(0)[number :: self.units]
 
 
 @frozen
 class Lengths:
-    """Instructions of a wave: of all it executes, and of as many as suffice to see which lines workgroups share."""
+    """Instructions of a wave: all that it executes, and how many suffice to see which lines workgroups share."""
 
     whole: int
     window: int
@@ -133,7 +132,7 @@ class Lengths:
 def moved(
     code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, whole: Reads, executed: int, lengths: Lengths
 ) -> Moved:
-    """What a launch moves, of whose workgroups `executed` have shown `whole`."""
+    """Return the traffic of a launch; `whole` has the reads of `executed` workgroups that ran to their end."""
     machine, every = share.machine, share.workgroups / executed
     seen = _look(code, launch, buffers, share, lengths)
     requested = whole.count * every * machine.line_bytes
@@ -152,23 +151,23 @@ def _bytes_of(buffer: Bytes | Pages) -> Bytes:
 
 @frozen(eq=False)
 class _Seen:
-    """What the workgroups of a round of an XCD read, and those of its next round, if they are not too many."""
+    """The reads of the workgroups of an XCD's round, and of its next round unless they are too many."""
 
     share: Share
     rounds: tuple[list[int], list[int]]
     reads: Reads
 
     def lacking(self, capacity: int) -> float:
-        """The part of the lines that units ask their L1 for that it lacks, which holds `capacity`."""
+        """Return the miss rate of an L1 of `capacity` lines."""
         found = [self.reads.missed(self.share.unit(n), capacity) for n in range(min(_UNITS, self.share.units))]
         asked, lacking = (sum(counts) for counts in zip(*found))
         return lacking / asked if asked else 1.0
 
     def fill(self, lines: float) -> float:
-        """Bytes that all L2s take in, where a workgroup reads `lines`, each as often as it touches it.
+        """Return the bytes that all L2s fetch, if a workgroup touches `lines` lines, with repetition.
 
-        A later round finds what the one before has left if that fits: as much has been read since by the time at which
-        the later one comes to the same place of its loop.
+        A later round hits lines of the round before if that round fits in L2: as much has been read in between when the
+        later one comes to that point of its loop.
         """
         machine, count = self.share.machine, sum(map(len, self.rounds))
         bytes_of_a_line = machine.line_bytes * lines * count / max(1, self.reads.count)
@@ -177,15 +176,15 @@ class _Seen:
         mine, later = len(self.rounds[0]), self.share.workgroups / machine.dies - len(self.rounds[0])
         if later <= 0:
             return first * self.share.workgroups / mine
-        each = first / mine
+        per_group = first / mine
         if self.rounds[1]:
             kept = first <= machine.l2_bytes
-            each = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
-        return machine.dies * (first + later * each)
+            per_group = len(np.setdiff1d(after, before) if kept else after) * bytes_of_a_line / len(self.rounds[1])
+        return machine.dies * (first + later * per_group)
 
 
 def _look(code: bytes, launch: LaunchRequest, buffers: Buffers, share: Share, lengths: Lengths) -> _Seen:
-    """Run the workgroups of two rounds, or of one: to their end, or as far as is not too long."""
+    """Run the workgroups of two rounds, or of one, to their end or up to a limit of instructions."""
     waves = -(-int(np.prod(launch.workgroup)) // WAVE)
     first, second = share.round(0), share.round(1)
     both = waves * (len(first) + len(second))

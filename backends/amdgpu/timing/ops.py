@@ -1,4 +1,4 @@
-"""What the unit needs to know of an instruction: where it goes, how long that takes, what it waits for."""
+"""Instructions as the CU model sees them: port, clocks, and waits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from convgen.backends.sim.errors import SimulatorError, Unsupported
 from convgen.ir.record import frozen
 
 SLOT = 4  #: clocks from one instruction of a wave to the next (CDNA3 ISA, "Wavefront")
-_ADDRESSES = 16  #: clocks of the address pipe of a vector memory instruction: 4 lanes a clock (MIOpen rows: fits)
+#: clocks; least time of a vector memory instruction on the address pipe: 4 lanes a clock (fits MIOpen's rows)
+_ADDRESSES = 16
 _GLOBAL_BYTES = 64  #: bytes a clock from the nearest cache to registers
 _LDS_BYTES = 128  #: bytes a clock of the LDS port
 
 
 class Port(IntEnum):
-    """What takes one instruction at a time."""
+    """A resource that takes one instruction at a time."""
 
     VALU = 0
     MATRIX = 1
@@ -31,13 +32,13 @@ class Port(IntEnum):
 
 @frozen(eq=False)
 class Op:
-    """One instruction, as a wave executes it; equal ones are the same object."""
+    """One instruction as a wave executes it; equal ones are one object."""
 
     port: Port
     issue: int  #: clocks until its wave issues the next one
     busy: float = 0.0  #: clocks of the matrix unit, the LDS or the address pipe
     is_scalar_load: bool = False
-    #: Most that may be outstanding in vmcnt and lgkmcnt, to go on; None of one that it does not wait for
+    #: Largest vmcnt and lgkmcnt at which the wave goes on; None: no wait for that counter
     waits: tuple[int | None, int | None] | None = None
     is_barrier: bool = False
     reads: int = 0  #: bits of vector registers
@@ -48,9 +49,9 @@ class Op:
 def op_of(
     instruction: Instruction, arch: str, registers: tuple[int, int], lds: float | None = None, lanes: int = WAVE
 ) -> Op:
-    """An instruction that reads and writes these vector registers, as bits.
+    """Return an instruction that reads and writes these vector registers, as bits.
 
-    `lds` are the clocks of its access if they are known, `lanes` those that access memory.
+    `lds` are the clocks of its LDS access, if known; `lanes` the lanes that access memory.
     """
     line, at = line_of(instruction, 0, arch), instruction.address
     reads, writes = (bits & _VECTORS for bits in registers)
@@ -79,7 +80,7 @@ def op_of(
 
 
 def _waits(instruction: Instruction) -> tuple[int | None, int | None]:
-    """What s_waitcnt waits for: at a field's largest value for nothing, as the counter holds no more."""
+    """Return the counts of s_waitcnt; a field's largest value waits for nothing, since the counter holds no more."""
     vm, lgkm = allowed(instruction)
     return vm if vm < VM_MAX else None, lgkm if lgkm < LGKM_MAX else None
 
@@ -88,7 +89,7 @@ _VECTORS = (1 << 512) - 1
 
 
 def registers_of(program: Program, index: int) -> tuple[int, int]:
-    """Bits of the registers that it reads and writes; none for what the simulator does not know."""
+    """Return the registers that an instruction reads and writes, as bits; none if the simulator does not know it."""
     try:
         step = program.compile(index)
     except (SimulatorError, Unsupported):

@@ -1,4 +1,4 @@
-"""Long loops of executed waves, shortened: equal rounds in a row are modelled a few times and stand for the others."""
+"""Shorten long loops of executed waves: of equal iterations in a row a few are modelled and represent the others."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.amdgpu.timing.unit import Course, Unit
 from convgen.ir.record import frozen
 
-_PERIODS = (1, 2, 3, 4)  #: rounds after which a loop may repeat itself: slots of local memory that come in turn
+_PERIODS = (1, 2, 3, 4)  #: iterations after which a loop may repeat itself: its shared-memory slots rotate
 
 
 @frozen(eq=False)
 class Rounds:
-    """Waves of workgroups, without the rounds that are left out."""
+    """Waves of workgroups, without the iterations that are left out."""
 
     workgroups: Sequence[Sequence[list[Op]]]
-    marks: Sequence[list[int]]  #: of each wave, the numbers of the instructions with which rounds begin
-    standing: tuple[int, int]  #: rounds that stand for those left out: from one, up to another
+    marks: Sequence[list[int]]  #: for each wave, the indices of the instructions with which iterations begin
+    standing: tuple[int, int]  #: range of iterations that represent those left out
     left_out: int
 
     @property
     def count(self) -> float:
-        """Rounds of a wave, on average, all of them."""
+        """Return the mean number of iterations of a wave, including those left out."""
         return sum(map(len, self.marks)) / len(self.marks) + self.left_out
 
     @property
     def weight(self) -> float:
-        """How often each of the rounds that stand for others counts."""
+        """Return how often each representing iteration counts."""
         first, last = self.standing
         return 1 + self.left_out / (last - first) if self.left_out else 1.0
 
     def weights(self, wave: int, instructions: int) -> list[float]:
-        """How often each instruction of a wave counts."""
-        found = [1.0] * instructions
+        """Return how often each instruction of a wave counts."""
+        weights = [1.0] * instructions
         if self.left_out:
             first, last = (self.marks[wave][n] for n in self.standing)
-            found[first:last] = [self.weight] * (last - first)
-        return found
+            weights[first:last] = [self.weight] * (last - first)
+        return weights
 
     def pace_of(self, fewer: Rounds, clocks: float) -> float:
-        """Clocks of each round that is left out, where a run takes so many longer than one with `fewer` rounds."""
+        """Return the clocks of a left-out iteration; a run takes `clocks` longer than one with `fewer` iterations."""
         more = fewer.left_out - self.left_out
         return clocks / more if more else 0.0
 
     def repeated(self, turns: int) -> list[list[list[Op]]]:
-        """The waves where they go so many times through all of their rounds but the last."""
+        """Return the waves with all iterations but the last repeated `turns` times."""
         marks = iter(self.marks)
         return [[_repeated(ops, next(marks), turns) for ops in group] for group in self.workgroups]
 
     def steady(self, unit: Unit, count: int) -> float:
-        """Clocks of a round of many, by what as many rounds more take as there are, or `count` at the least; where none
-        follows another, as `clocks` has it.
+        """Return the clocks of an iteration in the steady state.
+
+        The model runs the loop with its iterations repeated, and again with twice as many, at least `count` more. If no
+        iteration follows another, the result is that of `clocks`.
         """
         followed = sum(max(0, len(m) - 1) for m in self.marks) / len(self.marks)
         if not followed:
@@ -64,8 +66,10 @@ class Rounds:
         return (long - short) / (turns * followed)
 
     def clocks(self, course: Course, pace: float) -> tuple[float, float]:
-        """Of a run of these waves with all rounds, those left out at a pace, and from one round to the next; where no
-        round follows another, from the first matrix instruction to the last, or all if there is none.
+        """Return the clocks of a run with all iterations, and from one iteration to the next.
+
+        Left-out iterations take `pace` clocks each. If no iteration follows another, the second value is from the first
+        matrix instruction to the last, or all clocks if there is none.
         """
         total = course.end + self.left_out * pace
         if self.left_out:
@@ -80,17 +84,17 @@ def _repeated(ops: list[Op], marks: list[int], turns: int) -> list[Op]:
 
 
 def _multiplying(course: Course) -> float:
-    """Clocks from the first matrix instruction to the last; 0 if there is none."""
+    """Return the clocks from the first matrix instruction to the last; 0 if there is none."""
     waves = ((op, at) for wave in course.waves for op, at in zip(wave.ops, wave.issued))
     found = [at for op, at in waves if op.port is Port.MATRIX]
     return max(found) - min(found) if found else 0.0
 
 
 def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], keep: int) -> Rounds:
-    """Of equal rounds in a row, `keep` at most; `body` has the addresses of a loop.
+    """Shorten runs of equal iterations to `keep` at most; `body` has the addresses of a loop.
 
-    A round begins at the instruction of the loop that is executed most. Rounds are left out where all waves have as
-    many, and each repeats its own.
+    An iteration begins at the loop's most frequent instruction. Iterations are left out only if all waves have equally
+    many, and each wave repeats its own.
     """
     waves = [ops for group in workgroups for ops in group]
     marks = marks_of(waves, body)
@@ -99,20 +103,20 @@ def shortened(workgroups: Sequence[Sequence[list[Op]]], body: Collection[int], k
     best = max((_longest(waves, marks, period) for period in _PERIODS), key=lambda run: run[1] - run[0])
     first, end, period = best
     kept = -(-keep // period) * period
-    left = (end - first - kept) // period * period
-    if left <= 0:
+    left_out = (end - first - kept) // period * period
+    if left_out <= 0:
         return Rounds(workgroups, marks, (0, 0), 0)
     cut = first + kept
     middle = first + kept // 2 // period * period
     numbered = iter(range(len(waves)))
-    short = [[_without(ops, marks[next(numbered)], cut, cut + left) for ops in group] for group in workgroups]
-    gaps = [m[cut + left] - m[cut] for m in marks]
-    fewer = [m[:cut] + [n - gap for n in m[cut + left :]] for m, gap in zip(marks, gaps)]
-    return Rounds(short, fewer, (middle, cut), left)
+    short = [[_without(ops, marks[next(numbered)], cut, cut + left_out) for ops in group] for group in workgroups]
+    gaps = [m[cut + left_out] - m[cut] for m in marks]
+    fewer = [m[:cut] + [n - gap for n in m[cut + left_out :]] for m, gap in zip(marks, gaps)]
+    return Rounds(short, fewer, (middle, cut), left_out)
 
 
 def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]]:
-    """The numbers of the instructions of each wave with which rounds of a loop begin."""
+    """Return for each wave the indices of the instructions with which loop iterations begin."""
     inside = set(body)
     executed = Counter(op.at for op in waves[0] if op.at in inside)
     if not executed:
@@ -122,8 +126,8 @@ def marks_of(waves: Sequence[list[Op]], body: Collection[int]) -> list[list[int]
 
 
 def _longest(waves: Sequence[list[Op]], marks: Sequence[list[int]], period: int) -> tuple[int, int, int]:
-    """The longest run of rounds each of which is as the one `period` before it: its first, its end, the period."""
-    count = len(marks[0]) - 1  # what follows the last mark is more than a round
+    """Return the longest run of iterations that equal the one `period` before: its first, its end, the period."""
+    count = len(marks[0]) - 1  # the code after the last mark is more than an iteration
     rounds = [[ops[a:b] for a, b in pairwise(m)] for ops, m in zip(waves, marks)]
     best, first = (0, 0), 0
     for n in range(count):

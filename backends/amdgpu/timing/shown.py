@@ -1,4 +1,4 @@
-"""What a run of the model shows: clocks and stalls by instruction, how busy each pipe was, and when."""
+"""Results of a run of the CU model: clocks and stalls by instruction, busy clocks of each pipe, and events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from convgen.backends.timing import Executed, Slice, Step, TimedLine, UnitProfil
 
 
 def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[float, float], entry: int) -> UnitProfile:
-    """A run of some workgroups; `entry` is the kernel's address.
+    """Return the profile of a run of some workgroups; `entry` is the kernel's address.
 
-    A round of many takes the first of the `steady` clocks, and the second where loads return `LATER`.
+    `steady` has the clocks of an iteration in the steady state, at normal latency and with loads `LATER` clocks later.
     """
-    clocks, each = rounds.clocks(course, steady[0])
+    clocks, iteration = rounds.clocks(course, steady[0])
     spent = _spent(rounds, course)
     count = len(course.waves)
     lines = {at: _line(trace, at, entry) for at in sorted({op.at for op in spent})}
@@ -31,7 +31,7 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
         groups=len(rounds.workgroups),
         clocks=clocks,
         rounds=rounds.count,
-        each=each,
+        each=iteration,
         steady=steady[0],
         exposed=exposed(*steady),
         left_out=rounds.left_out,
@@ -43,13 +43,13 @@ def unit_profile(trace: Trace, rounds: Rounds, course: Course, steady: tuple[flo
 
 
 def _spent(rounds: Rounds, course: Course) -> dict[Op, tuple[float, float]]:
-    """How often all waves execute each instruction, and the clocks for which they stall there."""
-    found: dict[Op, tuple[float, float]] = {}
+    """Return the executions of each instruction over all waves, and the clocks that waves stall there."""
+    spent: dict[Op, tuple[float, float]] = {}
     for number, wave in enumerate(course.waves):
         for op, stall, weight in zip(wave.ops, wave.stalls(), rounds.weights(number, len(wave.ops)), strict=True):
-            times, stalled = found.get(op, (0.0, 0.0))
-            found[op] = times + weight, stalled + weight * stall
-    return found
+            times, stalled = spent.get(op, (0.0, 0.0))
+            spent[op] = times + weight, stalled + weight * stall
+    return spent
 
 
 def _line(trace: Trace, at: int, entry: int) -> Line:
@@ -60,31 +60,31 @@ def _line(trace: Trace, at: int, entry: int) -> Line:
 
 
 def _waves(course: Course, lines: Mapping[int, Line]) -> list[Executed]:
-    """What became of each wave."""
-    found: list[Executed] = []
+    """Return the executed instructions of each wave."""
+    waves: list[Executed] = []
     members: dict[int, int] = {}
     for wave in course.waves:
         member = members[wave.group] = members.get(wave.group, -1) + 1
         times = zip(wave.ops, wave.could, wave.issued, wave.done, strict=True)
         steps = tuple(Step(lines[op.at], could, issued, op.issue, done) for op, could, issued, done in times)
-        found.append(Executed(wave.simd, wave.group, member, steps))
-    return found
+        waves.append(Executed(wave.simd, wave.group, member, steps))
+    return waves
 
 
 def _slices(course: Course, lines: Mapping[int, Line]) -> list[Slice]:
-    """All that waves and pipes did, track by track, by time."""
-    found = [each for wave in _waves(course, lines) for each in _of_wave(wave)]
+    """Return the events of waves and pipes, track by track, in order of time."""
+    slices = [event for wave in _waves(course, lines) for event in _of_wave(wave)]
     for port in (Port.MATRIX, Port.LDS, Port.GLOBAL):
         for o in course.occupied:
             if o.port is port:
                 lane = f"SIMD {o.simd}" if port is Port.MATRIX else "unit"
                 line = lines[o.op.at]
-                found.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
-    return sorted(found, key=lambda s: (s.lane, s.track, s.start))
+                slices.append(Slice(lane, PIPES[port], o.start, o.clocks, line.kind, line.text, line.offset))
+    return sorted(slices, key=lambda s: (s.lane, s.track, s.start))
 
 
 def _of_wave(wave: Executed) -> Iterator[Slice]:
-    """What a wave issues, and before it or, of what waits, at it, for how long it waits."""
+    """Yield the events of a wave: waiting before an instruction, and issuing it or waiting at it."""
     lane, track = f"SIMD {wave.simd}", f"workgroup {wave.group} wave {wave.member}"
     for step in wave.steps:
         line = step.line

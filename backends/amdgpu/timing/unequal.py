@@ -1,6 +1,6 @@
-"""Launches whose workgroups differ in what they have to do: some are executed, others do as much as the nearest one.
+"""Launches whose workgroups have unequal work: some are executed, the others count as the nearest of these.
 
-Where neighbours of those that are executed differ much, further ones between them are, until little is left open.
+If executed neighbours differ much, workgroups between them are executed, too, until the rest hardly matters.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from convgen.backends.amdgpu.timing.ops import Op, Port
 from convgen.backends.timing import Work
 from convgen.ir.layout.dispatch import Run, busiest
 
-_OPEN = 0.01  #: of all work, that may depend on where between two workgroups it changes
-_ALIKE = 0.9  #: of the most work of a workgroup; who has that stands for those that have most
+_OPEN = 0.01  #: share of all work that may depend on where between two workgroups it changes
+_ALIKE = 0.9  #: share of the largest work; workgroups with this much represent those with the most
 
-Amounts = Mapping[int, float]  #: by workgroup
+Amounts = Mapping[int, float]  #: workgroup -> work
 
 
 def amount(waves: Iterable[list[Op]]) -> float:
-    """What a workgroup has to do: clocks of its matrix instructions, or instructions if it has none."""
+    """Return the work of a workgroup: clocks of its matrix instructions, or its instructions if it has none."""
     ops = [op for mine in waves for op in mine]
     matrix = sum(op.busy for op in ops if op.port is Port.MATRIX)
     return float(matrix or len(ops))
@@ -28,8 +28,9 @@ def amount(waves: Iterable[list[Op]]) -> float:
 def work_of(
     known: Amounts, execute: Callable[[tuple[int, ...]], Amounts], workgroups: int, units: int, held: int
 ) -> Work:
-    """The work of a launch from that of the workgroups that are `known`, first and last among them, and of others that
-    it executes; on so many units that hold so many.
+    """Return the work of a launch, on `units` units that hold `held` workgroups each.
+
+    `known` has the work of some workgroups, the first and last among them; `execute` returns that of others.
     """
     while further := _between(known):
         known = {**known, **execute(further)}
@@ -40,13 +41,13 @@ def work_of(
 
 
 def longest(known: Amounts) -> list[int]:
-    """The workgroups that have about as much to do as any."""
+    """Return the workgroups with nearly the most work."""
     most = max(known.values())
     return [number for number, each in known.items() if each >= _ALIKE * most]
 
 
 def _between(known: Amounts) -> tuple[int, ...]:
-    """Workgroups amid two that are known, where these differ too much."""
+    """Return workgroups halfway between known ones whose work differs too much."""
     most = _OPEN * sum(count * each for count, each in _runs(known))
     return tuple(
         (one + other) // 2
@@ -56,7 +57,7 @@ def _between(known: Amounts) -> tuple[int, ...]:
 
 
 def _runs(known: Amounts) -> list[Run]:
-    """All workgroups in their order: half of those between two that are known do as much as either."""
+    """Return all workgroups in order as runs of equal work: each counts as the nearest known one."""
     numbers = sorted(known)
     ends = [(one + other) // 2 + 1 for one, other in pairwise(numbers)]
     return [

@@ -1,8 +1,8 @@
-"""An event model of one compute unit: waves issue in order, units take what comes first.
+"""An event model of one compute unit: waves issue in order, units serve instructions first come, first served.
 
-Each wave has a time at which it may issue next. The earliest wave goes; if what its instruction needs is not free, it
-comes again when that is. A SIMD takes one instruction of a kind at a time from its waves; the LDS and the address pipe
-of vector memory belong to all of them. Loads return in the order of their issue, no sooner than a latency after it.
+Each wave has a time at which it may issue next. The earliest wave goes; if its instruction needs a busy resource, the
+wave is queued again for when that is free. A SIMD takes one instruction of a kind at a time from its waves; LDS and the
+address pipe of vector memory are shared by all SIMDs. Loads return in issue order, at least a latency after issue.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from convgen.backends.amdgpu.timing.ops import SLOT, Op, Port
 from convgen.ir.record import define, frozen
 
 SIMDS = 4
-_QUEUE = 64  #: clocks of work that the LDS and the address pipe take in before waves must wait
+_QUEUE = 64  #: clocks of work that the LDS and the address pipe queue before waves must wait
 _SCALAR_LATENCY = 200.0  #: clocks; a scalar load that hits its cache
 
-Stream = Sequence[Op]  #: what a wave executes
-Workgroup = Sequence[Stream]  #: its waves
+Stream = Sequence[Op]  #: instructions of a wave
+Workgroup = Sequence[Stream]  #: streams of its waves
 
 
 @frozen
@@ -34,28 +34,28 @@ class Latencies:
 
 @define(eq=False)
 class Wave:
-    """One wave, and what became of it: clocks by the number of its instruction."""
+    """One wave with its times, in clocks, by index of its instruction."""
 
     simd: int
     group: int
     ops: Stream
-    since: float  #: when it could issue the next instruction
-    could: list[float] = attrs.Factory(list)  #: when it could have issued each
+    since: float  #: when it is free to issue the next instruction
+    could: list[float] = attrs.Factory(list)  #: when it was free to issue each instruction
     issued: list[float] = attrs.Factory(list)
-    done: list[float] = attrs.Factory(list)  #: when it could go on behind each
-    vm: list[float] = attrs.Factory(list)  #: when each outstanding operation is done, in order
+    done: list[float] = attrs.Factory(list)  #: when it could go on after each instruction
+    vm: list[float] = attrs.Factory(list)  #: completion of each outstanding vmcnt operation, in order
     lgkm: list[float] = attrs.Factory(list)
-    ready: dict[int, float] = attrs.Factory(dict)  #: of registers that matrix instructions write, when they are there
+    ready: dict[int, float] = attrs.Factory(dict)  #: registers of matrix results, as bits -> when they are ready
 
     def stalls(self) -> Iterator[float]:
-        """Clocks in which it could have issued each instruction, or gone on, but for what it needs."""
+        """Yield the clocks that the wave waits before or at each instruction."""
         for op, could, issued, done in zip(self.ops, self.could, self.issued, self.done, strict=True):
             yield issued - could + done - issued - op.issue
 
 
 @frozen
 class Occupied:
-    """A pipe at work for one instruction."""
+    """A pipe that is busy with one instruction."""
 
     port: Port
     simd: int
@@ -65,22 +65,22 @@ class Occupied:
 
 
 PIPES = {Port.MATRIX: "matrix", Port.LDS: "lds", Port.GLOBAL: "addresses", Port.VALU: "valu", Port.SALU: "salu"}
-_EACH_SIMD = (Port.MATRIX, Port.VALU, Port.SALU)  #: each SIMD has one of its own
+_EACH_SIMD = (Port.MATRIX, Port.VALU, Port.SALU)  #: pipes of which each SIMD has its own
 
 
 def busy_of(ops: Iterable[tuple[Op, float]]) -> dict[str, float]:
-    """Clocks in which each pipe works for instructions, each so often: of the unit's, or of one that each SIMD has."""
-    found = dict.fromkeys(PIPES.values(), 0.0)
+    """Return the busy clocks of each pipe for instructions with their executions: of the CU, or of one SIMD."""
+    busy = dict.fromkeys(PIPES.values(), 0.0)
     for op, times in ops:
         if op.port in PIPES:
             clocks = op.issue if op.port in (Port.VALU, Port.SALU) else op.busy
-            found[PIPES[op.port]] += times * clocks / (SIMDS if op.port in _EACH_SIMD else 1)
-    return found
+            busy[PIPES[op.port]] += times * clocks / (SIMDS if op.port in _EACH_SIMD else 1)
+    return busy
 
 
 @frozen(eq=False)
 class Course:
-    """What became of a run."""
+    """The result of a run."""
 
     end: float  #: clocks until the last wave has ended
     waves: Sequence[Wave]
@@ -89,17 +89,17 @@ class Course:
 
 @frozen
 class Unit:
-    """Runs workgroups that share it, each of some waves."""
+    """A CU that runs workgroups together, each of some waves."""
 
     latencies: Latencies = Latencies()
 
     def run(self, workgroups: Sequence[Workgroup]) -> Course:
-        """All waves, from the first instruction to the last."""
+        """Run all waves from the first instruction to the last."""
         return _Run(workgroups, self.latencies).course()
 
 
 class _Run:
-    """One run: waves by the time at which they may go on, and when each pipe takes the next instruction."""
+    """One run: waves by the time at which they may go on, and the times at which pipes are free."""
 
     def __init__(self, workgroups: Sequence[Workgroup], latencies: Latencies) -> None:
         streams = ((number, ops) for number, group in enumerate(workgroups) for ops in group)
@@ -109,12 +109,12 @@ class _Run:
         self.free = [[0.0] * len(Port) for _ in range(SIMDS)]  #: by SIMD and port
         self.shared = {Port.LDS: 0.0, Port.GLOBAL: 0.0}
         self.latency = {Port.LDS: latencies.lds, Port.GLOBAL: latencies.vector}
-        self.returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}  #: when the last of the data are there
-        self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: at a barrier
+        self.returned = {Port.LDS: 0.0, Port.GLOBAL: 0.0}  #: when the last data return
+        self.arrived: list[list[tuple[int, Wave]]] = [[] for _ in workgroups]  #: waves that wait at a barrier
         self.occupied: list[Occupied] = []
 
     def course(self) -> Course:
-        """Until no wave has an instruction left."""
+        """Run until no wave has an instruction left."""
         while self.queue:
             now, number, wave = heappop(self.queue)
             op = wave.ops[len(wave.done)]
@@ -133,7 +133,7 @@ class _Run:
         return Course(max((wave.done[-1] for wave in self.waves if wave.done), default=0.0), self.waves, self.occupied)
 
     def _go_on(self, number: int, wave: Wave) -> None:
-        """To its next instruction, or its end, for which no barrier waits."""
+        """Queue a wave's next instruction, or end the wave, which barriers then no longer wait for."""
         wave.since = wave.done[-1]
         if len(wave.done) < len(wave.ops):
             heappush(self.queue, (wave.since, number, wave))
@@ -143,7 +143,7 @@ class _Run:
             self._open(wave.group)
 
     def _start(self, wave: Wave, op: Op, now: float) -> float:
-        """When all is free that an instruction needs."""
+        """Return when everything is free that an instruction needs."""
         start = max(now, self.free[wave.simd][op.port])
         if op.reads and wave.ready:
             start = max(start, _written(wave, op, now))
@@ -152,7 +152,7 @@ class _Run:
         return start
 
     def _issue(self, wave: Wave, op: Op, now: float) -> float:
-        """Take what it needs; when its wave may go on."""
+        """Issue an instruction; return when its wave may go on."""
         done, port, mine = now + op.issue, op.port, self.free[wave.simd]
         if op.waits is not None:
             vm, lgkm = op.waits
@@ -177,7 +177,7 @@ class _Run:
         return done
 
     def _open(self, group: int) -> None:
-        """A workgroup's barrier, if all waves that have not ended are there."""
+        """Open a workgroup's barrier if all waves that have not ended are there."""
         waiting = self.arrived[group]
         if len(waiting) < self.live[group]:
             return
@@ -189,12 +189,12 @@ class _Run:
 
 
 def _wave(number: int, group: int, ops: Stream) -> Wave:
-    """At its first instruction; waves begin one after the other."""
+    """Return a wave at its first instruction; waves begin one after the other."""
     return Wave(number % SIMDS, group, ops, float(number))
 
 
 def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:
-    """When no more than `allowed` are outstanding; those are forgotten that are done by then."""
+    """Return when no more than `allowed` operations are outstanding, and drop those that are done by then."""
     excess = len(outstanding) - (len(outstanding) if allowed is None else allowed)
     if excess <= 0:
         return now
@@ -204,7 +204,7 @@ def _waited(outstanding: list[float], allowed: int | None, now: float) -> float:
 
 
 def _written(wave: Wave, op: Op, now: float) -> float:
-    """When the matrix results that an instruction reads are there; an accumulator that is added to needs no wait."""
+    """Return when the matrix results that an instruction reads are ready; adding to an accumulator needs no wait."""
     times = (
         time
         for bits, time in wave.ready.items()

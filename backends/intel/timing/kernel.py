@@ -1,4 +1,4 @@
-"""A kernel's clocks by its machine code: of an iteration of its loop on an Xe core, and of what stands around it."""
+"""Clocks of a kernel from its machine code: an iteration of its loop on an Xe core, and the code around it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from convgen.ir.record import frozen
 
 
 def profile(content: bytes, where: str, latency: float | None = None, groups: int | None = None) -> list[KernelProfile]:
-    """The kernels of a zebin, or of assembly, which is assembled first; `where` names the file in errors.
+    """Return the profiles of the kernels of a zebin, or of assembly text, which is assembled first.
 
-    `latency` is that of global memory in clocks, by default of L3. Raises UserError for what is neither, and where not
-    so many `groups` fit a core.
+    `where` names the file in errors. `latency` is that of global memory in clocks, by default of L3. Raises UserError
+    for content that is neither, or if `groups` workgroups do not fit a core.
     """
     with readable(content, where) as loaded:
         return [
@@ -51,17 +51,17 @@ class _Kernel:
 
     @property
     def target(self) -> str:
-        """Whose code it is."""
+        """Return the name of the target."""
         return self.loaded.platform.name
 
     @cached_property
     def threads(self) -> int:
-        """Of a workgroup."""
+        """The threads of a workgroup."""
         return -(-most_items(self.info) // self.info.simd)
 
     @cached_property
     def resident(self) -> int:
-        """Workgroups that a core holds."""
+        """The workgroups that a core holds."""
         held = threads_held(self.info, self.target)
         return max(1, min(held.values()) * FACTS[self.target].core.simds // self.threads)
 
@@ -71,7 +71,7 @@ class _Kernel:
 
     @cached_property
     def _parts(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """The instructions before the hot code, in it and behind it."""
+        """The instructions before the hot code, in it and after it."""
         code, hot, _ = self._hot
         body = sorted(hot, key=lambda i: i.address)
         first, last = body[0].address, body[-1].address
@@ -85,23 +85,23 @@ class _Kernel:
 
     @cached_property
     def flop(self) -> int:
-        """Of an iteration of a workgroup."""
+        """The operations of an iteration of a workgroup."""
         return sum(line_of(i, self.target).flop for i in self._parts[1]) * self.threads
 
     def loop(self, groups: int) -> LoopProfile:
-        """The loop where so many workgroups share a core."""
+        """Return the loop's profile when `groups` workgroups share a core."""
         before, body, after = self._ops
         streams = ([*before, *(body * turns), *after] for turns in TURNS)
         threads = spread(groups, self.threads, FACTS[self.target].core.simds)
         short, long = (run([[ops] * count for count in threads]) for ops in streams)
-        found = Steady.of(short, long, len(before), len(body))
+        steady = Steady.of(short, long, len(before), len(body))
         lines = (line_of(i, self.target) for i in self._parts[1])
-        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, found.stalls))
-        return LoopProfile(groups, self._hot[2], found.each, found.around, _busy(body, sum(threads)), timed)
+        timed = tuple(TimedLine(line, stall) for line, stall in zip(lines, steady.stalls))
+        return LoopProfile(groups, self._hot[2], steady.each, steady.around, _busy(body, sum(threads)), timed)
 
 
 def spread(groups: int, threads: int, engines: int) -> list[int]:
-    """How many threads of each workgroup the first EU has, of those of which it has any; EUs take them in turn."""
+    """Return how many threads of each workgroup are on the first EU, without zeros; EUs take threads in turn."""
     counts = (len(range(-group * threads % engines, threads, engines)) for group in range(groups))
     return [count for count in counts if count]
 
@@ -110,10 +110,10 @@ _PIPES = {"F": "float", "I": "integer", "L": "long", "M": "math"}
 
 
 def _busy(body: Sequence[Op], threads: int) -> dict[str, float]:
-    """Clocks of an iteration in which each pipe of an EU works, and in which it issues."""
-    found = dict.fromkeys(("matrix", "lds", "global", *_PIPES.values(), "issue"), 0.0)
+    """Return the busy clocks of each pipe of an EU in an iteration, and those in which it issues."""
+    busy = dict.fromkeys(("matrix", "lds", "global", *_PIPES.values(), "issue"), 0.0)
     for op in body:
-        found["issue"] += threads
+        busy["issue"] += threads
         if op.pipe:
-            found[_PIPES.get(op.pipe, op.pipe)] += threads * op.busy
-    return {pipe: clocks for pipe, clocks in found.items() if clocks}
+            busy[_PIPES.get(op.pipe, op.pipe)] += threads * op.busy
+    return {pipe: clocks for pipe, clocks in busy.items() if clocks}

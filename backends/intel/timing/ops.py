@@ -1,4 +1,4 @@
-"""What the model of an EU needs to know of an instruction: which pipe takes it, how long, and what it waits for."""
+"""Instructions as the EU model sees them: pipe, clocks, and waits."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from convgen.backends.intel.sim.platforms import Platform
 from convgen.ir.record import evolve, frozen
 
 IN_ORDER = "FILM"  #: pipes whose instructions end in the order of their issue
-ALL = -1  #: in place of a token: all of them
+ALL = -1  #: in place of a token: all tokens
 
-#: Clocks from issue to the result, by what an instruction is (IGC's table of latencies).
+#: Clocks from issue to the result, by kind of instruction (IGC's latency table).
 _VECTOR, _MATH, _MATRIX, _BRANCH, _FENCE = 10.0, 17.0, 21.0, 23, 23.0
-_SHARED, _SHARED_WIDE = 28.0, 45.0  #: of local memory, to 16 lanes and to more
+_SHARED, _SHARED_WIDE = 28.0, 45.0  #: shared local memory: up to 16 lanes, and more
 _NARROW = 16  #: lanes
-_ELSE = {"*": "M", "A": "I"}  #: pipes of math that ends out of order, and of what has no destination
+_ELSE = {"*": "M", "A": "I"}  #: pipes for out-of-order math, and for instructions without a destination
 
 
 @frozen(eq=False)
 class Op:
     """One instruction."""
 
-    pipe: str  #: letter of an in-order pipe, "matrix", "lds" or "global"; empty where it only issues
+    pipe: str  #: letter of an in-order pipe, "matrix", "lds" or "global"; empty if it only issues
     issue: int = 1  #: clocks until its thread issues the next one
-    busy: float = 1.0  #: clocks in which the pipe takes no other
+    busy: float = 1.0  #: clocks that the pipe is busy
     latency: float = 0.0  #: clocks from issue to the result
     sets: int | None = None  #: token
-    waits: tuple[tuple[int, bool], ...] = ()  #: tokens, and whether only for the sources to be read
-    distance: tuple[str, int] | None = None  #: pipe, "A" for all, and which of its instructions before must be done
+    waits: tuple[tuple[int, bool], ...] = ()  #: tokens, and whether only until their sources are read
+    distance: tuple[str, int] | None = None  #: pipe ("A": all) and n: the n-th instruction back must be done
     barrier: str = ""  #: "signal" or "wait"
 
 
 def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
-    """`latency` is that of loads from global memory."""
+    """Return an instruction for the model; `latency` is that of loads from global memory."""
     line = line_of(instruction, platform.name)
     distance = instruction.distance
     if distance is not None and not distance[0]:
@@ -43,30 +43,30 @@ def op_of(instruction: Instruction, platform: Platform, latency: float) -> Op:
     if token is not None and token[1]:
         waits = (*waits, (token[0], token[1] == "src"))
     sets = token[0] if token is not None and not token[1] else None
-    found = Op("", sets=sets, waits=waits, distance=distance)
+    op = Op("", sets=sets, waits=waits, distance=distance)
     match line.unit:
         case "matrix":
             rows = int(instruction.sub.partition("x")[2])
-            return evolve(found, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
+            return evolve(op, pipe="matrix", busy=line.slots, latency=_MATRIX + rows - 1)
         case "lds":
             taken = _SHARED if instruction.exec_size <= _NARROW else _SHARED_WIDE
-            return evolve(found, pipe="lds", busy=line.slots, latency=taken)
+            return evolve(op, pipe="lds", busy=line.slots, latency=taken)
         case "global":
-            return evolve(found, pipe="global", busy=line.slots, latency=latency)
+            return evolve(op, pipe="global", busy=line.slots, latency=latency)
         case "valu":
             pipe, slow = pipe_of(instruction, platform), _MATH if line.kind == "math" else _VECTOR
-            return evolve(found, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
+            return evolve(op, pipe=_ELSE.get(pipe, pipe), busy=line.slots, latency=slow)
     if line.kind == "branch":
-        return evolve(found, issue=_BRANCH)
+        return evolve(op, issue=_BRANCH)
     if line.kind.endswith("_fence"):
-        return evolve(found, latency=_FENCE)
+        return evolve(op, latency=_FENCE)
     if line.kind == "barrier_signal":
-        return evolve(found, barrier="signal")
-    return evolve(found, barrier="wait") if instruction.sub == "bar" else found
+        return evolve(op, barrier="signal")
+    return evolve(op, barrier="wait") if instruction.sub == "bar" else op
 
 
 def _masked(instruction: Instruction) -> tuple[tuple[int, bool], ...]:
-    """The tokens that a wait for several of them names."""
+    """Return the tokens of a wait for several."""
     if instruction.op != "sync" or instruction.sub not in ("allrd", "allwr"):
         return ()
     only_read = instruction.sub == "allrd"

@@ -1,8 +1,9 @@
-"""An event model of one EU of an Xe core: threads issue in order, pipes and units take what comes first.
+"""An event model of one EU of an Xe core: threads issue in order, pipes serve instructions first come, first served.
 
-Each clock one instruction issues, of any thread that can go on: what it waits for by distance or token is done, and its
-pipe is free. Messages return in their time, whatever order. An EU has its share of the core's ways to local and global
-memory; the threads of a workgroup are spread evenly over the EUs, so that barriers wait for those of one EU.
+Each clock one instruction issues, of any thread that can go on: the distances and tokens it waits for are done, and its
+pipe is free. Messages return after their latency, in any order. An EU has its share of the core's bandwidth to local
+and global memory; the threads of a workgroup are spread evenly over the EUs, so the model's barriers wait for the
+threads of one EU.
 """
 
 from __future__ import annotations
@@ -15,38 +16,40 @@ import attrs
 from convgen.backends.intel.timing.ops import ALL, IN_ORDER, Op
 from convgen.ir.record import define, frozen
 
-_PAYLOAD = 8.0  #: clocks in which a message or a matrix instruction reads its sources (assumed: a register a clock)
-BARRIER = 30.0  #: clocks from the last signal until threads go on (IGC's table of latencies)
+_PAYLOAD = 8.0  #: clocks in which a message or matrix instruction reads its sources (assumed: a register a clock)
+BARRIER = 30.0  #: clocks from the last signal until threads go on (IGC's latency table)
 
 
 @define(eq=False)
 class Thread:
-    """One thread, and what became of it: clocks by the number of its instruction."""
+    """One thread with its times, in clocks, by index of its instruction."""
 
     group: int
     ops: Sequence[Op]
-    since: float = 0.0  #: when it could issue the next instruction
-    waited: list[float] = attrs.Factory(list)  #: before each, for what it needs
-    done: dict[str, list[float]] = attrs.Factory(dict)  #: by in-order pipe, when each of its instructions is done
-    tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)  #: when sources are read, and when all is done
-    chains: set[int] = attrs.Factory(set)  #: tokens that a matrix instruction set last
-    passed: int = 0  #: barriers
+    since: float = 0.0  #: when it is free to issue the next instruction
+    waited: list[float] = attrs.Factory(list)  #: clocks waited before each instruction
+    #: in-order pipe -> completion of each of the thread's instructions
+    done: dict[str, list[float]] = attrs.Factory(dict)
+    #: token -> when its sources are read, and when it is done
+    tokens: dict[int, tuple[float, float]] = attrs.Factory(dict)
+    chains: set[int] = attrs.Factory(set)  #: tokens whose last setter is a matrix instruction
+    passed: int = 0  #: barriers passed
 
     def stalls(self) -> Iterator[float]:
-        """Clocks in which it could have issued each instruction but for what it needs."""
+        """Return the clocks that the thread waits before each instruction."""
         return iter(self.waited)
 
 
 @frozen(eq=False)
 class Course:
-    """What became of a run."""
+    """The result of a run."""
 
     end: float  #: clocks until the last thread has ended
     waves: Sequence[Thread]
 
 
 def run(workgroups: Sequence[Sequence[Sequence[Op]]]) -> Course:
-    """The threads of some workgroups on one EU."""
+    """Run the threads of some workgroups on one EU."""
     return _Run(workgroups).course()
 
 
@@ -56,15 +59,15 @@ class _Run:
         self.members = [len(group) for group in workgroups]
         self.signalled = [0] * len(workgroups)
         self.opened = [0.0] * len(workgroups)  #: when the last barrier let threads go on
-        self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: at a barrier
-        self.opened_so_far = [0] * len(workgroups)  #: barriers
+        self.held: list[list[tuple[int, Thread]]] = [[] for _ in workgroups]  #: threads that wait at a barrier
+        self.opened_so_far = [0] * len(workgroups)  #: barriers opened, by workgroup opened, by workgroup
         self.free: dict[str, float] = {}  #: when each pipe takes the next instruction
         self.queue = [(thread.since, n, thread) for n, thread in enumerate(self.threads)]
         self.issues = 0.0  #: when the EU issues the next instruction
         self.end = 0.0
 
     def course(self) -> Course:
-        """Until no thread has an instruction left."""
+        """Run until no thread has an instruction left."""
         while self.queue:
             now, number, thread = heappop(self.queue)
             op = thread.ops[len(thread.waited)]
@@ -100,7 +103,7 @@ class _Run:
             heappush(self.queue, (thread.since, number, thread))
 
     def _signal(self, group: int, done: float) -> None:
-        """The last of a workgroup's signals opens its barrier."""
+        """Count a signal; the last one of a workgroup opens its barrier."""
         self.signalled[group] += 1
         if self.signalled[group] < self.members[group]:
             return
@@ -112,7 +115,7 @@ class _Run:
 
 
 def _allowed(thread: Thread, op: Op) -> float:
-    """When all is done that an instruction waits for."""
+    """Return when everything is done that an instruction waits for."""
     times = [0.0]
     if op.distance is not None:
         pipe, count = op.distance

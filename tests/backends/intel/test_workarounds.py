@@ -195,7 +195,7 @@ def test_without_room_for_a_leader_each_waits_for_the_one_before() -> None:
 def test_a_kernel_without_a_register_left_is_right() -> None:
     problem = Conv.parse("mb1ic32ih12oc17oh13kh2ph1", dir="BWD_D", dt="f16")
     code = driver.compile(driver.build(problem, "xehpg", "tile=128x8x16 waves=2x1 mma=8x8x16 slots=1 taps=chunk"))
-    assert "waits for the sums" in code.asm
+    assert "waits for the accumulator" in code.asm
     outcome = verdict.run(code, groups=1)
     assert (outcome.mismatches, outcome.findings) == (0, ())
 
@@ -205,7 +205,7 @@ def test_the_block_before_ends_with_another_source() -> None:
     assert led("=p apq", "=t", "bpr") == "ap /  / -* bp"
     assert led("=p apq =ta", "bpr") == led("=p apq", "=ta bpr") == "ap / bp"
     assert led("=p apq", "=ta", "bpr") == "ap /  / bp"
-    assert led("=p apq", "apr") == "ap / ap"  # waits for the sums
+    assert led("=p apq", "apr") == "ap / ap"  # waits for the accumulator
     assert led("=p apq bqr", "bps") == "ap | bq / bp"
     assert led("=p bps", "cqs", "dpr", loop=True) == "-* bp / cq / dp"
 
@@ -219,7 +219,7 @@ def test_halves_are_read_anew_where_their_bus_changes(target: str) -> None:
     k.global_store(y, maximum(a, b), Lane() * 4)
     to = targets.get(target)
     emitted = to.emit(pipeline.run(k.done(), to.facts))
-    assert ("halves are read anew" in emitted.text) == (target == "xehpc")
+    assert ("separates two reads of f16" in emitted.text) == (target == "xehpc")
     if (object_ := to.assemble(to.module([emitted]))) is not None:
         code = CodeObject.load(object_)
         assert not defects_of(code.instructions("k"), Layout.of(code.platform, 128), code.platform.defects)
