@@ -301,7 +301,7 @@ def _facts(
     direct: tuple[int, ...] = (4,),
     turned: SharedPhases | None = None,
 ) -> TargetFacts:
-    """Return the facts of a target with `units` CUs of `lds` bytes of LDS each."""
+    """Return the facts of a target with `lds` bytes of LDS per CU."""
     return TargetFacts(
         name=name,
         subgroup_size=WAVE,
