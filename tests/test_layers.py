@@ -43,6 +43,7 @@ FLOORS = (
     "show",
     "explain",
     "commands",
+    "sim",
 )
 
 #: What `gen` may know of `backends`: the way to a target, its stages, and the plain records that cross that joint.
