@@ -24,7 +24,7 @@ def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = Fal
 
 
 def least(numbers: Array) -> int:
-    """The least of some numbers; of few, `argmin` finds it in a third of the time of `min`."""
+    """Return the least of some numbers; for small arrays `argmin` takes a third of the time of `min`."""
     return int(numbers.item(numbers.argmin()))
 
 
@@ -45,7 +45,7 @@ def counted(count: int, axes: int) -> Array:
 
 
 def united(rows: Iterable[Bools | None]) -> Bools | None:
-    """Where any of some flags is set; None where there are none at all."""
+    """Return the union of flag arrays, skipping None; None if all are None."""
     found: Bools | None = None
     for row in rows:
         if row is not None:
