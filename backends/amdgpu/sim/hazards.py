@@ -255,7 +255,7 @@ class HazardRules:
         return tuple(use for use in uses if use.mask and use.role in self._kinds)
 
     def row(self, event: Event, use: Consumes, by: Step) -> Row | None:
-        """Return the row for `event` and a use by instruction `by`; None if they share no register or no row applies."""
+        """Return the row for `event` and a use by instruction `by`; None if registers or rows do not match."""
         if not event.mask & use.mask:
             return None
         role = use.role

@@ -35,7 +35,7 @@ class Implicit:
 
 @frozen(eq=False)
 class KernelInfo:
-    """A kernel: its code and what .ze_info says of it."""
+    """A kernel: its code and its entry in .ze_info."""
 
     name: str
     code: bytes
@@ -106,7 +106,7 @@ def _load(data: bytes) -> CodeObject:
 
 @lru_cache(maxsize=64)
 def _parsed(info: bytes) -> Any:
-    """What a .ze_info says, which nobody is to change: that of kernels that differ in their code only is the same."""
+    """Parse a .ze_info; the result is cached, so callers must not change it. Raises SimulatorError."""
     try:
         return yaml_of(info, ".ze_info")
     except UserError as error:
@@ -125,7 +125,7 @@ def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInf
 
 
 def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
-    """Product family and graphics core family; 0 stands for "not said"."""
+    """Return product family and graphics core family of the compatibility note; None where it has none."""
     if note is None:
         raise SimulatorError("the code object has no .note.intelgt.compat, so its platform is unknown")
     found: dict[int, int] = {}

@@ -1,9 +1,8 @@
 """Restrictions on register regions: one row each, with the place where it is written.
 
 The sections named are those of Intel's programmer's reference manuals ("Register Region Restrictions"); Mesa's
-brw_eu_validate.c quotes most of them, function by function, and IGC's HWConformity.cpp works round them, platform by
-platform (HWCaps.inc says which). Where the two differ, IGC's form for the platform stands. The kernels of Intel's own
-compiler keep all of these.
+brw_eu_validate.c quotes most of them, function by function, and IGC's HWConformity.cpp works round them by platform
+(HWCaps.inc). Where the two differ, the row has IGC's form for the platform. Kernels of Intel's compiler break none.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ RULES: tuple[InstructionRule | SourceRule, ...] = (
 
 
 def broken(op: Operation) -> list[str]:
-    """What an instruction breaks, each with its source."""
+    """Return the restrictions that an instruction breaks, as messages with their documents."""
     platform, found = op.context.platform, []
     for rule in RULES:
         if not rule.platforms(platform):

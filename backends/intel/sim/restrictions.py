@@ -21,7 +21,7 @@ LOGIC = frozenset(("and", "or", "xor", "not"))
 
 @frozen
 class Restriction:
-    """What instructions of some names (all without names) may not do; `kind` is that of the finding."""
+    """A restriction on instructions of some names (without names, on all); `kind` is that of the finding."""
 
     says: str
     broken: Callable[[Operation, Platform], bool]
@@ -163,7 +163,7 @@ RESTRICTIONS = (
 
 
 def broken(op: Operation) -> list[tuple[str, str]]:
-    """What an instruction breaks, as kinds and messages with their sources."""
+    """Return the restrictions that an instruction breaks, as kinds and messages with their documents."""
     platform = op.context.platform
     return [
         (rule.kind, f"{rule.says} [{rule.source}]")

@@ -12,7 +12,7 @@ from convgen.backends.sim.wave_arrays import U64, Array, Bools
 def store_global(
     g: ThreadGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, alignment: int
 ) -> None:
-    """Write [words, threads, lanes]."""
+    """Write data [words, threads, lanes] and check it against other threads' accesses."""
     env = g.env
     deliver_before_store(g, address, size, lanes, local=False)
     ticket = env.ticket()
