@@ -104,7 +104,7 @@ class Matmul(TensorProblem):
 
     @property
     def any_tags(self) -> Triple:
-        """Rows of src and dst lie side by side, wei is K-contiguous."""
+        """Return the tags of `any`: src and dst are row-major, wei is K-contiguous."""
         letters = LETTERS[: len(self.src_dims)]
         turned = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
         return letters, turned, letters
@@ -114,7 +114,7 @@ class Matmul(TensorProblem):
         return ("src", "wei", *(("bia",) if self.bias_type else ())), ("dst",)
 
     def policies(self, role: str) -> Mapping[str, int]:
-        """Rows and columns are the last two dims."""
+        """Return the masks of policies: rows and columns are the last two dims."""
         last = 1 << len(self.dst_dims) - 1
         return {"per_oc": last, "per_dim_1": last, "per_ocic": last + last // 2}
 
@@ -125,7 +125,7 @@ class Matmul(TensorProblem):
 
     @property
     def acc_type(self) -> str:
-        """In which products are summed: f32 also of integers of which some have scales that differ along K."""
+        """The type in which products are summed; f32 also for integers with scales that differ along K."""
         return "f32" if self._scales_along_k and super().acc_type == "s32" else super().acc_type
 
     @cached_property
@@ -176,7 +176,7 @@ class Matmul(TensorProblem):
 
 
 def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
-    """The batch dimensions are as many, and each is the same or 1 in one of them."""
+    """Refuse batch dimensions of src and wei that differ in number, or in size unless one is 1. Raises UserError."""
     if len(src) != len(wei):
         given = f"a {len(src)}-D by a {len(wei)}-D tensor"
         raise PointedError(f"given {given}, wanted as many dimensions of both", text, wei[0][1])

@@ -1,4 +1,4 @@
-"""oneDNN's verbose log: each execution of a convolution or a matrix product as the problem that it was.
+"""oneDNN's verbose log: each execution of a convolution or a matrix product as a problem.
 
     onednn_verbose,v1,primitive,exec,gpu,matmul,jit:gemm:any,undef,src:f16::blocked:ab::f0 ...,,,64x32:32x48,0.01
 
@@ -27,7 +27,7 @@ _MASK = re.compile(r"mask([0-9]+)")
 _OLD_ATTRIBUTE = re.compile(r"(\w+):('[^']*'|[^;']*);")
 _SIZES = re.compile(r"(mb|ic|oc|id|ih|iw|b|m|n|k)([0-9]+)")
 
-#: Attributes under which the same is computed.
+#: Attributes that do not change the result.
 _HARMLESS = ("scratchpad", "scratchpad_mode")
 #: Attributes whose value is that of benchdnn's option of the same name.
 _ALIKE = ("fpmath", "rounding-mode", "precomputed-reductions")
@@ -48,7 +48,7 @@ class _Memory:
     flags: str
 
     def swapped(self, first: int) -> _Memory:
-        """The tensor with the dims `first` and the one behind it in each other's place."""
+        """Return the tensor with dims `first` and `first` + 1 exchanged."""
         a, b = "abcdef"[first], "abcdef"[first + 1]
         tag = self.tag.translate(str.maketrans(f"{a}{b}{a.upper()}{b.upper()}", f"{b}{a}{b.upper()}{a.upper()}"))
         strides = self.strides.split("x")

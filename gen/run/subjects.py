@@ -25,7 +25,7 @@ Extents: TypeAlias = tuple[int, int, int]
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 _COMPRESSED = b"CCOB"  #: what a compressed bundle begins with
 _MOST_ENTRIES = 256
-_MOST_FILES = 4096  #: of a folder that are looked at
+_MOST_FILES = 4096  #: files in a folder
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
 _MOST_ITEMS = 1024  #: work-items of a workgroup
 _MOST_LDS = 1 << 24
@@ -74,7 +74,7 @@ class Subject:
 def files(path: Path) -> list[Path]:
     """Return the file itself, or a folder's code objects and bundles, known by how they begin.
 
-    Raises UserError for a folder without.
+    Raises UserError for a folder without any.
     """
     if not path.is_dir():
         return [path]
