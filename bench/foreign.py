@@ -148,7 +148,7 @@ def _row(result: Result, *, llvm: bool) -> tuple[str, ...]:
 
 
 def _deleted(folder: Path, chosen: Callable[[str], bool]) -> int:
-    """Report the noticed deletions of each kernel; exit code 1 if one is missed that the manifest does not list as needless."""
+    """Report the noticed deletions of each kernel; exit code 1 if one is missed that the manifest does not permit."""
     noticed_all = True
     for entry in filter(lambda entry: chosen(str(entry["file"])), read_manifest(folder)):
         raw = (folder / str(entry["file"])).read_bytes()
