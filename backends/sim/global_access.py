@@ -14,7 +14,7 @@ from convgen.backends.sim.threads import Stepped, Threads
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, all_bits
 from convgen.backends.simulation import Source
 
-_UNWAITED = ", without its wait before the barrier between"
+_UNWAITED = " and did not wait for before the barrier"
 _FEW = 8  #: lanes that are looked at one by one
 
 
@@ -99,7 +99,7 @@ def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Arra
             continue
         lost = race.any(axis=0) & np.any(allocation.load(offset, size) != values, axis=0)
         lost = lost if taken is None else lost & taken
-        what = "overwrites what another wave has loaded, with nothing to order the two"
+        what = "overwrites what another wave has loaded, without a barrier or release and acquire between"
         g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
@@ -213,7 +213,7 @@ def check_meeting(g: Threads, step: Stepped, address: U64, size: int, values: Ar
         assert marks is not None
         lost &= marks[1].max(axis=0) != g.wave_ids()[:, None]
         if lost.any():
-            what = "stores to a place where another thread stores something else"
+            what = "stores to an address where another thread stores another value by this instruction"
             g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
@@ -265,13 +265,16 @@ def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collec
         if causality.covers(who, ticket, wave, group):
             return None
         unwaited = causality.covers(who, ticket, wave, group, issued=True)
-        return _Lack(f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch"), unwaited)
+        return _Lack(
+            f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in this launch, without release and acquire"),
+            unwaited,
+        )
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
         return None
     issued = g.env.store_issued.get((ticket, wave))
     unwaited = issued is not None and issued < g.env.epoch[g.slot[row]]
-    missing = _UNWAITED if unwaited else ", without its wait and a barrier between"
+    missing = _UNWAITED if unwaited else ", without a wait and a barrier between"
     return _Lack(f"wave {wave % g.env.waves} wrote{missing}", unwaited)
 
 

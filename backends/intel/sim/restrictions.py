@@ -105,7 +105,7 @@ RESTRICTIONS = (
         only("mul"),
     ),
     Restriction(
-        "of a 32-bit and a narrower integer factor, the narrower comes first",
+        "src0 is narrower than the 32-bit integer src1: exchange the factors",
         lambda op, p: op.sources[0].size < 4 and op.sources[1].type in ("d", "ud") and not op.sources[1].is_immediate,
         only("mul"),
     ),
