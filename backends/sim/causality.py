@@ -109,7 +109,7 @@ class Causality:
             self._released[thread] = before.joined(Knowledge(unwaited={thread: (ticket, stores)}))
 
     def overtakes(self, thread: int, ticket: int, writer: int) -> bool:
-        """Whether a thread has observed what a writer published before it had waited for its store `ticket`."""
+        """Whether a thread has observed a flag that `writer` published before waiting for its store `ticket`."""
         return ticket in self._published[self.observed(thread)].unwaited.get(writer, _NEVER)[1]
 
     def acquire(self, who: Who, number: int) -> None:

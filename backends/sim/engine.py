@@ -1,4 +1,4 @@
-"""The engine: runs groups of threads over a program, splits them where control flow parts, merges where it meets."""
+"""The engine runs groups of threads over a program, splits a group at divergent branches, and merges groups again."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Engine(ABC, Generic[G, S]):
         return [first]
 
     def _next(self, runnable: Sequence[G]) -> G:
-        """Return the group at the lowest instruction: diverged paths meet again if the hindmost runs first."""
+        """Return the group at the lowest instruction: running it first lets diverged paths merge again."""
         return min(runnable, key=lambda g: g.pc)
 
     def _may_meet(self, g: G, other: G) -> bool:
@@ -175,7 +175,7 @@ class Engine(ABC, Generic[G, S]):
 
     @staticmethod
     def _join(groups: list[G], group: G) -> None:
-        """Add a group, merged with one that stands at the same place with the same operations outstanding."""
+        """Add a group to a list, merged with a group at its instruction that has equal operations outstanding."""
         for index, other in enumerate(groups):
             if other.pc == group.pc and other.signature() == group.signature():
                 groups[index] = other.merge(group)

@@ -16,7 +16,7 @@ from convgen.ir.error import ConvgenError, Unsupported, UserError
 
 __all__ = ["STUMBLES", "SimulatorError", "Unsupported", "reading", "within"]
 
-#: What code raises that meets what it did not foresee: readers of ELF, msgpack and YAML, decoded instructions.
+#: Exceptions of code that meets unforeseen input: readers of ELF, msgpack and YAML, decoded instructions.
 STUMBLES = (
     ELFError, struct.error, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 )  # fmt: skip

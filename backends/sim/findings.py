@@ -12,7 +12,7 @@ from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.threads import Located, Threads
 from convgen.backends.simulation import UNSTATED, Finding, Source
 
-WAIT_STATES = "wait-states"  #: a kind whose findings each say what asks for them
+WAIT_STATES = "wait-states"  #: a kind whose findings each name their document
 
 
 class LaunchStopped(Exception):

@@ -271,12 +271,12 @@ class Lds:
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
-        """Report a write of what others wrote, in the first row of `others`, or read, in the second."""
+        """Report a write to units that other waves wrote (row 0 of `others`) or read (row 1)."""
         self._race(group, step, others[0], "overwrites what {} wrote", "write", where, units)
         self._race(group, step, others[1], "overwrites what {} has read", "read", where, units)
 
     def _overwrites_update(self, group: Threads, step: Stepped, mine: U32, where: Array | None, units: Array) -> None:
-        """Report a write of what others updated atomically."""
+        """Report a write to units that other waves updated atomically."""
         if self.updated is not None:
             race = _others(self.updated.take(units), mine)
             self._race(group, step, race, "overwrites what {} updated", "update", where, units)

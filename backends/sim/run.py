@@ -40,7 +40,7 @@ class Counted(Protocol):
 class Run(ABC):
     """The launches of one call, one after the other, on buffers that are changed in place."""
 
-    sources: ClassVar[Mapping[str, Source]] = {}  #: what asks for the rule behind each kind of finding
+    sources: ClassVar[Mapping[str, Source]] = {}  #: document of the rule of each kind of finding
 
     def __init__(
         self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int

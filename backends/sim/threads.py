@@ -99,7 +99,7 @@ class Threads(ABC):
         """Return a key: groups with equal keys can be merged."""
 
     def select(self, rows: Array) -> Self:
-        """A group of some of the threads, with the same history."""
+        """Return a group of some of the threads; it shares this group's history."""
         part = copy(self)
         for name, axis in self.arrays.items():
             setattr(part, name, getattr(self, name).take(rows, axis=axis))
@@ -107,7 +107,7 @@ class Threads(ABC):
         return part
 
     def merge(self, other: Self) -> Self:
-        """Both groups as one; their signatures are equal."""
+        """Return both groups as one; their signatures are equal."""
         both = copy(self)
         for name, axis in self.arrays.items():
             setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name)), axis=axis))

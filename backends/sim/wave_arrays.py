@@ -40,7 +40,7 @@ def all_bits(numbers: Array) -> int:
 
 @lru_cache(maxsize=128)
 def counted(count: int, axes: int) -> Array:
-    """0, 1, .. `count` - 1 along an axis before so many others."""
+    """Return 0, 1, .. `count` - 1 along the first axis of an array with `axes` further axes of size 1."""
     return np.arange(count).reshape((-1,) + (1,) * axes)
 
 

@@ -274,7 +274,7 @@ def printed(fields: Sequence[str], defaults: Sequence[str], delimiter: str = ":"
 
 
 def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:
-    """A field whose parts stand between dots."""
+    """A field of parts that are separated by dots."""
     return lambda field: _each(field.split("."), checks)
 
 

@@ -16,7 +16,7 @@ from convgen.problem import grammar, options
 from convgen.problem.knobs import ConvKnobs, ConvShapeKnobs
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
-#: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
+#: tags that replace `any`: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
 
 
@@ -183,7 +183,7 @@ class Conv(TensorProblem):
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
-        """The axes that are there, outermost first."""
+        """The axes that the problem has, outermost first."""
         return self.axes[5 - self.ndims :]
 
     @property
@@ -220,7 +220,7 @@ class Conv(TensorProblem):
         return _TENSORS[self.direction]
 
     def policies(self, role: str) -> Mapping[str, int]:
-        """Output channels of the weights stand first, behind the groups."""
+        """Return the masks of policies: output channels are the first dim of weights after the groups."""
         if role != "wei":
             return {}
         return {"per_oc": 0b11, "per_ocic": 0b110} if self.has_groups else {"per_oc": 0b1}

@@ -156,7 +156,7 @@ def _unquoted(text: str) -> str:
 
 
 def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command, without quotes, up to what a shell does with the output."""
+    """Return the words of a command without quotes, up to a pipe or redirection."""
     for word in words:
         if re.match(r"[0-9&]?>|<|[|;&]", word):
             return

@@ -54,7 +54,7 @@ def find(text: str) -> str | None:
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
-    """The convolution of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the convolution of a line; `knobs` override its own. Raises UserError, Unsupported."""
     found = _KEY.match(line) or _PERF_KEY.match(line)
     assert found is not None, line
     if found["types"] not in _BASES:

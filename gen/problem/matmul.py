@@ -25,7 +25,7 @@ _DIM_OF_K = {"src": -1, "wei": -2}
 
 @frozen(slots=False)
 class Matmul(TensorProblem):
-    """A product of two matrices, or of several: the batch dimensions of src and wei stand before theirs."""
+    """A product of two matrices, or of a batch of them: batch dimensions precede those of the matrices."""
 
     driver: ClassVar[str] = options.MATMUL
 
@@ -149,8 +149,8 @@ class Matmul(TensorProblem):
     def groups(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of the groups along m, n and k in which neighbours share a scale or a zero point.
 
-        They are those of the attributes, the least first, whether they divide the axis or not; a group of one, or of
-        all, is none.
+        Sizes of all attributes are listed in ascending order, even if they do not divide the axis; a group of one
+        element or of all is left out.
         """
         sizes: dict[str, list[int]] = {"m": [], "n": [], "k": []}
         for attribute in self.attributes:

@@ -70,7 +70,7 @@ def split(text: str) -> Sequence[str]:
 
 
 def problems(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The problems of a line of a known format; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the problems of a line of a known format; `knobs` override its own. Raises UserError, Unsupported."""
     found = _match(text)
     assert found is not None, text
     form, line = found

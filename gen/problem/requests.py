@@ -76,7 +76,7 @@ def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = ""
 
 
 def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The convolutions of a descriptor or of a logged line (`lines`); of the latter, `knobs` replace what it says."""
+    """Return the convolutions of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
     return _logged(text, knobs, CONV) or (Conv.of(text, knobs),)
 
 
@@ -86,7 +86,7 @@ def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
-    """The problems of a logged line; none where it is no such line. Raises UserError for one of another driver."""
+    """Return the problems of a logged line, none for any other text. Raises UserError for a line of another driver."""
     found = request_lines.driver_of(text)
     if found not in (None, driver):
         names = {CONV: "a convolution", MATMUL: "a matrix product"}
@@ -96,16 +96,16 @@ def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, 
 
 @frozen
 class Batch:
-    """The requests of a batch file in order, and the ignored options, each with the place where it stands first."""
+    """The requests of a batch file in order, and the ignored options, each with the place of its first use."""
 
     requests: tuple[Request, ...]
     ignored: Mapping[str, str]
 
 
 def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: int | None = None) -> Batch:
-    """Read a batch file. `knobs` (lists, as in a file), `match` and `start` win over what files say.
+    """Read a batch file. `knobs` (lists, as in a file), `match` and `start` override options of files.
 
-    Raises UserError if the file cannot be read, asks for too much, or `match` is no pattern; what is wrong within
+    Raises UserError if the file cannot be read or asks for too much, or if `match` is no pattern; an error in a line
     becomes a request.
     """
     reader = Reader.of(knobs, match, start)
@@ -216,7 +216,7 @@ class Reader:
                 )
 
     def words(self, text: str) -> Iterator[Request]:
-        """The requests of a text that stands in no file and is not prose."""
+        """Return the requests of a text of the command line, which is not prose."""
         line = _Line(text, Path(), 0)
         logged = request_lines.driver_of(text)
         yield from self._words(line) if logged is None else self.ask(logged, text, {}, line)

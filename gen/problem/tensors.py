@@ -284,7 +284,7 @@ class TensorProblem(ABC):
         return " ".join(f"--{knob}={text}" for knob, text in texts if text != spelled[knob].default)
 
     def __str__(self) -> str:
-        """One replayable line: parsed again, it is the same problem."""
+        """Return one replayable line: parsed again, it gives an equal problem."""
         return f"{self.knobs} {self.descriptor}".lstrip()
 
 
@@ -333,7 +333,7 @@ def refuse_others(problem: TensorProblem) -> None:
 
 
 def check_outputs(problem: TensorProblem) -> None:
-    """Raise UserError for a problem without outputs where somebody wants to look at kernels."""
+    """Raise UserError for a problem without outputs, for commands that show its kernels."""
     if problem.is_empty:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
 
@@ -368,7 +368,7 @@ def _layout(strides: str, knob: str, tag: str, default: str, dims: tuple[int, ..
 
 
 def _check_apart(layout: Layout, strides: str, where: str) -> None:
-    """Refuse a stride with which elements could meet: one within the reach of the smaller strides."""
+    """Refuse strides with which elements could overlap: a stride within the reach of the smaller ones."""
     overlap = layout.digits.overlap(Space.MEMORY) if layout.size_elems else None
     if overlap is not None:
         digit, reach = overlap

@@ -19,7 +19,7 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Kind, Type
 from convgen.run.fills import Fill
 
-MOST_BYTES = 1 << 32  #: of a buffer that nobody gives
+MOST_BYTES = 1 << 32  #: bytes; largest made-up buffer
 
 #: Element type by its name in HIP and OpenCL metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
 _ELEMENTS: Mapping[str, str] = {

@@ -19,7 +19,7 @@ from convgen.run import reference_types as types
 
 Attribute = Scale | ZeroPoint
 
-#: What each direction reads, its factors first, and what it writes (oneDNN's Developer Guide, "Convolution").
+#: Tensors that each direction reads, factors first, and writes (oneDNN's Developer Guide, "Convolution").
 _DIRECTIONS = {
     "FWD_B": (("src", "wei", "bia"), ("dst",)),
     "FWD_D": (("src", "wei"), ("dst",)),

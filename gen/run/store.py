@@ -22,7 +22,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, P
 
 
 class Store:
-    """Values by kind and key. `knob` is what named the file, for errors, which are UserErrors."""
+    """Values by kind and key. `knob` is the option that named the file; errors, which are UserErrors, name it."""
 
     def __init__(self, path: Path, knob: str) -> None:
         self.path, self.knob = path, knob

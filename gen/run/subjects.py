@@ -23,7 +23,7 @@ from convgen.run.schema import Entry
 Extents: TypeAlias = tuple[int, int, int]
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
-_COMPRESSED = b"CCOB"  #: what a compressed bundle begins with
+_COMPRESSED = b"CCOB"  #: the first bytes of a compressed bundle
 _MOST_ENTRIES = 256
 _MOST_FILES = 4096  #: files in a folder
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
@@ -67,7 +67,7 @@ class Subject:
     hints: Hints = Hints()
 
     def hints_of(self, kernel: str) -> Hints:
-        """Return what is recorded of a kernel."""
+        """Return the hints on a kernel, empty ones for a kernel that they do not name."""
         return self.hints if kernel == self.hints.kernel else Hints()
 
 

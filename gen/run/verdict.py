@@ -248,8 +248,9 @@ def run_record(
     scrutiny: Scrutiny = STRICT,
     on: Executor | None = None,
 ) -> Outcome:
-    """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
-    which no manual asks do not fail it.
+    """Execute a launch record and the code object beside it.
+
+    Without `advice`, findings on rules that no manual states do not fail the run, as for code of other compilers.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. `scalars` are other

@@ -150,7 +150,7 @@ def _trap(instruction: Instruction) -> Step:
 
 
 def _program_counter(instruction: Instruction, context: Context) -> Step:
-    """s_getpc, s_setpc, s_swappc, s_call: addresses are those of the loaded image."""
+    """Compile s_getpc, s_setpc, s_swappc and s_call; addresses are those of the loaded image."""
     name = instruction.name
     place = instruction.address + 4 + 4 * instruction.simm16 if name == "s_call_b64" else None
     following = instruction.address + instruction.size
@@ -189,7 +189,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
 
 
 def _hardware_register(instruction: Instruction, context: Context) -> Step:
-    """s_getreg and s_setreg on MODE; other registers read as 0. Only round-to-nearest-even is simulated."""
+    """Compile s_getreg and s_setreg on MODE; other registers read as 0. Only round-to-nearest-even is simulated."""
     match = _HWREG.search(instruction.text)
     if match is None:
         raise unsupported(instruction)

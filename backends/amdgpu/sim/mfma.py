@@ -3,9 +3,9 @@
 Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; f64 is plain
 f64 arithmetic. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
 
-Hardware sums in groups with roundings in between (measured by MMA-Sim, arXiv 2511.10909), and CDNA2, which flushes
-denormals of f16 and bf16 operands and results (`archs`), does so to each product and partial sum, too. Results are
-those of hardware only where every partial sum is exact, and none of them denormal.
+Hardware sums in groups and rounds between them (measured by MMA-Sim, arXiv 2511.10909). CDNA2, which flushes denormals
+of f16 and bf16 operands and results (`archs`), also flushes each product and partial sum. Results equal those of
+hardware only if every partial sum is exact and none is denormal.
 """
 
 from __future__ import annotations

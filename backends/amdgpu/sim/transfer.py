@@ -72,7 +72,7 @@ def expand(values: Array, width: Width) -> Array:
 
 
 def land_registers(g: WaveGroup, pending: Pending) -> None:
-    """Write a load's data; payload: data [registers, waves, lanes], poison of the same shape, lanes of the issue."""
+    """Write a load's data. Payload: data and undefined words [registers, waves, lanes], lanes active at issue."""
     data, poison, lanes = pending.payload[:3]
     assert data is not None
     first, count = pending.writes.bit_length() - data.shape[0], data.shape[0]

@@ -45,7 +45,7 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
 def _in_passes(op: Operation, passes: Passes) -> Run:
     """Return the function of a compressed instruction whose second pass may read results of the first (`passes`)."""
     windows = ((0, passes.split), (passes.split, op.lanes))
-    silent = evolve(op.context, faults=[])  # what the whole has broken is noted already
+    silent = evolve(op.context, faults=[])  # faults of the whole instruction are recorded already
     steps = [_compile(evolve(op.instruction, window=window), silent) for window in windows]
     runs = [step.run for step in steps if step is not None]
 
@@ -287,7 +287,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
 
 
 def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
-    """The result of addc or subb on unsigned numbers of so many bytes, and its carry or borrow."""
+    """Return the result of addc or subb on unsigned numbers of `size` bytes, and its carry or borrow."""
     if op == "addc":
         total = a + b
         return total, total >> (8 * size)

@@ -159,7 +159,7 @@ class Operation:
 
     @cached_property
     def mixes_halves(self) -> bool:
-        """Whether hf stands beside f."""
+        """Whether hf and f are mixed."""
         return {"hf", "f"} <= self.types
 
     @property

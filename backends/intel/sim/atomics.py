@@ -25,7 +25,7 @@ def _float(function: Combine) -> Combine:
     return apply
 
 
-#: What becomes of the old value and the operand.
+#: Name of an operation -> function of the old value and the operand.
 COMBINATIONS: Mapping[str, Combine] = {
     **{name: INTEGER[name] for name in "add sub swap umin umax smin smax and or xor".split()},
     "increment": lambda old, new: old + old.dtype.type(1),

@@ -306,7 +306,7 @@ _PRODUCTS, _COMPLETED = ("mul", "mac"), ("mach", "macl")
 
 
 def _is_flat(instruction: Instruction, width: int) -> bool:
-    """IGC, isFlatRegRegion of src1: its elements lie as those of the destination do, whole elements apart."""
+    """Whether src1 has the offset and stride of the destination, a stride of whole elements (IGC, isFlatRegRegion)."""
     source, dst = instruction.sources[1], instruction.dst
     assert dst is not None
     assert source.region is not None

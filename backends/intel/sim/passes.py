@@ -3,7 +3,7 @@
 "A compressed instruction spans across 2 adjacent destination registers and is split into 2 parts. The split point is
 where the destination crosses its GRF boundary. The source operand of the second part must not overlap with the
 destination operand of the first part at DW granularity" (the hardware's restriction as IGC's HWConformity.cpp quotes it
-at avoidInstDstSrcOverlap). Mesa's has_source_and_destination_hazard and its register allocator describe the same: a
+at avoidInstDstSrcOverlap). Mesa's has_source_and_destination_hazard and its register allocator agree: a
 SIMD16 instruction is two SIMD8 ones, so one that reads a single element for all lanes out of its destination, elements
 narrower than the destination's, or registers one off from it, reads what its first half wrote. A register has 32 bytes
 on XeHPG and 64 on XeHPC and Xe2, so there only 64-bit types, strided destinations and SIMD32 are concerned.

@@ -75,7 +75,7 @@ def check_own_loads(
     if not loads:
         return
     shape = np.broadcast_shapes(rows.shape, units.shape)
-    # A load that is under way has stamped what it reads with its thread's epoch, or the next.
+    # A load in flight has stamped its bytes with its thread's epoch, or with the next one.
     read, mine = g.env.local.read.take(units), g.stamp[:, 0].take(rows)
     own = ((read ^ mine) & SEVERAL == 0) | (read & SEVERAL == SEVERAL)
     if not np.count_nonzero(own & (read >> np.uint32(9) >= mine >> np.uint32(9))):

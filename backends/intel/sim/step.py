@@ -48,7 +48,7 @@ class Context:
     index_of: dict[int, int]  #: instruction index by address
     grain: int = 4  #: bytes that a local memory race stamp covers
     errata: bool = True  #: whether defects of the hardware count that older compilers did not know
-    trust_igc: bool = False  #: whether what Intel's compiler takes for granted holds
+    trust_igc: bool = False  #: whether to assume what code of Intel's compiler relies on
     approximate: int | None = None  #: the seed by which math functions err as much as they may
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
 

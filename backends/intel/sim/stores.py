@@ -1,4 +1,4 @@
-"""Global stores: numbered, so that a fence can order them, and compared with those of other threads."""
+"""Global stores: each has a ticket, by which a fence orders it, and is checked against other threads' stores."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Transcendental vector instructions: documented error bounds, and results anywhere within them.
 
-By default a result is the exact one, rounded. With a seed it is any that the documents allow, the same for the same
-operand, so that kernels which rely on more are seen.
+By default a result is the exact one, rounded. With a seed it is any result that the documents allow, equal for equal
+operands, so that a kernel that relies on more fails.
 
-Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; sine and cosine count turns and
-take operands in [-256, 256], beyond which they are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of
-f32 are not supported: they are zeros here, going in and coming out). Of the error of sine and cosine AMD says nothing;
-Direct3D asks for 0.0008.
+Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; operands of sine and cosine are
+turns in [-256, 256], beyond which results are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of f32
+are not supported: operands and results become zeros). AMD does not document the error of sine and cosine; Direct3D
+requires 0.0008.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Division in steps (V_DIV_SCALE, V_DIV_FMAS, V_DIV_FIXUP): scaled away from the limits of exponents, and back.
 
-Where the manual's statements would not give quotients, those of numbers do: a divisor whose reciprocal is denormal goes
-down, and what scales back is 2^-64 unless the addend is 2 or more, as tests of tinygrad found on hardware.
+Where the manual's text would not give right quotients, this module follows tests of tinygrad on hardware: a divisor
+whose reciprocal is denormal is scaled down, and the result is scaled back by 2^-64 unless the addend is 2 or more.
 """
 
 from __future__ import annotations

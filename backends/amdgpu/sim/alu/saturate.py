@@ -109,7 +109,7 @@ _REPRESENTABLE = (
 def saturating(name: str, kind: str, wrapping: Function) -> Function | None:
     """Return the saturating function of an instruction from its wrapping one; None if its clamp is not documented.
 
-    Of two results, the second is a carry, which stays what it is.
+    If there are two results, the second is a carry, which does not change.
     """
     if name.startswith(_REPRESENTABLE):
         return wrapping

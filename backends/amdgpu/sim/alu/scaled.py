@@ -2,9 +2,9 @@
 
 v_cvt_scalef32_* multiply narrow numbers by, or divide wide ones by, the power of two in the exponent field of an f32
 (CDNA4 ISA, "VOP3 Opcodes"); v_cvt_sr_* do not scale. Stochastic rounding adds the random number's upper bits below the
-last bit that is kept, and drops what is below it then (HIP, amd_hip_fp8.h); the second number of a pair and those that
-follow of 32 take the next random number (V_PRNG_B32). Formats of 6 and 4 bits have no infinities and saturate; those
-of 8 bits do under MODE.FP16_OVFL, of which the manual says nothing here.
+last kept bit and truncates (HIP, amd_hip_fp8.h); each later number of a pair or of 32 takes the next random number
+(V_PRNG_B32). Formats of 6 and 4 bits have no infinities and saturate; formats of 8 bits saturate under MODE.FP16_OVFL,
+which the manual does not mention for these instructions.
 """
 
 from __future__ import annotations
