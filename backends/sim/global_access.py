@@ -52,7 +52,7 @@ def parts_of(
             row,
             lane,
         )
-    found = []
+    hits = []
     for allocation, some in parts:
         taken = some if some is not None else lanes
         offset = (address - np.uint64(allocation.base)).view(np.int64)
@@ -68,8 +68,8 @@ def parts_of(
                 (offset & (need - 1)) != 0,
                 aligned,
             )
-        found.append((allocation, offset, taken))
-    return found
+        hits.append((allocation, offset, taken))
+    return hits
 
 
 def reader_of(g: Threads) -> Array:

@@ -46,8 +46,8 @@ def counted(count: int, axes: int) -> Array:
 
 def united(rows: Iterable[Bools | None]) -> Bools | None:
     """Return the union of flag arrays, skipping None; None if all are None."""
-    found: Bools | None = None
+    union: Bools | None = None
     for row in rows:
         if row is not None:
-            found = row if found is None else found | row
-    return found
+            union = row if union is None else union | row
+    return union

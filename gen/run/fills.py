@@ -98,14 +98,14 @@ class Fill:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Return all elements; numbers without gaps are generated piece by piece, to save memory."""
-        found = np.empty(self.shape, self.dtype)
+        elements = np.empty(self.shape, self.dtype)
         if self.strides == _row_major(self.shape):
-            flat = found.reshape(-1)
+            flat = elements.reshape(-1)
             for at in range(0, len(flat), _CHUNK):
                 flat[at : at + _CHUNK] = self.numbered(np.arange(at, min(at + _CHUNK, len(flat))) + self.start)
         else:
-            found[...] = self.numbered(_outer(self.start, map(self._along, range(len(self.shape)))))
-        return found if dtype is None else found.astype(dtype)
+            elements[...] = self.numbered(_outer(self.start, map(self._along, range(len(self.shape)))))
+        return elements if dtype is None else elements.astype(dtype)
 
     def reshape(self, *shape: int) -> Fill:
         """Return a whole tensor in another shape, with its elements in unchanged order."""
@@ -120,8 +120,8 @@ class Fill:
 
     def numbered(self, numbers: Numbers) -> Array:
         """Return the elements with these numbers."""
-        found = np.empty(numbers.shape, self.dtype)
-        flat, wanted = found.reshape(-1), numbers.reshape(-1)
+        elements = np.empty(numbers.shape, self.dtype)
+        flat, wanted = elements.reshape(-1), numbers.reshape(-1)
         small = wanted.size == 0 or int(wanted.max()) <= _LOW  # the upper halves of all numbers are then one
         for start in range(0, len(wanted), _CHUNK):
             chunk = wanted[start : start + _CHUNK]
@@ -135,7 +135,7 @@ class Fill:
             self.values.take(drawn, out=flat[start : start + _CHUNK], mode="clip")
         for number, value in self.changed:
             flat[wanted == number] = value
-        return found
+        return elements
 
 
 def _outer(start: int, parts: Iterable[Numbers]) -> Numbers:

@@ -63,20 +63,20 @@ class Range:
 
 def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
     """Return the ranges after all post-ops; `read` returns the tensors that they need by name."""
-    found = Range.of([values])
+    result = Range.of([values])
     with np.errstate(all="ignore"):
         for n, op in enumerate(ops):
             match op:
                 case Eltwise():
-                    found = _scaled(op, _applied(op, found))
+                    result = _scaled(op, _applied(op, result))
                 case Sum():
-                    found = _with(np.add, found, _term(op, read("dst")))
+                    result = _with(np.add, result, _term(op, read("dst")))
                 case Prelu():
-                    found = _with(_prelu, found, _floats(read(f"post_op_{n}")))
+                    result = _with(_prelu, result, _floats(read(f"post_op_{n}")))
                 case Binary():
                     condition = None if op.condition is None else read(f"post_op_{n}_condition")
-                    found = _binary(op, found, read(f"post_op_{n}"), condition)
-    return found
+                    result = _binary(op, result, read(f"post_op_{n}"), condition)
+    return result
 
 
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:

@@ -178,12 +178,12 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
         acc = acc + read("bia").astype(acc.dtype)
     if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
         return Range.of([_stored(acc, to)])
-    found = chained(problem.post_ops, acc, read)
+    result = chained(problem.post_ops, acc, read)
     if scale := request.scale(problem, "dst"):
-        found = divided(found, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
+        result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
     if point := request.zero_point(problem, "dst"):
-        found = shifted(found, np.asarray(read("dst_zero_points") if point.value is None else point.value))
-    return converted(found, partial(_stored, to=to), types.limits(to)[1])
+        result = shifted(result, np.asarray(read("dst_zero_points") if point.value is None else point.value))
+    return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
 def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
@@ -296,13 +296,13 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
     point, is_scaled = request.zero_point(problem, role), role in _before_sums(problem)
     if not request.is_made(problem) or (point is None and not is_scaled):
         return inputs[role]
-    found = np.asarray(inputs[role]).astype(np.float32)
+    values = np.asarray(inputs[role]).astype(np.float32)
     if point is not None:
         name = f"{role}_zero_points"
-        found = found - (_repeated(problem, inputs, name, found.shape) if point.value is None else point.value)
+        values = values - (_repeated(problem, inputs, name, values.shape) if point.value is None else point.value)
     if is_scaled:
-        found = found * _repeated(problem, inputs, f"{role}_scales", found.shape)
-    rounded: Array = found.astype(numpy_type(request.made_type(problem)))
+        values = values * _repeated(problem, inputs, f"{role}_scales", values.shape)
+    rounded: Array = values.astype(numpy_type(request.made_type(problem)))
     return rounded
 
 

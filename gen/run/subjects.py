@@ -169,8 +169,8 @@ def _parameters(path: Path, kernel: str) -> tuple[Parameter, ...]:
 
 
 def _parameter(argument: re.Match[str]) -> Parameter:
-    found: Mapping[str, str | None] = argument.groupdict()
-    divisor = _DIVISOR.search(found["attributes"] or "")
-    default = 1 if divisor is None or found["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
-    type_name = f"{found['pointee']}*" if found["pointee"] else found["type"] or ""
-    return Parameter(found["name"] or "", 0, 0, found["pointee"] is not None, type_name, default)
+    groups: Mapping[str, str | None] = argument.groupdict()
+    divisor = _DIVISOR.search(groups["attributes"] or "")
+    default = 1 if divisor is None or groups["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
+    type_name = f"{groups['pointee']}*" if groups["pointee"] else groups["type"] or ""
+    return Parameter(groups["name"] or "", 0, 0, groups["pointee"] is not None, type_name, default)

@@ -134,13 +134,13 @@ class _Atomic:
                 met = meet(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
-            found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
-            old = np.where(lanes, found, old)
+            before = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
+            old = np.where(lanes, before, old)
             if g.env.strict:
-                self._note(g, allocation, offset, lanes if expected is None else lanes & (found == expected), ticket)
+                self._note(g, allocation, offset, lanes if expected is None else lanes & (before == expected), ticket)
                 if expected is not None and g.env.reporter.holds:
                     _find_out(g, allocation, offset, self.size, lanes)
-            g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
+            g.env.memory.changes += bool((memory[offset[lanes] // size] != before[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met
 

@@ -218,7 +218,7 @@ def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
         if not elf.has_dwarf_info():
             return [], []
         info = elf.get_dwarf_info()
-        found: dict[int, str] = {}
+        line_at: dict[int, str] = {}
         for unit in info.iter_CUs():
             program = info.line_program_for_CU(unit)
             if program is None:
@@ -226,9 +226,9 @@ def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
             names, first = program["file_entry"], int(program["version"] < 5)
             for state in filter(None, (entry.state for entry in program.get_entries())):
                 name = names[state.file - first].name.decode(errors="replace")
-                found[state.address] = "" if state.end_sequence or not state.line else f"{name}:{state.line}"
-    starts = sorted(found)
-    return starts, [found[start] for start in starts]
+                line_at[state.address] = "" if state.end_sequence or not state.line else f"{name}:{state.line}"
+    starts = sorted(line_at)
+    return starts, [line_at[start] for start in starts]
 
 
 def _image(elf: ELFFile) -> bytes:

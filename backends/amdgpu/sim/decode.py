@@ -189,16 +189,16 @@ def parse_instruction(address: int, words: tuple[int, ...], text: str) -> Instru
 
 def parse_disassembly(listing: str) -> tuple[Instruction, ...]:
     """All instructions of an `llvm-objdump -d` listing, in order of address."""
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for line in listing.splitlines():
         match = _LINE.match(line)
         if match is None:
             continue
         words = tuple(int(word, 16) for word in match["words"].split())
-        found.append(parse_instruction(int(match["address"], 16), words, match["text"].strip()))
-    if not found:
+        instructions.append(parse_instruction(int(match["address"], 16), words, match["text"].strip()))
+    if not instructions:
         raise SimulatorError("the code object holds no instructions")
-    return tuple(found)
+    return tuple(instructions)
 
 
 def require_plain(instruction: Instruction, allowed: frozenset[str]) -> None:

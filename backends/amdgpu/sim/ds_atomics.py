@@ -42,7 +42,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
-        found, noted = [], []
+        old_words, noted = [], []
         for number, offset in enumerate(offsets):
             at = locate(g, step, g.v[register].astype(np.int64) + offset, size, aligned=ALIGNED)
             lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
@@ -53,10 +53,10 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
             if swaps and g.env.strict:
                 taking = np.broadcast_to(lanes, at.units.shape)
                 g.env.local.find_out(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
-            found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
+            old_words.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()
-        back, units = np.concatenate(found) if returning else None, np.concatenate(noted)
+        back, units = np.concatenate(old_words) if returning else None, np.concatenate(noted)
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 

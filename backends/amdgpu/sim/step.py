@@ -69,13 +69,13 @@ class Context:
 
     def bits(self, *operands: Operand) -> int:
         """The register set of operands; constants have none."""
-        found = 0
+        registers = 0
         for operand in operands:
             if operand.is_vector:
-                found |= vector_bits(self.vector(operand), operand.count)
+                registers |= vector_bits(self.vector(operand), operand.count)
             elif operand.kind == "s":
-                found |= scalar_bits(operand.index, operand.count)
-        return found
+                registers |= scalar_bits(operand.index, operand.count)
+        return registers
 
     def registers(self, operand: Operand) -> tuple[int, ...]:
         """Unified indices of a vector operand's registers."""

@@ -214,14 +214,14 @@ class Block:
         return fine
 
     def _placement(self, shape: BlockShape) -> Placement:
-        found = self.placements.get(shape)
-        if found is None:
+        layout = self.placements.get(shape)
+        if layout is None:
             lsc = self.lsc
-            found = placement(
+            layout = placement(
                 shape, lsc.memory_bytes, self.context.layout.grf, vnni=lsc.vnni, transposed=lsc.transposed
             )
-            self.placements[shape] = found
-        return found
+            self.placements[shape] = layout
+        return layout
 
     def _move(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> None:
         size = self.lsc.memory_bytes

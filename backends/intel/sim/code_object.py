@@ -128,7 +128,7 @@ def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
     """Return product family and graphics core family of the compatibility note; None where it has none."""
     if note is None:
         raise SimulatorError("the code object has no .note.intelgt.compat, so its platform is unknown")
-    found: dict[int, int] = {}
+    fields: dict[int, int] = {}
     at = 0
     while at + 12 <= len(note):
         name_size, size, kind = struct.unpack_from("<III", note, at)
@@ -136,9 +136,9 @@ def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
         owner = note[at : at + name_size]
         at += (name_size + 3) // 4 * 4
         if owner.rstrip(b"\0") == b"IntelGT" and size == 4:
-            found[kind] = struct.unpack_from("<I", note, at)[0]
+            fields[kind] = struct.unpack_from("<I", note, at)[0]
         at += (size + 3) // 4 * 4
-    return found.get(1) or None, found.get(2) or None
+    return fields.get(1) or None, fields.get(2) or None
 
 
 def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:

@@ -154,12 +154,12 @@ _LINE = re.compile(r"^\s*/\* \[([0-9A-F]+)\]\s*\*/\s*(.*?)\s*(?://.*)?$")
 
 
 def _lines(text: str) -> dict[int, str]:
-    found = {}
+    texts = {}
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:
-            found[int(match[1], 16)] = re.sub(r"\s+", " ", match[2])
-    return found
+            texts[int(match[1], 16)] = re.sub(r"\s+", " ", match[2])
+    return texts
 
 
 # ---------------------------------------------------------------- both forms of the JSON

@@ -30,12 +30,12 @@ class Defect:
 
 def defects_of(code: Code, layout: Layout, kinds: frozenset[str]) -> Faults:
     """Return the missing workarounds of some kinds, by instruction."""
-    found: Faults = {}
+    faults: Faults = {}
     for kind in sorted(kinds):
         defect = DEFECTS[kind]
         for index, message in defect.missing(code, layout):
-            found[index] = (*found.get(index, ()), (kind, f"{message} [{defect.names}]"))
-    return found
+            faults[index] = (*faults.get(index, ()), (kind, f"{message} [{defect.names}]"))
+    return faults
 
 
 def _is_end(instruction: Instruction) -> bool:
@@ -219,14 +219,14 @@ def _adds_to(instruction: Instruction, before: Instruction) -> bool:
 
 def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
     """The registers that instructions other than sends write somewhere."""
-    found: set[int] = set()
+    registers: set[int] = set()
     for instruction in code:
         if _is_dpas(instruction):
             assert instruction.dst is not None
-            found.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
+            registers.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
         else:
-            found.update(_written(instruction, layout))
-    return found
+            registers.update(_written(instruction, layout))
+    return registers
 
 
 def _waits(instruction: Instruction, token: tuple[int, str] | None) -> bool:

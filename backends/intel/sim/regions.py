@@ -217,15 +217,15 @@ RULES: tuple[InstructionRule | SourceRule, ...] = (
 
 def broken(op: Operation) -> list[str]:
     """Return the restrictions that an instruction breaks, as messages with their documents."""
-    platform, found = op.context.platform, []
+    platform, findings = op.context.platform, []
     for rule in RULES:
         if not rule.platforms(platform):
             continue
         if isinstance(rule, InstructionRule):
             if op.dst is not None and rule.broken(op, op.dst):
-                found.append(f"{rule.says} [{rule.source}]")
+                findings.append(f"{rule.says} [{rule.source}]")
             continue
         for number, source in enumerate(op.sources):
             if source.operand.kind in rule.kinds and rule.broken(op, source, number):
-                found.append(f"src{number}: {rule.says} [{rule.source}]")
-    return found
+                findings.append(f"src{number}: {rule.says} [{rule.source}]")
+    return findings

@@ -207,20 +207,20 @@ def _wide_sources(
     count = conversion.count
 
     def values(g: WaveGroup) -> list[Array]:
-        found = []
+        numbers = []
         for part, operand in zip(parts, operands, strict=True):
             for word in part(g):
                 if conversion.source == "f32":
                     value = word.view(np.float32).astype(np.float64)
                     value = np.abs(value) if operand.absolute else value
-                    found.append(-value if operand.negate else value)
+                    numbers.append(-value if operand.negate else value)
                 else:
                     decode = num.half_to_f32 if conversion.source == "f16" else num.bf16_to_f32
-                    found += [decode(word).astype(np.float64), decode(word >> np.uint32(16)).astype(np.float64)]
+                    numbers += [decode(word).astype(np.float64), decode(word >> np.uint32(16)).astype(np.float64)]
         if conversion.interleaved:
             half = count // 2
-            return [found[n // 2 + half * (n % 2)] for n in range(count)]
-        return found[:count]
+            return [numbers[n // 2 + half * (n % 2)] for n in range(count)]
+        return numbers[:count]
 
     return values
 
