@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from convgen.backends import family as families
 from convgen.backends.family import Family
-from convgen.backends.machine.allocate import Bank
 from convgen.backends.simulation import STRICT, Bytes, LaunchRequest, Pages, Scrutiny, SimReport
-from convgen.backends.stages import Emitted, Observer, Stage, begin, emit
 from convgen.ir import untrusted
 from convgen.ir.error import Unsupported, UserError, imported, named
-from convgen.ir.facts import TargetFacts
-from convgen.ir.program import Kernel
 
 if TYPE_CHECKING:
     from convgen.backends.analysis import Analysis
+    from convgen.backends.machine.allocate import Bank
+    from convgen.backends.stages import Emitted, Observer, Stage
     from convgen.backends.timing import KernelProfile
+    from convgen.ir.facts import TargetFacts
+    from convgen.ir.program import Kernel
 
 Progress = Callable[[int, int], None]
 
@@ -53,6 +53,8 @@ class Target(Protocol):
 
         `debug` numbers the kernel within its module, from 1: the text then carries line information into its IR.
         """
+        from convgen.backends.stages import begin, emit  # which import the passes: simulators run without them
+
         begun = begin(kernel, self.facts, self.banks, header, debug, is_given=is_given)
         return emit(self.stages, begun, disable, observe)
 

@@ -1,4 +1,4 @@
-"""convgen's default kernels, as `convgen profile` times them, against the best times that MIOpen measured.
+"""Compare the predicted times of convgen's default kernels (`convgen profile`) with the best times measured by MIOpen.
 
 Takes a table of MIOpen's find database (columns `desc`, `knobs`, `dtype`, `g`, `dir`, `gflop`, and `best_ms` with
 `best_solver`, or the `ms_110cu` of each `solver`, of which the best counts), picks ungrouped problems of one type
@@ -70,7 +70,7 @@ def problems(path: Path, dtype: str, count: int) -> list[dict[str, str]]:
 
 
 def _time(row: dict[str, str]) -> str:
-    """What a table has measured, in ms; nothing where that was disturbed."""
+    """Return the time in a row of a table, ms; None if its measurement was disturbed."""
     return row.get("best_ms") or row.get("ms_110cu") or ""
 
 

@@ -1,9 +1,9 @@
-"""How much longer than the best config that was timed the chooser's takes, by the model of whole launches.
+"""Measure how much slower the chooser's config is than the fastest timed one, by the model of whole launches.
 
-Problems are drawn from `tests/data/problems` and at random, all directions and matrix products, none of those that
-`whole.py` has. Of each, `--configs` are timed: the chooser's best, and the best of other kinds. FILE keeps the times:
-what stands there is not timed again, so of a chooser that has changed only what it takes now. `--part fit` are problems
-to change the chooser by, `--part test` others to judge that by.
+Problems are drawn from `tests/data/problems` and at random, in all directions and as matrix products, without those of
+`whole.py`. For each problem, `--configs` configs are timed: the chooser's best, and the best of other kinds. FILE keeps
+the times, so that after a change of the chooser only its new choices are timed. `--part fit` selects problems to tune
+the chooser on, `--part test` problems to judge it by.
 
     python bench/chosen.py times.jsonl --target gfx950 --count 16 --part fit
 """
@@ -119,7 +119,7 @@ class Times:
         return row["problem"], row["target"], row["config"]
 
     def of(self, problem: Problem, target: str) -> list[Row]:
-        """What is known of a problem: configs that fit."""
+        """Return the known times of a problem by config."""
         wanted = str(problem), target
         return [row for key, row in self.rows.items() if key[:2] == wanted and row["us"] is not None]
 
@@ -145,7 +145,7 @@ class Times:
 
 @attrs.frozen
 class Found:
-    """What came out for a problem: the chooser's config and the best that was timed, each with the chooser's score."""
+    """The result of a problem: the chooser's config and the fastest timed one, each with the chooser's score."""
 
     problem: str
     chosen: Row
@@ -158,7 +158,7 @@ class Found:
 
 
 def judge(problem: Problem, target: str, count: int, times: Times) -> Found | None:
-    """None where no config can be timed."""
+    """Return the result of a problem; None if no config can be timed."""
     tried = trials.worth_timing(problem, target, count)
     for config in tried:
         times.add(problem, target, config)
@@ -179,7 +179,7 @@ def _without_map(config: Config) -> Config:
 
 
 def _told(row: Row, candidate: Candidate | None) -> str:
-    """What the chooser counts, in thousands of clocks, beside what the profile has, in us."""
+    """Return a text of the chooser's terms in thousands of clocks, and the profile's times in us."""
     causes = sorted(row["causes"].items(), key=lambda cause: -cause[1])[:2]
     profiled = " ".join(f"{name} {us:.1f}" for name, us in causes)
     if candidate is None or candidate.clocks is None:

@@ -1,4 +1,4 @@
-"""What depthwise convolutions by lanes read and write, beside what they must: by instructions, into L2, from memory.
+"""Traffic of depthwise convolutions by lanes, beside the compulsory traffic: by instructions, into L2, from memory.
 
 Elements are counted by the views that kernels are made from, workgroup by workgroup in the order of their launch, lines
 of L2 through a cache that keeps what was used last. A unit's own cache is taken to keep what one workgroup uses.
@@ -52,7 +52,7 @@ class Moved:
 
 
 def moved(plan: Plan) -> Moved:
-    """Of the largest product."""
+    """Return the bytes that the largest product moves."""
     part = max(plan.parts, key=lambda p: p.product.m * p.product.n)
     windows, tile, facts = part.product, plan.unit, plan.facts
     assert isinstance(windows, Windows)
@@ -115,7 +115,7 @@ def _elements(view: View, at: list[Ids]) -> tuple[Ids, npt.NDArray[np.bool_]]:
 
 
 def _plan(problem: Conv, target: str) -> Plan:
-    """The plan whose code is taken."""
+    """Return the plan of the config that compiles."""
     config = driver.compile(driver.build(problem, target)).config
     return make_plan(problem, Config.parse(config), get(target).facts)
 

@@ -1,4 +1,4 @@
-"""Kernels of other compilers and libraries, from a folder with a manifest: run strictly, compared with numpy.
+"""Run kernels of other compilers and libraries strictly, from a folder with a manifest, and compare them with numpy.
 
 FOLDER holds code objects and `manifest.json`, a list with an entry a code object:
 
@@ -57,7 +57,7 @@ _WIDTH = 140  #: columns of the table, where the terminal does not say that it h
 
 @attrs.frozen
 class Result:
-    """What became of an entry."""
+    """The result of an entry."""
 
     file: str
     checked: int
@@ -68,13 +68,13 @@ class Result:
     error: str = ""
 
     def passed(self, *, llvm: bool) -> bool:
-        """Whether all elements are equal and nothing that counts was found: what LLVM alone asks for only if asked."""
+        """Whether all elements are right and no finding counts; rules of LLVM alone count only with --strict llvm."""
         counts = any(f.source.required or llvm for f in self.findings if self._known(f) is None)
         return not self.error and not self.mismatches and not counts
 
     @property
     def sources(self) -> Mapping[str, int]:
-        """Findings by what asks for them, known ones by what they are."""
+        """Count findings by the document of their rule, known findings by their explanation."""
         return Counter(f.source.text if (why := self._known(f)) is None else f"known: {why}" for f in self.findings)
 
     def _known(self, finding: Finding) -> str | None:
@@ -106,7 +106,7 @@ def run(folder: Path, entry: Entry) -> Result:
 
 
 def results(folder: Path, chosen: Callable[[str], bool]) -> Iterator[Result]:
-    """Those entries of a folder whose file is chosen, run one after the other. Raises UserError."""
+    """Run the entries of a folder whose file is selected, one after the other. Raises UserError."""
     for entry in read_manifest(folder):
         if chosen(str(entry["file"])):
             try:
@@ -148,7 +148,7 @@ def _row(result: Result, *, llvm: bool) -> tuple[str, ...]:
 
 
 def _deleted(folder: Path, chosen: Callable[[str], bool]) -> int:
-    """What is noticed of each kernel's deletions; exit code 1 unless it is all but what the manifest calls needless."""
+    """Report the noticed deletions of each kernel; exit code 1 if one is missed that the manifest does not permit."""
     noticed_all = True
     for entry in filter(lambda entry: chosen(str(entry["file"])), read_manifest(folder)):
         raw = (folder / str(entry["file"])).read_bytes()

@@ -1,7 +1,7 @@
-"""What generating a kernel costs: by stage when warm, and whole commands when cold.
+"""Measure the cost of generating a kernel: by stage when warm, and whole commands when cold.
 
-With PYTHON, one that has Triton, also what each case of `whole.py` costs from problem to object, beside Triton's kernel
-for it (`triton_kernels.py`): seconds of processors, best of two turns of three runs of warm compilers.
+With PYTHON, a Python that has Triton, also the cost of each case of `whole.py` from problem to object, beside Triton's
+kernel for it (`triton_kernels.py`): processor seconds, best of two turns of three runs of warm compilers.
 """
 
 from __future__ import annotations

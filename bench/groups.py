@@ -1,4 +1,4 @@
-"""How much of what matrix instructions could do in their clocks a grouped convolution wants: ResNeXt's 3x3, 32 groups.
+"""Useful share of matrix instructions in a grouped convolution: ResNeXt's 3x3, 32 groups.
 
 The useful share is the multiply-adds of the convolution over those that the fastest instruction on the same types could
 do in the clocks of all matrix instructions of a launch. Padding of tiles, of K and of channels counts as waste, and so
@@ -40,7 +40,7 @@ def share(plan: Plan) -> float:
 
 
 def _clocks(plan: Plan, part: Part) -> float:
-    """Of all matrix instructions of a product, one after the other."""
+    """Return the clocks of all matrix instructions of a product, one after the other."""
     workgroups = prod(part.mapping.counts)
     if isinstance(plan.unit, MmaTile):
         mma = plan.unit

@@ -1,4 +1,4 @@
-"""IREE's kernels for the cases of `whole.py`, as a folder that `peers.py` reads.
+"""Compile IREE's kernels for the cases of `whole.py` into a folder that `peers.py` reads.
 
     python bench/iree_kernels.py FOLDER --target gfx942 --target gfx950 --compiler PATH/iree-compile
 
@@ -220,7 +220,7 @@ def launches_of(host: str, objects: Mapping[str, bytes]) -> Iterator[dict[str, A
 
 @attrs.frozen
 class Made:
-    """What the compiler made of a function: code objects by their names, and the launches."""
+    """The compiler's output for a function: code objects by name, and the launches."""
 
     objects: Mapping[str, bytes]
     launches: Sequence[Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""Which instructions of gfx90a, gfx942 and gfx950 the simulator executes: each that LLVM decodes, by mnemonic.
+"""List the instructions of gfx90a, gfx942 and gfx950 that LLVM decodes and the simulator refuses, by mnemonic.
 
 Every opcode of every encoding is filled with a few choices of operands and disassembled; the simulator compiles what
 LLVM knows. A mnemonic counts as known if any of its forms is. Exit codes: 0; 2 the request is wrong.
@@ -129,7 +129,7 @@ def decoded(arch: str) -> dict[str, list[tuple[Words, str]]]:
 
 
 def refused(arch: Arch) -> tuple[int, dict[str, str]]:
-    """How many mnemonics there are, and why those are refused of which no form is executed."""
+    """Return the number of mnemonics, and the reason for each mnemonic of which no form is executed."""
     none: Mapping[str, Any] = {f.name: False if "bool" in str(f.type) else 0 for f in attrs.fields(Descriptor)}
     descriptor = Descriptor(**{**none, "vgprs": 512, "accum_offset": 256, "sgprs": 102})
     forms, why = decoded(arch.name), {}
@@ -141,7 +141,7 @@ def refused(arch: Arch) -> tuple[int, dict[str, str]]:
 
 
 def _reason(arch: Arch, descriptor: Descriptor, words: Words, text: str) -> str:
-    """Why a form is refused, "" if it is not."""
+    """Return the reason why a form is refused, "" if it is executed."""
     try:
         instruction = parse_instruction(0, words, text)
         Program(KernelInfo("k", descriptor, {}, 0, (instruction,)), arch).compile(0)

@@ -1,5 +1,6 @@
-"""What `convgen profile` takes beside the simulation of all workgroups, and how far three models of convgen's own
-kernels agree: the closed form over problem and config, the chooser's clocks, and the profile of the executed kernel.
+"""Cost of `convgen profile` beside a full simulation, and agreement of three models of convgen's own kernels.
+
+The models are the closed form over problem and config, the chooser's clocks, and the profile of the executed kernel.
 
 Ranks are Spearman's: over all kernels, and among the configs of one problem, on average. The regret is how much longer
 than the quickest config of a problem, as profiled, the one takes that a model likes best.
@@ -68,7 +69,7 @@ class Row:
 
 @attrs.frozen
 class Agreement:
-    """How a model ranks kernels as the profile does."""
+    """The agreement of a model's ranking of kernels with the profile's."""
 
     model: str
     rank: float
@@ -157,7 +158,7 @@ def _lane(view: View, chunk: int) -> int:
 
 
 def agreement(model: str, found: Sequence[Row], of: Callable[[Row], float]) -> Agreement:
-    """Of one model with the profile."""
+    """Return the agreement of one model with the profile."""
     groups = [[row for row in found if row.problem == line] for line in dict.fromkeys(row.problem for row in found)]
     ranks = [_rank(group, of) for group in groups if len(group) > 2]
     regrets = [min(group, key=of).profiled / min(row.profiled for row in group) - 1 for group in groups]

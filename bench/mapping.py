@@ -1,4 +1,4 @@
-"""What reference mappings read through the caches of an MI300X: matrix products of 128x256x64 tiles in f16."""
+"""Cache traffic of reference mappings on an MI300X: matrix products of 128x256x64 tiles in f16."""
 
 from __future__ import annotations
 

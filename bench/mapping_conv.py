@@ -1,4 +1,4 @@
-"""What the chosen order of workgroups saves of convolutions: fill of L2, and memory, beside rows of tiles."""
+"""Traffic saved by the chosen order of workgroups in convolutions, against rows of tiles: L2 fills and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each mapping makes of the caches, from the addresses that the simulator saw: bytes that each die reads."""
+"""Bytes that each die reads under each mapping, from the addresses of simulated accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time model against published run times: how far it is off on rows that it was not fitted to.
+"""Errors of the time model against published run times, on rows that it was not fitted to.
 
 DIR holds the tables (their README says what columns mean). Rows are cut in four by shape; each part is told by
 constants fitted to the others. Errors are |predicted / measured - 1|, bias is the median of predicted / measured,
@@ -55,7 +55,7 @@ _FEWEST = 15  #: rows that get a line of their own
 
 @attrs.frozen
 class Figures:
-    """How well some rows are told."""
+    """The errors of the predictions of some rows."""
 
     what: str
     unit: str  #: in which errors and bias are told
@@ -98,7 +98,7 @@ def folds(table: Table) -> npt.NDArray[np.intp]:
 
 
 def crossed(table: Table) -> Estimate:
-    """What each row takes, by constants fitted to the parts that it is not in."""
+    """Return the predicted time of each row, by constants fitted to the parts without it."""
     part = folds(table)
     told = [fitting.predict(table, fitting.fit(table, part != n)) for n in range(_FOLDS)]
     own = part, np.arange(len(part))

@@ -1,4 +1,4 @@
-"""What a process holds that compiles one problem after the other: interned nodes and resident bytes."""
+"""Memory of a process that compiles one problem after the other: interned nodes and resident bytes."""
 
 from __future__ import annotations
 

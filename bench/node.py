@@ -1,4 +1,4 @@
-"""What a node costs: made anew, found again, walked, rewritten."""
+"""Cost of an IR node: created, found in the intern table, walked, rewritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 20_000
 
 @attrs.frozen
 class Plain:
-    """The same record without interning."""
+    """A sum node without interning."""
 
     a: object
     b: object
@@ -76,7 +76,7 @@ def measure() -> Iterator[Figure]:
 
 
 def as_tuples(e: Expr) -> list[object]:
-    """The same tree as nested lists."""
+    """Return a tree as nested lists."""
     return [type(e).__name__, *(as_tuples(c) for c in e.children() if isinstance(c, Expr))]
 
 

@@ -1,4 +1,4 @@
-"""Kernels of others for the cases of `whole.py`, beside convgen's, all by the same model (`convgen profile`).
+"""Compare kernels of other compilers for the cases of `whole.py` with convgen's, all by one model (`convgen profile`).
 
 FOLDER holds code objects and `manifest.json`, a list with an entry for each way to compute a case: `peer`, `case`,
 `target`, `config`, and `launches`, each with what an entry of `foreign.py` says of one. Of a peer's ways the quickest
@@ -82,7 +82,7 @@ def timed(folder: Path, entry: Entry) -> Timed:
 
 
 def best(folder: Path, entries: Sequence[Entry]) -> Timed | None:
-    """The quickest way; None where the model takes none of them."""
+    """Return the fastest way; None if the model supports none of them."""
     found = []
     for entry in entries:
         try:

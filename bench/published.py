@@ -1,7 +1,7 @@
-"""Published comparisons against what convgen's models say: is what was quicker there quicker here?
+"""Check convgen's models against published comparisons: the faster variant there should be the faster one here.
 
-FOLDER holds the figures (its README says from where). Of pairs the ratio is compared, and right is what lies on the
-same side of 1; hit rates are to be within 5 points, clocks of local memory equal; levels are shown without a verdict.
+FOLDER holds the figures (its README has the sources). A ratio is right if model and publication lie on one side of 1; a
+hit rate must be within 5 points, clocks of local memory equal; levels are shown without a verdict.
 
     HipKittens  windows of workgroups on an MI355X, lanes that local memory serves together, GEMM of several libraries
     Wave        reordered workgroups on an MI300X, hit rates of its L2
@@ -71,7 +71,7 @@ class Row:
 
 
 def _load(path: Path) -> Any:
-    """What a file holds, nothing if there is none."""
+    """Return the content of a file, empty if there is none."""
     return json.loads(path.read_text()) if path.exists() else {}
 
 
@@ -103,7 +103,7 @@ def reorders(folder: Path) -> Iterator[Row]:
 
 
 def hit_rates(folder: Path) -> Iterator[Row]:
-    """Of L2: Wave's, and those that follow from the counters of Gluon's last two kernels."""
+    """Yield hit rates of L2: Wave's, and those that follow from the counters of Gluon's last two kernels."""
     wave, gluon = (_load(folder / name) for name in ("wave.json", "gluon.json"))
     of = wave.get("hit_rate", {"percent": {}})
     for sizes, rates in of["percent"].items():

@@ -1,4 +1,4 @@
-"""How many configs the back end refuses before it takes one, of problems drawn at random.
+"""Count the configs that the back end refuses before it takes one, for problems drawn at random.
 
 Each refusal is a kernel that was lowered in vain. Problems are drawn as tests draw them (`tests/strategies.py`): small
 ones of all directions and attributes, larger ones, which registers bound, and ones with types of a byte and less.
@@ -55,7 +55,7 @@ class Row:
 
 
 def drawn(target: str, count: int, number: int) -> list[Problem]:
-    """As many problems that a target supports, the same for the same number."""
+    """Return `count` problems that a target supports; equal seeds draw equal problems."""
     facts, found = targets.get(target).facts, list[Problem]()
     types = strategies.input_types(facts)
     kinds = (
@@ -84,7 +84,7 @@ def drawn(target: str, count: int, number: int) -> list[Problem]:
 
 
 def refused(problem: Problem, target: str) -> Row:
-    """Generate a problem's kernels, and see what is tried on the way."""
+    """Generate a problem's kernels, and count the configs tried on the way."""
     planned, refusals, taken, start = 0, list[str](), "", perf_counter()
 
     def tried(attempt: driver.Attempt) -> None:

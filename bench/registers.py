@@ -1,4 +1,4 @@
-"""How far the estimate of registers is from what allocation takes, of configs drawn at random.
+"""Error of the register estimate against allocation, for configs drawn at random.
 
 Problems are those of `chosen.py`; of each, `--configs` are drawn from its candidates, half of them from the best ones.
 Kernels whose order had to stay as written since they would not fit otherwise are counted, but not compared.
@@ -53,7 +53,7 @@ def drawn(problem: Problem, target: str, count: int, random: Random) -> Iterator
 
 
 def measured(problem: Problem, target: str, config: Config) -> Row | None:
-    """None where the kernel does not fit, or its order is as written."""
+    """Return the registers of a config; None if its kernel does not fit, or had to keep its order as written."""
     try:
         build = driver.build(problem, target, config)
         code = driver.compile(build)

@@ -1,4 +1,4 @@
-"""What the core costs, in nanoseconds a node, beside the design's figures for the same machine kind.
+"""Cost of simplification in nanoseconds per node, beside the design's figures for this kind of machine.
 
 The figures of the design were taken on synthetic graphs of 60,000 two-operand nodes; so are those here, save the last
 lines, which simplify the lowered kernels of ResNet layers. Best of several runs, processor time.

@@ -1,4 +1,4 @@
-"""What the simulator takes for an instruction of one wave: alone, and when many waves run together."""
+"""Time that the simulator takes per wave instruction: for one wave, and for many waves together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of K that meet by a second launch or within the launch, and stream-K: modelled clocks of the product."""
+"""Modelled clocks of split-K, reduced by a second launch or within the launch, and of stream-K."""
 
 from __future__ import annotations
 

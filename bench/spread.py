@@ -1,4 +1,4 @@
-"""An evenly spread set of the lines of a benchdnn batch file: every feature that the file asks for, about as often.
+"""Select lines of a benchdnn batch file in which every feature of the file occurs about equally often.
 
 A feature is an option that a line gives, by its value without numbers (`attr-scales=src:per_oc`, one for each part of
 a list), or a property of its descriptor (groups, dilation, three axes). The next line taken is always one that has the
@@ -26,7 +26,7 @@ _PROPERTIES = {
 
 
 def features(line: str) -> frozenset[str]:
-    """What a line of a batch file asks for."""
+    """Return the features of a line of a batch file."""
     found = set()
     for word in line.split():
         if not word.startswith("--"):

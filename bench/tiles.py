@@ -48,7 +48,7 @@ def softmax(x: Tensor, y: Tensor, *, rows: int, cols: int) -> None:
 
 @tile.kernel(subgroups=(4, 1))
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, y: Tensor, *, rows: int, cols: int) -> None:
-    """Of many rows a workgroup, which loads scale and shift once."""
+    """Normalise many rows per workgroup, which loads scale and shift once."""
     m, _ = tile.grid(y, (BLOCKS * rows, cols))
     scale, shift = (tile.load_tile(tile.init_tile(t, (0, 0), (1, cols))) for t in (gamma, beta))
     for row in tile.range(0, BLOCKS * rows, rows):
@@ -89,7 +89,7 @@ ROWS = (
 
 @attrs.frozen
 class Run:
-    """What a kernel did: `rows` is how many it does in the stretch that `analysis` shows, by all of a workgroup."""
+    """A run of a kernel: `rows` is the number that a workgroup does in the code that `analysis` covers."""
 
     report: SimReport
     analysis: KernelAnalysis

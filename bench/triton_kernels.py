@@ -1,4 +1,4 @@
-"""Triton's kernels for the cases of `whole.py`, as a folder that `peers.py` reads; run by a Python that has Triton.
+"""Compile Triton's kernels for the cases of `whole.py` into a folder that `peers.py` reads, by a Python with Triton.
 
     python bench/triton_kernels.py FOLDER --target gfx942 --target gfx950
 
@@ -261,7 +261,7 @@ WAYS = {"FWD_D": forward, "BWD_D": data_gradient, "BWD_W": weight_gradient}
 
 
 def cases(only):
-    """Those whose name contains `only`, each with what makes it, its layer and its type."""
+    """Yield the cases whose name contains `only`, each with the function that compiles it, its layer and its type."""
     found = [(f"{name} {way} f16", make, name, "fp16") for way, make in WAYS.items() for name in LAYERS]
     found += [(f"{name} FWD_D s8", forward, name, "i8") for name in BYTES]
     found += [(f"{name} - f16", forward, name, "fp16") for name in GEMM]
@@ -269,7 +269,7 @@ def cases(only):
 
 
 def seconds_of(make, name, dtype, case, target):
-    """Of processors; to compile a case with the first of its tiles, once."""
+    """Return the processor seconds of compiling a case with the first of its tiles once."""
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(path, target, most=1)
         make(folder, name, dtype, case)

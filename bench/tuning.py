@@ -1,4 +1,4 @@
-"""What another value of a tuned number would change: problems that get another config, and the time of these.
+"""Effect of another value of a tuned number: problems that get another config, and the change of their times.
 
 Problems are drawn as `chosen.py` draws them. Of each, the config that the chooser takes first is timed by the model of
 whole launches, with the target's value and with each given one; where a family has no such model, configs are counted

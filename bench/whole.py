@@ -1,9 +1,9 @@
-"""Whole kernels by `convgen profile`: which share of a launch's time the chip would need at the least.
+"""Efficiency of whole kernels by `convgen profile`: the least time that the chip needs over the predicted time.
 
-That is the time of the useful multiply-adds on all matrix units at the clock that the model gives the kernel, or of
-reading inputs and writing the result once at the memory's rate, whichever is longer. The share is that of all launches
-of a problem without what no kernel escapes by the model: that the first one starts, and that the caches give back the
-result behind the last. `of all` counts these, too.
+The least time is that of the useful multiply-adds on all matrix units at the clock that the model gives the kernel, or
+that of reading inputs and writing the result once at the memory's rate, whichever is longer. The predicted time is that
+of all launches of a problem without the costs that no kernel avoids in the model: the start of the first launch, and
+the write-back of caches after the last one. `of all` includes these costs.
 
 With FOLDER, where a tool `hotloop.py` counts what the loop of an object makes of the matrix unit, each case is compiled
 with several configs instead, and the one whose loop is best stands beside the chooser's: what is quicker by the profile
@@ -105,7 +105,7 @@ def ideal_us(problem: Problem, times: Times, target: str) -> float:
 
 
 def fixed_us(problem: Problem, times: Times) -> float:
-    """What any kernel takes beside its workgroups."""
+    """Return the time that any kernel takes besides its workgroups, us."""
     first, last = times.launches[0], times.launches[-1]
     _, terms = launches.constants_for(times.chip, last.profile.element)
     written = sum(t.layout.size_elems * scalar(t.dtype).bytes for t in problem.outputs)
@@ -141,7 +141,7 @@ class Looped:
 
 
 def analysis(folder: Path) -> Analysis:
-    """That of the tool in a folder."""
+    """Return the analysis function of the tool in a folder."""
     spec = util.spec_from_file_location("hotloop", folder / "hotloop.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,7 @@
-"""From problem to code: build a program, compile it, simulate it. The loop over configs lives here.
+"""From problem to code: build a program, compile it, simulate it; this module has the loop over configs.
 
-`build` takes the first config whose plan fits; if registers do not suffice after all, `compile` takes the next.
-`plan.search` counts how far the search goes. A search that takes too long refuses the problem, never another config.
+`build` takes the first config whose plan fits; if register allocation fails, `compile` takes the next one.
+`choose.search` bounds the search. A search that takes too long refuses the problem; time never changes the config.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:  # what few commands need
     from convgen.tile.tile_kernel import TileProgram
 
 
-_PATIENCE = 600  #: seconds; of a search for a config, behind which the problem is refused
+_PATIENCE = 600  #: seconds; a longer search for a config refuses the problem
 
 
-_warned: dict[Any, Any] = {}  #: of which products users were warned: what `warnings` notes there
+_warned: dict[Any, Any] = {}  #: registry of `warnings`: products that users were warned of
 
 
 class SlowProduct(UserWarning):
@@ -66,10 +66,10 @@ class SlowProduct(UserWarning):
 
 @frozen
 class Attempt:
-    """A config that was tried. `registers` is the plan's estimate, `actual` what allocation took, by class."""
+    """A config that was tried. `registers` is the plan's estimate, `actual` the allocated registers by class."""
 
     config: Config
-    score: float | None  #: clocks by the chooser's model; None for a config that was given
+    score: float | None  #: clocks by the chooser's model; None for a user's config
     registers: int | None = None
     shared_bytes: int | None = None
     refused: str | None = None
@@ -78,9 +78,9 @@ class Attempt:
 
 @frozen
 class Options:
-    """Steps that are off, and who watches: `observe` each step, `tried` each config (again once it is compiled).
+    """Disabled steps and observers: `observe` is called with each step, `tried` with each config, again once compiled.
 
-    With `debug`, code carries line information into the IR it came from.
+    With `debug`, code carries line information into its IR.
     """
 
     disable: tuple[str, ...] = ()
@@ -91,11 +91,10 @@ class Options:
 
 @define
 class Build:
-    """Kernels on their way to a target. One of a problem has its plan, and the configs to fall back on.
+    """Kernels on their way to a target. The build of a problem has its plan, and the configs to fall back on.
 
-    `passed` names, for kernels that are not as built, the pass behind which they stand. `trail` is the way of the
-    kernel in work: what it was, and the pass behind which it was that. `origin` is the line of a registry that the
-    config stands in, if any.
+    `passed` names the last pass that dumped kernels have been through. `trail` lists the earlier states of the current
+    kernel, each with the pass that made it. `origin` is the registry's line with the config, if there is one.
     """
 
     target: Target
@@ -126,7 +125,7 @@ class Build:
 
     @property
     def is_given(self) -> bool:
-        """Whether no other config shall take the place of this one, if it can be compiled by any means."""
+        """Whether no other config may replace this one as long as it can be compiled at all."""
         if self._search is None or self._candidate is None:
             return True
         return self._candidate.score == inf or self._search.at_any_cost
@@ -155,7 +154,7 @@ class Build:
         return self._take_next(self._search)
 
     def last_config(self, why: Unsupported) -> bool:
-        """Replace the plan by the last resort's, whose kernels ask least of a target; False if it was that."""
+        """Replace the plan by the last resort's, whose kernels need least of a target; False if it was that already."""
         if self._search is None or self._candidate is None or self._candidate.score == inf or self.attempt is None:
             return False
         _tell(self.options, evolve(self.attempt, refused=f"in the back end: {why}"))
@@ -171,7 +170,7 @@ class Build:
 
 
 def facts(target: str) -> TargetFacts:
-    """What kernels may build on: lanes of a subgroup, matrix instructions, local memory. UserError for other names."""
+    """Return a target's facts: lanes of a subgroup, matrix instructions, local memory. Raises UserError."""
     return targets.get(target).facts
 
 
@@ -186,11 +185,11 @@ def build(
     tried: Callable[[Attempt], None] | None = None,
     debug: bool = False,
 ) -> Build:
-    """The program of a problem under `config` (a line), else under what the file `registry`, or the one that
-    CONVGEN_REGISTRY names, has for it, else under the best config that fits.
+    """Build the program of a problem under a config.
 
-    `disable` names optimising steps that are left out, `observe` is called after each step, `tried` with each config;
-    with `debug` the code gets line information into its IR.
+    The config is `config` (a line), else the registry's (the file `registry`, else that of CONVGEN_REGISTRY), else the
+    best one that fits. `disable` names optimising steps to skip, `observe` is called after each step, `tried` with each
+    config; with `debug` the code gets line information into its IR.
 
     A problem without outputs, of a size of 0, has no kernels: its code launches nothing.
 
@@ -234,7 +233,7 @@ def wrap(
     scalars: Scalars | None = None,
     options: Options | None = None,
 ) -> Build:
-    """The program of one hand-written kernel; `scalars` gives its scalar arguments their values.
+    """Build the program of one hand-written kernel; `scalars` has the values of its scalar arguments.
 
     Raises UserError for a kernel that breaks a rule of the IR.
     """
@@ -253,7 +252,7 @@ def wrap(
 
 
 def _remarked(program: TileProgram, facts: TargetFacts) -> tuple[str, ...]:
-    """Remarks on a program for a target, of which a user is warned at the line that they are about."""
+    """Return remarks on a program for a target, and warn the user at the source lines that they concern."""
     notes = []
     for product, at in program.by_lanes(facts):
         note = f"{product}: no matrix instruction of {facts.name} fits, so lanes multiply and add"
@@ -270,7 +269,7 @@ def _alone(kernel: Kernel) -> Program:
 
 
 def with_tiles(code: Code) -> Code:
-    """Code that was compiled before, with its tiles again: its config says how the problem was cut."""
+    """Return cached code with its output tiles, recomputed from its config."""
     assert code.problem is not None
     target = targets.get(code.target)
     plan, _ = _given_plan(code.problem, target, code.config, Options())
@@ -319,10 +318,10 @@ def _tell(options: Options, attempt: Attempt) -> Attempt:
 def compile(
     program: Build | Kernel | KernelBuilder | TileProgram, target: str | None = None, scalars: Scalars | None = None
 ) -> Code:
-    """Lower, select, allocate, print and assemble; falls back to the next config if registers do not suffice.
+    """Lower, select, allocate, print and assemble; fall back to the next config if registers do not suffice.
 
-    A hand-written kernel is compiled for `target`, else for the default one; `scalars` gives its scalar arguments their
-    values.
+    A hand-written kernel is compiled for `target`, else for the default one; `scalars` has the values of its scalar
+    arguments.
 
     Raises UserError for another target than a `Build` was built for.
     """
@@ -430,12 +429,12 @@ class SimulationError(ConvgenError):
 
 
 def simulate(code: Code, **given: npt.ArrayLike) -> Any:
-    """Run compiled code on the simulator: its one output as an array, or a dict by name if there are several.
+    """Run compiled code on the simulator; return its output as an array, or a dict by name of several.
 
-    Arrays of a problem are logical: its inputs (src, wei) to its outputs (dst). A hand-written kernel takes a flat
-    array for each buffer that it reads, and gives one for each that it writes. Lists are taken as arrays of the
-    buffer's type, objects with `__array__` as what that makes of them. Sizes that are known at launch only are given by
-    name, as numbers; those of a problem are else the problem's.
+    A problem takes logical arrays of its inputs (src, wei) and returns its outputs (dst). A hand-written kernel takes a
+    flat array for each buffer that it reads, and returns one for each that it writes. Lists become arrays of the
+    buffer's type, objects with `__array__` the array that it returns. Sizes known at launch only are given by name, as
+    numbers; by default they are the problem's.
 
     Raises UserError for a missing or misshapen array, SimulationError if the simulator has a finding.
     """
@@ -476,7 +475,7 @@ def _expect(argument: str, given: object, *kinds: type) -> None:
 
 
 def _array(name: str, given: npt.ArrayLike, buffer: Buffer | None) -> npt.NDArray[Any]:
-    """What was given as an array; where it has no type of its own, the buffer's."""
+    """Convert an argument to an array; an argument without a type gets the buffer's."""
     from convgen.run.reference import numpy_type
 
     typed = buffer is None or hasattr(given, "dtype") or hasattr(given, "__array__")

@@ -1,9 +1,9 @@
-"""The registry: which config was found best for a problem, a line each, in a text file that a team shares.
+"""The registry: the fastest known config of each problem, one per line, in a text file that a team shares.
 
     TARGET | --dir=FWD_D --dt=f16 mb1_ic64oc64_ih14oh14kh3ph1 | tile=32x32x64 ... | 5.205 us | convgen 0.1.0, CHIP
 
-Lines are sorted by target and problem, and each says all of its own, so files merge line by line, as sources do. Who
-reads one checks all of it: a line that is wrong, or that contradicts another, is refused.
+Lines are sorted by target and problem and independent of each other, so that files merge like sources. Reading checks
+the whole file: a wrong line, or one that contradicts another, is refused.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Key = tuple[str, str]
 
 
 def key_of(problem: Problem, target: str) -> Key:
-    """Under which a problem stands, whatever it is called."""
+    """Return the key of a problem: the target, and the problem's text without its name."""
     return target, str(evolve(problem, name=""))
 
 
 @frozen
 class Entry:
-    """A line: what was found for a problem. `where` it stands is no part of it."""
+    """One line: the fastest config of a problem. `where` names the line in errors and takes no part in equality."""
 
     target: str
     problem: str  #: as `str` writes it, without a name
-    config: str  #: likewise
-    us: float  #: of all launches, by the model
-    model: str  #: which convgen, and the chip
+    config: str  #: as `str` writes it
+    us: float  #: microseconds of all launches, by the model
+    model: str  #: version of convgen, and chip
     where: str = attrs.field(default="", eq=False)
 
     @property
@@ -62,7 +62,7 @@ class Entry:
 
     @classmethod
     def found(cls, target: str, problem: str, config: str, us: float, chip: str) -> Entry:
-        """What this convgen has found."""
+        """Return the entry of a result of this convgen."""
         return cls(target, problem, config, round(us, 3), f"convgen {__version__}, {chip}")
 
     @classmethod
@@ -96,7 +96,7 @@ class Registry:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Registry:
-        """Raises UserError for a line that is wrong, or two that have different configs for one problem."""
+        """Read a registry. Raises UserError for a wrong line, or two lines with different configs for one problem."""
         entries: dict[Key, Entry] = {}
         comments: dict[str, None] = {}
         for number, line in enumerate(text.splitlines(), 1):
@@ -115,14 +115,14 @@ class Registry:
         return "\n".join([_HEADER, *self.comments, *(str(self.entries[key]) for key in sorted(self.entries))]) + "\n"
 
     def merged(self, other: Registry) -> Registry:
-        """With the entries of another registry, of two for one problem the quicker."""
+        """Return the registry with the entries of another; the faster of two for one problem is kept."""
         entries = dict(self.entries)
         for key, entry in other.entries.items():
             entries[key] = min(entries.get(key, entry), entry, key=_time)
         return Registry(entries, tuple(dict.fromkeys(self.comments + other.comments)))
 
     def replaced(self, entries: Iterable[Entry]) -> Registry:
-        """With these instead of what it has for their problems."""
+        """Return the registry with `entries` in place of those for their problems."""
         return evolve(self, entries={**self.entries, **{entry.key: entry for entry in entries}})
 
 
@@ -149,8 +149,10 @@ def read_or_begin(path: Path) -> Registry:
 
 
 def add(path: Path, entries: Iterable[Entry]) -> None:
-    """Write entries in the place of what the file has for their problems. It is whole at any time, and several
-    processes may write it by turns. Raises UserError, also for an entry that nobody could read back.
+    """Write entries in place of those that the file has for their problems.
+
+    The file is complete at any time, and several processes may write it by turns. Raises UserError, also for an entry
+    that could not be read back.
     """
     checked = [Entry.parse(str(entry), "an entry to be kept") for entry in entries]
     with _alone(path) as held:
@@ -158,9 +160,7 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
 
 
 def merge(path: Path, others: Iterable[Path]) -> None:
-    """Write what is in other files, too: of two configs for one problem, the quicker. Raises UserError, also where the
-    file cannot be written.
-    """
+    """Add the entries of other files, keeping the faster of two configs for one problem. Raises UserError."""
     with _alone(path) as held:
         found = read_or_begin(path)
         for other in others:
@@ -174,7 +174,7 @@ def _write(path: Path, registry: Registry) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
-    """The file behind any links, while no other process writes a registry into its folder."""
+    """Yield the file behind any links, while a lock keeps other processes from writing a registry in its folder."""
     try:
         held = Path(os.path.realpath(path))
         folder = os.open(held.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -189,7 +189,7 @@ def _alone(path: Path) -> Iterator[Path]:
 
 
 def named(given: str | os.PathLike[str] | None) -> Path | None:
-    """The file that is given, or else named by CONVGEN_REGISTRY. Raises UserError for an empty name that is given."""
+    """Return the given file, else that of CONVGEN_REGISTRY, else None. Raises UserError for an empty name."""
     if given is not None and not os.fspath(given):
         raise UserError(f"given an empty name, wanted a file, at {KNOB}")
     name = given or os.environ.get(VARIABLE)
@@ -197,6 +197,6 @@ def named(given: str | os.PathLike[str] | None) -> Path | None:
 
 
 def find(problem: Problem, target: str, given: str | os.PathLike[str] | None = None) -> Entry | None:
-    """What the registry that is given, or else named by CONVGEN_REGISTRY, has for a problem. Raises UserError."""
+    """Return the entry of a problem in the given registry, else in that of CONVGEN_REGISTRY. Raises UserError."""
     path = named(given)
     return None if path is None else read(path).entries.get(key_of(problem, target))

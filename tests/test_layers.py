@@ -44,6 +44,7 @@ FLOORS = (
     "show",
     "explain",
     "commands",
+    "sim",
 )
 
 #: What `gen` may know of `backends`: the records of families, the way to a target, its stages, and the plain records

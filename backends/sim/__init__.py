@@ -1,6 +1,6 @@
-"""What the simulators of all target families share: device and local memory with their race checks, findings, numbers.
+"""Shared part of the simulators: device memory and local memory with race checks, findings, number formats.
 
-Nothing here knows an instruction set. A simulator's group of threads satisfies the protocols of `threads`.
+No module of this package knows an instruction set. A simulator's group of threads satisfies the protocols of `threads`.
 
 May import: convgen.backends.simulation."""
 

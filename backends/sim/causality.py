@@ -1,12 +1,12 @@
-"""What threads know of other workgroups' stores: release and acquire between the workgroups of a launch.
+"""Release and acquire between the workgroups of a launch: which stores of other workgroups a thread may read.
 
-Nothing orders the workgroups of a launch but a chain: a thread *releases* stores (it has waited for them, and where the
-target wants it for a writeback of its caches), *publishes* them by an atomic operation on some place in memory; another
-thread *observes* that place by an atomic operation that has come back, and *acquires* (invalidates its caches). From
-then on it may read what was released, and so may the other threads of its workgroup behind a barrier. A release passes
-on what was acquired before it.
+Only a chain of four steps orders two workgroups. A thread *releases* its stores: it has waited for them and, where the
+target needs this, written its caches back. It *publishes* them by an atomic operation on an address. Another thread
+*observes* that address by an atomic operation whose result has arrived, and *acquires*: it invalidates its caches. From
+then on that thread may read the released stores, and so may the other threads of its workgroup after a barrier. A
+release includes all stores that its thread has acquired before.
 
-Atomic operations that read and write pass on what was published at their place before; an atomic store replaces it.
+An atomic read-modify-write keeps what was published at its address before; an atomic store replaces it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _last(
 
 @frozen
 class Knowledge:
-    """Stores that are known: a thread's up to a ticket, and a workgroup's that it waited for before an epoch."""
+    """Known stores: those of a thread up to a ticket, and those that a workgroup waited for before an epoch."""
 
     threads: Mapping[int, int] = attrs.field(factory=dict)
     groups: Mapping[int, int] = attrs.field(factory=dict)
@@ -53,7 +53,7 @@ class Knowledge:
         return Knowledge(threads, groups, _last(self.unwaited, other.unwaited))
 
     def includes(self, other: Knowledge) -> bool:
-        """Whether all that another knows is known."""
+        """Whether every store that `other` knows is known."""
         return (
             all(self.threads.get(key, 0) >= value for key, value in other.threads.items())
             and all(self.groups.get(key, 0) >= value for key, value in other.groups.items())
@@ -66,7 +66,7 @@ _NOTHING = Knowledge()
 
 @frozen
 class Who:
-    """A thread at some moment: its number in the launch, its workgroup, and the barriers that this has passed."""
+    """A thread at a moment: its number in the launch, its workgroup, and how many barriers the workgroup has passed."""
 
     thread: int
     group: int
@@ -75,14 +75,14 @@ class Who:
 
 @define
 class Causality:
-    """The releases and acquires of one launch. Where nothing of it acquires, nothing is tracked."""
+    """The releases and acquires of one launch, tracked only if its kernel contains an acquire."""
 
     tracked: bool = False
     tickets: int = 0  #: stores and atomic operations issued so far
     store_done: dict[tuple[int, int], int] = attrs.field(
         factory=dict
     )  #: epoch in which (ticket, thread) was waited for
-    store_issued: dict[tuple[int, int], int] = attrs.field(factory=dict)  #: the same of when it was issued
+    store_issued: dict[tuple[int, int], int] = attrs.field(factory=dict)  #: epoch in which (ticket, thread) was issued
     _acquired: dict[int, Knowledge] = attrs.field(factory=dict)  #: by thread
     _shared: dict[int, list[tuple[int, Knowledge]]] = attrs.field(factory=dict)  #: by workgroup, with the epoch
     _released: dict[int, Knowledge] = attrs.field(factory=dict)
@@ -90,37 +90,37 @@ class Causality:
     _published: list[Knowledge] = attrs.field(factory=lambda: [_NOTHING])  #: by number; 0 is nothing
 
     def known(self, who: Who) -> Knowledge:
-        """What a thread has acquired, or a thread of its workgroup before the last barrier."""
-        found = self._acquired.get(who.thread, _NOTHING)
+        """Return the stores that a thread has acquired itself, or its workgroup before the last barrier."""
+        known = self._acquired.get(who.thread, _NOTHING)
         for epoch, knowledge in self._shared.get(who.group, ()):
             if epoch < who.epoch:
-                found = found.joined(knowledge)
-        return found
+                known = known.joined(knowledge)
+        return known
 
     def release(self, who: Who, ticket: int) -> None:
-        """A thread has released its stores up to a ticket, and its workgroup's before the last barrier."""
+        """Record that a thread released its stores up to a ticket, and its workgroup's before the last barrier."""
         before = self._released.get(who.thread, _NOTHING).joined(self.known(who))
         self._released[who.thread] = before.joined(Knowledge({who.thread: ticket}, {who.group: who.epoch}))
 
     def leave_unwaited(self, thread: int, ticket: int, stores: frozenset[int]) -> None:
-        """A thread publishes with operation `ticket` while `stores` of its own are not waited for."""
+        """Record that a thread publishes by operation `ticket` before it has waited for `stores` of its own."""
         before = self._released.get(thread, _NOTHING)
         if stores or thread in before.unwaited:
             self._released[thread] = before.joined(Knowledge(unwaited={thread: (ticket, stores)}))
 
     def overtakes(self, thread: int, ticket: int, writer: int) -> bool:
-        """Whether a thread has observed what a writer published before it had waited for its store `ticket`."""
+        """Whether a thread has observed a flag that `writer` published before waiting for its store `ticket`."""
         return ticket in self._published[self.observed(thread)].unwaited.get(writer, _NEVER)[1]
 
     def acquire(self, who: Who, number: int) -> None:
-        """A thread has acquired what it had observed (`observed`)."""
+        """Record that a thread acquired the stores published under `number` (from `observed`)."""
         observed, before = self._published[number], self._acquired.get(who.thread, _NOTHING)
         if not before.includes(observed):
             self._acquired[who.thread] = before.joined(observed)
             self._shared.setdefault(who.group, []).append((who.epoch, observed))
 
     def observed(self, thread: int) -> int:
-        """The number of all that a thread has observed."""
+        """Return the number in `_published` of all that a thread has observed."""
         numbers = self._observed.get(thread)
         if numbers is None:
             return 0
@@ -129,13 +129,15 @@ class Causality:
         return number
 
     def observe(self, thread: int, number: int) -> None:
-        """An atomic operation that met what is published under this number has come back."""
+        """Record that the result of a thread's atomic operation arrived, which read the publication `number`."""
         if number:
             self._observed.setdefault(thread, set()).add(number)
 
     def meet(self, allocation: Allocation, units: Array, lanes: Bools, threads: Iterable[int], kind: str) -> Array:
-        """Atomic operations, a "load", "store" or "update", of [threads, lanes] on stamps [units, threads, lanes],
-        thread by thread: publishes what was released; gives what each met as [threads, 1] numbers for `observe`.
+        """Publish what the threads of an atomic operation have released, and return the numbers that they observe.
+
+        `kind` is "load", "store" or "update"; `units` are its stamps [units, threads, lanes], `lanes` its active lanes
+        [threads, lanes]. Threads take their turns one by one. The result, [threads, 1], is meant for `observe`.
         """
         if allocation.published is None:
             allocation.published = np.zeros(len(allocation.data) // allocation.grain + 1, np.int32)
@@ -148,7 +150,7 @@ class Causality:
         return met
 
     def _publish(self, thread: int, before: int) -> int:
-        """The number of what a thread has released, on top of what is published under a number."""
+        """Publish a thread's released stores together with publication `before`; return the number of the union."""
         released, there = self._released.get(thread), self._published[before]
         if released is None or there.includes(released):
             return before
@@ -156,7 +158,7 @@ class Causality:
         return len(self._published) - 1
 
     def _together(self, numbers: set[int]) -> int:
-        """The number of all that is published under some numbers."""
+        """Return the number of a publication that unites those of `numbers`, 0 if nothing is published there."""
         distinct = sorted(numbers - {0})
         if len(distinct) < 2:
             return distinct[0] if distinct else 0
@@ -167,8 +169,9 @@ class Causality:
         return len(self._published) - 1
 
     def covers(self, who: Who, ticket: int, thread: int, group: int, *, issued: bool = False) -> bool:
-        """Whether a thread knows of a store of another workgroup's thread; or would, if what that workgroup's threads
-        have `issued` before a barrier were done behind it.
+        """Whether `who` has acquired store `ticket` of another workgroup's thread.
+
+        With `issued`, stores count that the writer issued before its barrier, even if it had not waited for them.
         """
         if not self.tracked:
             return False

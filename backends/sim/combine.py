@@ -1,4 +1,4 @@
-"""What atomic operations do to the old value and the operand, both given as raw unsigned words."""
+"""Atomic operations as functions of the old value and the operand, both raw unsigned words."""
 
 from __future__ import annotations
 
@@ -66,41 +66,45 @@ FLOATING: Mapping[str, tuple[Combine, int]] = {
 def combine_lanes(
     memory: Array, places: Array, values: Array, lanes: Bools, function: Combine, expected: Array | None = None
 ) -> Array:
-    """Apply an atomic operation to elements of `memory` in lane order; gives what each [wave, lane] found there.
+    """Apply an atomic operation to elements of `memory` in lane order; return the old value of each [wave, lane].
 
-    With `expected`, only lanes that find it write (compare and swap). Lanes that do not meet are combined at once.
+    With `expected` (compare and swap), only lanes whose old value equals it write. Lanes with different addresses are
+    combined together.
     """
     old = np.zeros(places.shape, memory.dtype)
     rows, columns = np.nonzero(lanes)
-    at, given = places[rows, columns], values[rows, columns]
+    at, operands = places[rows, columns], values[rows, columns]
     if expected is not None:
-        old[rows, columns] = _swapped(memory, at, given, expected[rows, columns], function)
+        old[rows, columns] = _swapped(memory, at, operands, expected[rows, columns], function)
         return old
     for turn in _turns(at):
-        found = memory[at[turn]]
-        old[rows[turn], columns[turn]] = found
-        memory[at[turn]] = function(found, given[turn])
+        before = memory[at[turn]]
+        old[rows[turn], columns[turn]] = before
+        memory[at[turn]] = function(before, operands[turn])
     return old
 
 
-def _swapped(memory: Array, at: Array, given: Array, expected: Array, function: Combine) -> Array:
-    """Compare and swap, address by address up to the next that finds what it expects: what each found."""
-    old, left = np.zeros(len(at), memory.dtype), np.arange(len(at))
-    while len(left):
-        old[left] = found = memory[at[left]]
-        hits = left[found == expected[left]]
-        there, first = np.unique(at[hits], return_index=True)
-        if not len(there):
+def _swapped(memory: Array, at: Array, operands: Array, expected: Array, function: Combine) -> Array:
+    """Compare and swap in lane order; return the old value of each lane.
+
+    Each round serves, at every address, the lanes up to the first whose old value equals what it expects.
+    """
+    old, waiting = np.zeros(len(at), memory.dtype), np.arange(len(at))
+    while len(waiting):
+        old[waiting] = before = memory[at[waiting]]
+        hits = waiting[before == expected[waiting]]
+        addresses, first = np.unique(at[hits], return_index=True)
+        if not len(addresses):
             break
         winners = hits[first]
-        memory[there] = function(memory[there], given[winners])
-        place = np.minimum(np.searchsorted(there, at[left]), len(there) - 1)
-        left = left[(there[place] == at[left]) & (left > winners[place])]
+        memory[addresses] = function(memory[addresses], operands[winners])
+        place = np.minimum(np.searchsorted(addresses, at[waiting]), len(addresses) - 1)
+        waiting = waiting[(addresses[place] == at[waiting]) & (waiting > winners[place])]
     return old
 
 
 def _turns(at: Array) -> list[Array]:
-    """Indices in turns: no turn has an address twice, and equal addresses keep their order over the turns."""
+    """Split indices into turns: no address occurs twice in a turn, and equal addresses keep their order over turns."""
     order = np.argsort(at, kind="stable")
     position = np.arange(len(at))
     first = np.ones(len(at), np.bool_)

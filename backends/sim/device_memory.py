@@ -1,9 +1,9 @@
-"""Device memory: named allocations at fake 64-bit addresses, far apart, with store tracking.
+"""Device memory: named allocations at made-up 64-bit addresses, with stamps of the loads and stores of a launch.
 
-Nothing lies between two allocations, so an address that leaves its buffer is never another buffer's. Stores reach the
-array at once; whether a reader was entitled to see them is decided from stamps (design: "When a write lands"). What is
-kept beside an array starts as zeros, which cost nothing until they are written, and an array may come as `Pages`, which
-are there once they are touched: buffers may be larger than memory. Who reads or writes `data` itself touches it first.
+Allocations lie `SPACING` bytes apart, so that an address outside its buffer never lies in another one. A store changes
+the array at once; its stamp tells whether a later reader was entitled to see it. Stamps start as zeros, which take no
+memory until they are written. An array may be `Pages`, whose pages exist once they are touched: a buffer may then be
+larger than the machine's memory. Code that reads or writes `data` directly calls `touch` first.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ class Allocation:
     writable: bool = True
     words: U32 = attrs.field(init=False)
     written: Bools | None = None  #: bytes that are defined, for buffers that start uninitialised
-    stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, by `grain` bytes
-    updated: Bools | None = None  #: whether an atomic operation of this launch came by, by `grain` bytes
-    #: Number of the last atomic operation of each wave that came by a stamp.
+    stamps: npt.NDArray[np.int64] | None = None  #: last plain store of this launch, one per `grain` bytes
+    updated: Bools | None = None  #: whether this launch has updated the bytes atomically, one per `grain` bytes
+    #: Stamp -> wave -> ticket of the wave's last atomic operation on the stamp's bytes.
     updates: dict[int, dict[int, int]] = attrs.field(factory=dict)
     loads: deque[tuple[Array, int, Bools | None, Array]] = attrs.field(factory=lambda: deque(maxlen=_LOADS))
-    readers: npt.NDArray[np.int64] | None = None  #: who has loaded, by `grain` bytes, once the launch stores there
-    published: npt.NDArray[np.int32] | None = None  #: published by atomic operations (`causality`), by `grain` bytes
-    grain: int = 4
-    pages: Pages | None = None  #: where `data` is not all there
-    private: bool = False  #: whether each lane has its part to itself, so that nothing need be ordered
+    #: Stamps of loads (`READER_GROUP`), one per `grain` bytes; kept once the launch stores to the buffer.
+    readers: npt.NDArray[np.int64] | None = None
+    published: npt.NDArray[np.int32] | None = None  #: publications (`causality`), one per `grain` bytes
+    grain: int = 4  #: bytes that share a stamp
+    pages: Pages | None = None  #: if `data` comes into being page by page
+    private: bool = False  #: whether each lane owns its part, so that no accesses need be ordered
 
     def __attrs_post_init__(self) -> None:
         self.words = self.data[: len(self.data) // 4 * 4].view(np.uint32)
@@ -60,18 +61,18 @@ class Allocation:
         return self.base + len(self.data)
 
     def start_launch(self, grain: int) -> None:
-        """Forget the stores of earlier launches."""
+        """Forget the accesses of earlier launches; stamps of this one cover `grain` bytes each."""
         self.stamps, self.updated, self.updates, self.published, self.grain = None, None, {}, None, grain
         self.readers = None
         self.loads.clear()
 
     def touch(self, offset: Array, size: int) -> None:
-        """Have the bytes of an access."""
+        """Bring the pages of an access into being."""
         if self.pages is not None:
             self.pages.touch(offset, size)
 
     def load(self, offset: Array, size: int) -> Array:
-        """`size` bytes at each offset: [size/4, ...] words, or zero-extended values for sizes 1 and 2."""
+        """Return `size` bytes at each offset: words [size/4, ...], for sizes 1 and 2 zero-extended values [1, ...]."""
         self.touch(offset, size)
         if size >= 4:
             steps = counted(size // 4, offset.ndim)
@@ -85,7 +86,7 @@ class Allocation:
         return values[None]
 
     def load_poison(self, offset: Array, size: int) -> Bools | None:
-        """Which of the words that `load` gives were never written."""
+        """Return flags of the words of `load` that contain a byte never written; None if all bytes started defined."""
         if self.written is None:
             return None
         at = offset[..., None] + np.arange(min(size, 4))
@@ -108,12 +109,12 @@ class Allocation:
         self.define(offset, size)
 
     def define(self, offset: Array, size: int) -> None:
-        """Note that bytes have a value from now on."""
+        """Mark `size` bytes at each offset as defined."""
         if self.written is not None:
             self.written[offset[..., None] + np.arange(size)] = True
 
     def units(self, offset: Array, size: int) -> Array:
-        """Indices of the stamps that an access covers; of one that is not aligned, the last may be there twice."""
+        """Return the indices of the stamps that an access covers [units, ...]; unaligned ones may repeat the last."""
         grain = self.grain
         if all_bits(offset) & (min(size, grain) - 1):
             units = offset // grain + counted(size // grain + 1, offset.ndim)
@@ -122,7 +123,7 @@ class Allocation:
         return offset // grain + counted(max(size // grain, 1), offset.ndim)
 
     def mark(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
-        """Stamp a store: which one it was and whose."""
+        """Stamp a plain store with its ticket and wave."""
         if self.private:
             return
         if self.stamps is None:
@@ -130,10 +131,10 @@ class Allocation:
         self.stamps[self.units(offset, size)] = (ticket << _WAVE_BITS) | wave
 
     def note_load(self, offset: Array, size: int, lanes: Bools | None, who: Array) -> None:
-        """Remember a load by `who`, a stamp a wave [waves, 1] (`reader_of`).
+        """Remember a load by `who`, the waves' stamps [waves, 1] (`reader_of`).
 
-        Loads of a buffer that the launch has not stored to are kept aside, the last few hundred of them: stamps of
-        buffers that are only read would cost time and say nothing.
+        Until the launch first stores to the buffer, the last `_LOADS` loads are kept in a list instead: most buffers
+        are only read, and stamping them would cost time for nothing.
         """
         if self.private or not self.writable:
             return
@@ -143,7 +144,7 @@ class Allocation:
             self._stamp_load(self.readers, offset, size, lanes, who)
 
     def read_by(self, offset: Array, size: int) -> Array:
-        """Stamps of the loads of what an access covers, 0 where there were none."""
+        """Return the stamps of earlier loads of the bytes of an access, 0 where there were none."""
         if self.readers is None:
             self.readers = reserve(len(self.data) // self.grain + 1, np.int64)
             for load in self.loads:
@@ -166,7 +167,7 @@ class Allocation:
             readers[mine] = np.where((before == 0) | (before == own), own, value)
 
     def mark_update(self, offset: Array, size: int, ticket: int, wave: Array) -> None:
-        """Note an atomic operation: which one it was and whose."""
+        """Record an atomic operation with its ticket and wave."""
         if self.private:
             return
         if self.updated is None:
@@ -178,7 +179,7 @@ class Allocation:
             self.updates.setdefault(unit, {})[number] = ticket
 
     def marks(self, offset: Array, size: int) -> tuple[Array, Array] | None:
-        """(ticket, wave) of the last stores to what an access covers; ticket 0 where there was none."""
+        """Return ticket and wave of the last stores to the bytes of an access; ticket 0 where there was none."""
         if self.stamps is None:
             return None
         stamps = self.stamps.take(self.units(offset, size))
@@ -186,7 +187,7 @@ class Allocation:
 
 
 class Memory:
-    """All allocations of a simulation. `changes` counts what has changed of them: a thread that waits looks for it."""
+    """All allocations of a simulation. `changes` counts stores, so that endless waits for a change are found."""
 
     def __init__(self, buffers: Mapping[str, Bytes | Pages], uninitialised: Collection[str]) -> None:
         self.changes = 0
@@ -214,7 +215,7 @@ class Memory:
     def add(
         self, name: str, data: Bytes, *, writable: bool = True, base: int | None = None, private: bool = False
     ) -> Allocation:
-        """Place an array in the address space, at `base` if given, or replace the one of that name."""
+        """Place an array in the address space, at `base` if given; an array of an existing name replaces its array."""
         old = self.by_name.get(name)
         if old is not None:
             fresh = Allocation(name, old.base, data, writable, private=private)
@@ -229,7 +230,7 @@ class Memory:
         return fresh
 
     def argument(self, argument: KernelArg) -> bytes:
-        """A kernel argument as it stands in memory: the address of a buffer, or a scalar."""
+        """Return the bytes of a kernel argument: the address of a buffer, or a scalar. Raises SimulatorError."""
         raw = argument.value
         if isinstance(raw, str):
             if raw not in self.by_name:
@@ -242,21 +243,24 @@ class Memory:
         return raw
 
     def find(self, address: int) -> Allocation | None:
-        """The allocation that holds a byte."""
+        """Return the allocation that contains an address; None if there is none."""
         at = bisect_right(self._bases, address) - 1
         if at < 0 or address >= self.allocations[at].end:
             return None
         return self.allocations[at]
 
     def near(self, address: int) -> Allocation | None:
-        """The allocation whose part of the address space an address lies in, used or not."""
+        """Return the allocation that begins at most `SPACING` bytes before an address, even if it ends before it."""
         at = bisect_right(self._bases, address) - 1
         return self.allocations[at] if at >= 0 and address - self._bases[at] < SPACING else None
 
     def resolve(
         self, address: U64, size: int, active: Bools | None
     ) -> tuple[list[tuple[Allocation, Bools | None]], Bools | None]:
-        """Split accesses by allocation: (allocation, lanes or None for all active) and the lanes that hit none."""
+        """Split an access by allocation; return (allocation, lanes) pairs and the lanes that hit no allocation.
+
+        Lanes are None in place of all `active` ones, and in place of none.
+        """
         used = address if active is None else address[active]
         if used.size == 0:
             return [], None
@@ -276,7 +280,7 @@ class Memory:
         return parts, missing if missing.any() else None
 
     def finish(self) -> None:
-        """Bring the caller's arrays up to date where they could not be used directly."""
+        """Copy results into those of the caller's arrays that could not be used in place (unaligned or strided)."""
         for target, allocation in self._copied:
             if target.flags.writeable:
                 target[:] = allocation.data

@@ -1,4 +1,4 @@
-"""Opening ELF files that anybody may have written: refuse headers that make a small file cost much time or memory.
+"""Open untrusted ELF files: refuse headers that make a small file cost much time or memory.
 
 A reader of sections trusts sizes and counts of the headers. Tables whose entries overlap, sections that are the whole
 file many times over, compressed sections and names without end turn kilobytes into gigabytes.

@@ -1,4 +1,4 @@
-"""The engine: runs groups of threads over a program, splits them where control flow parts, merges where it meets."""
+"""The engine runs groups of threads over a program, splits a group at divergent branches, and merges groups again."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Engine(ABC, Generic[G, S]):
 
     @abstractmethod
     def _release(self, waiting: list[G]) -> tuple[list[G], list[G]]:
-        """All that lives waits at a barrier: the groups that pass it, and those that still wait."""
+        """Return the groups that pass a barrier and those that keep waiting, when every live group waits at one."""
 
     def _release_some(self, waiting: list[G], live: Sequence[G]) -> tuple[list[G], list[G]]:
-        """The same while others live: those that pass a barrier without them, and those that still wait."""
+        """Return the groups that pass a barrier and those that keep waiting, while groups `live` are on their way."""
         return [], waiting
 
     def _start(self, first: G) -> list[G]:
@@ -72,38 +72,39 @@ class Engine(ABC, Generic[G, S]):
         return [first]
 
     def _next(self, runnable: Sequence[G]) -> G:
-        """The group that runs next: at the lowest instruction, so that paths meet again."""
+        """Return the group at the lowest instruction: running it first lets diverged paths merge again."""
         return min(runnable, key=lambda g: g.pc)
 
     def _may_meet(self, g: G, other: G) -> bool:
-        """Whether two groups may become one where they stand at the same place."""
+        """Whether two groups that stand at one instruction may be merged."""
         return True
 
     def _looks_out(self, g: G) -> bool:
-        """Whether a group has just waited for what it may have to wait for again, so that others should go on."""
+        """Whether a group has just polled memory, as in a spin loop, so that other groups should run."""
         return False
 
     def _state(self, groups: Sequence[G]) -> object | None:
-        """What groups of threads will do next depends on this and on memory alone; None if that is not known."""
+        """Return all state beside memory that decides what the groups do next; None if the family cannot tell."""
         return None
 
     def _reinforce(self) -> G | None:
-        """A group of threads of workgroups that have not begun, if there are any; for groups that wait for them."""
+        """Start workgroups that have not begun, for groups that wait for them; None if all have begun."""
         return None
 
     def _does_something(self, g: G, step: S) -> bool:
-        """Whether an instruction has an effect in this group: whether any lane is active, where it works by lanes."""
+        """Whether an instruction has an effect in this group: an instruction of lanes needs an active lane."""
         return True
 
     @abstractmethod
     def _prepare(self, g: G, step: S) -> None:
-        """What is checked and noted before a group executes an instruction."""
+        """Check the rules and record hazards before a group executes an instruction."""
 
     def run(self, first: G) -> None:
-        """Run until every thread has ended. Groups at the lowest instruction go first, so that paths meet again;
-        one that sleeps or has used up its turn rests until all others rest or wait.
+        """Run until every thread has ended.
 
-        Raises Unsupported at an instruction that is not simulated, also where only its operands were not foreseen.
+        The group at the lowest instruction runs first, so that diverged paths meet again. A group that sleeps or has
+        used up its turn rests until all other groups rest or wait. Raises Unsupported at an instruction, or a
+        combination of operands, that is not simulated.
         """
         try:
             self._run(first)
@@ -129,7 +130,7 @@ class Engine(ABC, Generic[G, S]):
             group = self._next(runnable)
             runnable.remove(group)
             if group.issued > self.limit:
-                what = f"more than {self.limit} instructions"
+                what = f"has executed {self.limit} instructions without an end"
                 self.reporter.add("runaway", what, self._next_instruction(group), group)
                 raise LaunchStopped
             meet = frozenset(other.pc for other in runnable if self._may_meet(group, other))
@@ -143,7 +144,7 @@ class Engine(ABC, Generic[G, S]):
                     self._join(runnable, part)
 
     def _stuck(self, groups: Sequence[G]) -> bool:
-        """Whether groups that rest have come back to where they were, and memory is what it was then."""
+        """Whether the resting groups are in a state that they were in before, with memory unchanged since."""
         changes = self.memory.changes
         if changes != self._changes:
             self._changes = changes
@@ -157,24 +158,24 @@ class Engine(ABC, Generic[G, S]):
         return known
 
     def _come_to_aid(self, group: G) -> G:
-        """Workgroups that have not begun, for groups that wait for what none of them does; stops the run without."""
+        """Return workgroups that have not begun, for a group that waits for ever otherwise; stop if all have begun."""
         fresh = self._reinforce()
         if fresh is None:
-            what = "waits for ever for memory to change: all other workgroups have ended or wait, too"
+            what = "waits for ever for memory to change: all other workgroups have ended or wait as well"
             self.reporter.add("no-progress", what, self._next_instruction(group), group)
             raise LaunchStopped
         self._states.clear()
         return fresh
 
     def _next_instruction(self, group: G) -> Located | None:
-        """The instruction that a group stands at."""
+        """Return the instruction that a group executes next."""
         steps = self.program.steps
         step = steps[group.pc] if 0 <= group.pc < len(steps) else None
         return None if step is None else step.instruction
 
     @staticmethod
     def _join(groups: list[G], group: G) -> None:
-        """Add a group, merged with one that stands at the same place with the same operations outstanding."""
+        """Add a group to a list, merged with a group at its instruction that has equal operations outstanding."""
         for index, other in enumerate(groups):
             if other.pc == group.pc and other.signature() == group.signature():
                 groups[index] = other.merge(group)
@@ -182,10 +183,10 @@ class Engine(ABC, Generic[G, S]):
         groups.append(group)
 
     def _advance(self, g: G, meet: frozenset[int]) -> list[G]:
-        """Run a group until it blocks, ends, splits, meets another or has used up its turn.
+        """Run a group until it blocks, ends, splits, reaches another group or has used up its turn.
 
-        Where another stands at the same place, which differs in what is outstanding, it stops at each wait, too: a wave
-        that waits lets others go on, and what they read behind a barrier is read before it overwrites it.
+        If it starts at the place of another group with other operations outstanding, it stops at each wait, too. The
+        other group then reads what lies behind a barrier before this one overwrites it.
         """
         program, prepare = self.program, self._prepare
         shared = g.pc in meet
@@ -194,7 +195,7 @@ class Engine(ABC, Generic[G, S]):
         while True:
             pc = g.pc
             if pc < 0 or pc >= len(steps):
-                self.reporter.add("control", "execution leaves the code", None, g)
+                self.reporter.add("control", "execution leaves the kernel's code: a jump or a missing end", None, g)
                 raise LaunchStopped
             self._at = pc
             step = steps[pc] or program.compile(pc)

@@ -1,7 +1,7 @@
-"""What can go wrong inside the simulator itself, as opposed to findings about the kernel it runs.
+"""Errors of a simulation's request, as opposed to findings about the kernel.
 
-Whoever hands over a code object or a launch has to mend either: these are errors of the request, not of convgen. An
-instruction or a modifier that is not simulated is `Unsupported`, the one class of that name.
+SimulatorError blames the code object, the launch or a missing tool, which the caller has to mend. Unsupported names an
+instruction or modifier that is not simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convgen.ir.error import ConvgenError, Unsupported, UserError
 
 __all__ = ["STUMBLES", "SimulatorError", "Unsupported", "reading", "within"]
 
-#: What code raises that meets what it did not foresee: readers of ELF, msgpack and YAML, decoded instructions.
+#: Exceptions of code that meets unforeseen input: readers of ELF, msgpack and YAML, decoded instructions.
 STUMBLES = (
     ELFError, struct.error, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 )  # fmt: skip
@@ -28,7 +28,7 @@ class SimulatorError(UserError):
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Around code that takes a file's structure for granted: where a damaged one leads it astray, SimulatorError."""
+    """Turn exceptions of code that reads a damaged file into SimulatorError, with `what` as the file's name."""
     try:
         yield
     except ConvgenError:
@@ -39,7 +39,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def within(value: object, least: int, most: int, what: str) -> int:
-    """An integer of a file that must lie in [least, most]; SimulatorError otherwise."""
+    """Return an integer of a file. Raises SimulatorError unless it lies in [least, most]; `what` names it."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         shown = " ".join(repr(value).split())[:40]
         raise SimulatorError(f"given {what} {shown}, wanted an integer from {least} to {most}")

@@ -12,20 +12,21 @@ from convgen.backends.sim.errors import SimulatorError
 from convgen.backends.sim.threads import Located, Threads
 from convgen.backends.simulation import UNSTATED, Finding, Source
 
-WAIT_STATES = "wait-states"  #: a kind whose findings each say what asks for them
+WAIT_STATES = "wait-states"  #: a kind whose findings each name their document
 
 
 class LaunchStopped(Exception):
-    """Raised after a finding that leaves nothing sensible to execute, or when there are enough of them."""
+    """Raised after a finding that leaves nothing sensible to execute, or when the limit of findings is reached."""
 
 
 Place = tuple[int, str, int]  #: a thread, a buffer and the number of a stamp there
 
 
 class Reporter:
-    """Keeps the first finding of each (kind, instruction) of a launch; `limit` of those that a manual asks for stop it.
+    """Keeps the first finding of each kind and instruction of a launch.
 
-    `sources` says what asks for the rule behind each kind, unless whoever reports it knows better.
+    The launch stops after `limit` findings whose rule a manual states. `sources` maps each kind to the document of its
+    rule; `add` may name another one.
     """
 
     def __init__(self, limit: int, sources: Mapping[str, Source]) -> None:
@@ -42,11 +43,11 @@ class Reporter:
         self._held: list[tuple[set[Place], Callable[[], None]]] = []
 
     def start(self, kernel: str, base: int, line_of: Callable[[int], str] = lambda address: "") -> None:
-        """Name the kernel that later findings belong to, and what knows the lines of its source."""
+        """Set the kernel of later findings, the address of its symbol, and the function that returns source lines."""
         self.kernel, self.base, self.line_of = kernel, base, line_of
 
     def allow(self, kinds: Collection[str]) -> None:
-        """Findings of some kinds are none. Raises SimulatorError for a kind that nothing reports."""
+        """Drop later findings of some kinds. Raises SimulatorError for a kind that this simulator never reports."""
         unknown = sorted(set(kinds) - set(self.sources) - {WAIT_STATES})
         if unknown:
             known = ", ".join(sorted({*self.sources, WAIT_STATES}))
@@ -64,9 +65,9 @@ class Reporter:
         source: Source | None = None,
         cause: tuple[object, ...] | None = None,
     ) -> None:
-        """Record a finding of `group`'s wave number `row`, at `lane` where one is to blame.
+        """Record a finding in wave `row` of `group`, at `lane` if a lane is to blame.
 
-        Of findings with one `cause` only the first is recorded.
+        A finding whose kind, kernel and `cause` are those of an earlier finding is dropped.
         """
         if kind in self.allowed:
             return
@@ -100,11 +101,11 @@ class Reporter:
             raise LaunchStopped
 
     def hold(self, places: set[Place], report: Callable[[], None]) -> None:
-        """Keep a finding until `found_out` has come to all of its places, or the launch ends, which reports it."""
+        """Postpone a finding: `found_out` drops it once it has named all `places`, the launch's end reports it."""
         self._held.append((places, report))
 
     def found_out(self, places: set[Place]) -> None:
-        """Threads have found out by atomic operations whether what they had loaded there was stale."""
+        """Record that compare-and-swaps told threads whether their earlier loads of `places` were stale."""
         for held, _ in self._held:
             held -= places
         self._held = [(held, report) for held, report in self._held if held]
@@ -114,7 +115,7 @@ class Reporter:
         return bool(self._held)
 
     def settle(self) -> None:
-        """Report what is still held, at the end of a launch."""
+        """Report the findings that are still postponed, at the end of a launch."""
         held, self._held = self._held, []
         for _, report in held:
             report()

@@ -1,4 +1,4 @@
-"""Reading and writing device memory for a group: allocation checks, alignment, visibility of stores, poison."""
+"""Device memory accesses of a group of threads: bounds, alignment, races, visibility of stores, undefined bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from convgen.backends.sim.threads import Stepped, Threads
 from convgen.backends.sim.wave_arrays import U64, Array, Bools, all_bits
 from convgen.backends.simulation import Source
 
-_UNWAITED = ", without its wait before the barrier between"
+_UNWAITED = " and did not wait for before the barrier"
 _FEW = 8  #: lanes that are looked at one by one
 
 
 def everyone(g: Threads) -> list[Who]:
-    """The threads of a group, now."""
+    """Return the threads of a group with the barriers that each workgroup has passed so far."""
     epochs = g.env.epoch[g.slot]
     return [Who(int(t), int(i), int(e)) for t, i, e in zip(g.wave_ids(), g.group_id, epochs, strict=True)]
 
@@ -33,10 +33,10 @@ def parts_of(
     alignment: int = 4,
     aligned: Source | None = None,
 ) -> list[tuple[Allocation, Array, Bools | None]]:
-    """(allocation, safe offsets [waves, lanes], lanes) for the accesses that hit a buffer; the others are reported.
+    """Split an access into (allocation, byte offsets [waves, lanes], lanes); report lanes outside every buffer.
 
-    Accesses of `size` bytes are aligned to that, or to `alignment` where that is less; `aligned` says what asks for it
-    where that is not what asks for plain accesses.
+    Offsets of lanes that take no part are 0. Addresses must be multiples of the lesser of `size` and `alignment` bytes;
+    `aligned` is the document that asks for this if it is not that of plain accesses.
     """
     parts, missing = g.env.memory.resolve(address, size, lanes)
     if missing is not None:
@@ -52,7 +52,7 @@ def parts_of(
             row,
             lane,
         )
-    found = []
+    hits = []
     for allocation, some in parts:
         taken = some if some is not None else lanes
         offset = (address - np.uint64(allocation.base)).view(np.int64)
@@ -68,20 +68,22 @@ def parts_of(
                 (offset & (need - 1)) != 0,
                 aligned,
             )
-        found.append((allocation, offset, taken))
-    return found
+        hits.append((allocation, offset, taken))
+    return hits
 
 
 def reader_of(g: Threads) -> Array:
-    """The stamp of a load by each thread now, [threads, 1]."""
+    """Return the stamp of a load by each thread now [threads, 1]: workgroup, epoch and wave (`device_memory`)."""
     epoch = g.env.epoch[g.slot].astype(np.int64)
     stamp: Array = (g.group_id.astype(np.int64) + 1 << READER_GROUP) | epoch << READER_WAVE | (g.wave + 1)
     return stamp[:, None]
 
 
 def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
-    """Report a store that changes what another thread has loaded in this launch with nothing to order the two: one of
-    its workgroup since the last barrier, or one of another workgroup where no kernel code acquires.
+    """Report a store that changes bytes which another thread has loaded, if nothing orders the two.
+
+    The other thread is one of the workgroup since the last barrier, or, in a kernel that never acquires, one of any
+    other workgroup in this launch.
     """
     for allocation, some in g.env.memory.resolve(address, size, lanes)[0]:
         taken = some if some is not None else lanes
@@ -97,12 +99,12 @@ def check_reads(g: Threads, step: Stepped, address: U64, size: int, values: Arra
             continue
         lost = race.any(axis=0) & np.any(allocation.load(offset, size) != values, axis=0)
         lost = lost if taken is None else lost & taken
-        what = "overwrites what another wave has loaded, with nothing to order the two"
+        what = "overwrites what another wave has loaded, without a barrier or release and acquire between"
         g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
 def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, lanes: Bools | None) -> None:
-    """Tell who looks on of an access."""
+    """Call the run's observer, if there is one, with an access."""
     if g.env.observe is not None:
         group = np.broadcast_to(g.group_id[:, None], offset.shape)
         taken = slice(None) if lanes is None else lanes
@@ -112,10 +114,10 @@ def _observed(g: Threads, kind: str, to: Allocation, offset: Array, size: int, l
 def load_lanes(
     g: Threads, step: Stepped, address: U64, size: int, lanes: Bools | None, alignment: int = 4, atomic: str = ""
 ) -> tuple[Array, Bools | None]:
-    """Data [words, waves, lanes] and its poison; lanes that take no part read 0.
+    """Load `size` bytes per lane: return data [words, waves, lanes] and its undefined words; idle lanes read 0.
 
-    An `atomic` load may meet others' atomic "operations", or, where those are not marked, all their "stores"; one that
-    is a "guess" may meet operations where a compare-and-swap follows that finds out.
+    `atomic` says which unordered accesses of other threads are no race: none (""), atomic "operations", all "stores"
+    (for targets that do not mark atomic stores), or operations if a compare-and-swap follows (a "guess").
     """
     data: Array | None = None
     poison: Bools | None = None
@@ -144,7 +146,7 @@ def load_lanes(
 
 
 def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Array:
-    """Data [words, waves, lanes] without a look at whether it may be read; lanes that take no part read 0."""
+    """Load data [words, waves, lanes] without any check; lanes that take no part read 0."""
     data: Array = np.zeros((max(size // 4, 1), *address.shape), np.uint32)
     parts, _ = g.env.memory.resolve(address, size, lanes)
     for allocation, some in parts:
@@ -156,7 +158,7 @@ def peek_lanes(g: Threads, address: U64, size: int, lanes: Bools | None) -> Arra
 
 
 def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools | None) -> bool:
-    """Whether a buffer may be written; reports it where not."""
+    """Whether a buffer may be written; report a finding if not."""
     if not allocation.writable:
         some = np.ones(g.count, np.bool_) if taken is None else taken
         g.env.reporter.at_first("read-only", f"store to {allocation.name!r}", step.instruction, g, some)
@@ -166,7 +168,7 @@ def is_writable(g: Threads, step: Stepped, allocation: Allocation, taken: Bools 
 def _changing(
     g: Threads, address: U64, size: int, values: Array, lanes: Bools | None
 ) -> Iterator[tuple[Allocation, Array, Bools]]:
-    """Where what stands in a buffer that remembers its stores differs from the values: (buffer, offsets, lanes)."""
+    """Yield (buffer, offsets, lanes) of the lanes whose values differ from memory, in buffers with stamps of stores."""
     parts, _ = g.env.memory.resolve(address, size, lanes)
     for allocation, some in parts:
         taken = some if some is not None else lanes
@@ -192,9 +194,9 @@ def check_overwrites(
     *,
     own_in_order: bool = False,
 ) -> None:
-    """Report a store that changes what another thread has stored in this launch, with nothing to order the two.
+    """Report a store that changes bytes which another thread has stored in this launch, if nothing orders the two.
 
-    Storing the same value again is no race that anyone can see. `own_in_order`: a thread's own stores keep their order.
+    Storing an equal value again is no race: nobody can see it. With `own_in_order` a thread's own stores stay ordered.
     """
     for allocation, offset, changed in _changing(g, address, size, values, lanes):
         if own_in_order:
@@ -205,13 +207,13 @@ def check_overwrites(
 
 
 def check_meeting(g: Threads, step: Stepped, address: U64, size: int, values: Array, lanes: Bools | None) -> None:
-    """Report threads that have just stored different values to one place with the same instruction."""
+    """Report threads that have just stored different values to one place by one instruction."""
     for allocation, offset, lost in _changing(g, address, size, values, lanes):
         marks = allocation.marks(offset, size)
         assert marks is not None
         lost &= marks[1].max(axis=0) != g.wave_ids()[:, None]
         if lost.any():
-            what = "stores to a place where another thread stores something else"
+            what = "stores to an address where another thread stores another value by this instruction"
             g.env.reporter.at_first("global-race", what, step.instruction, g, lost)
 
 
@@ -227,7 +229,7 @@ def store_lanes(
     *,
     atomic: bool = False,
 ) -> None:
-    """Write values [words, waves, lanes] of the lanes that take part; an `atomic` store may meet others' operations."""
+    """Store values [words, waves, lanes] of the active lanes; `atomic` stores do not race with atomic operations."""
     for allocation, offset, taken in parts_of(g, step, address, size, lanes, alignment):
         if not is_writable(g, step, allocation, taken):
             continue
@@ -247,14 +249,14 @@ def store_lanes(
 
 
 class _Lack(NamedTuple):
-    """What is wrong with an access, and whether only order that waves have of themselves is missing."""
+    """A missing order between two accesses: its text, and whether waves keep that order by themselves on hardware."""
 
     what: str
     is_own: bool
 
 
 def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collection[int]) -> _Lack | None:
-    """What is wrong with a wave's access to bytes that store `ticket` of `wave` wrote; None when it is behind it."""
+    """Return what fails to order store `ticket` of `wave` before an access of wave `row`; None if it is ordered."""
     if wave == int(g.wave_ids()[row]):
         return _Lack("its own store wrote, without a wait between", is_own=True) if ticket in outstanding else None
     if wave // g.env.waves != g.group_id[row]:
@@ -263,18 +265,21 @@ def _unordered(g: Threads, row: int, ticket: int, wave: int, outstanding: Collec
         if causality.covers(who, ticket, wave, group):
             return None
         unwaited = causality.covers(who, ticket, wave, group, issued=True)
-        return _Lack(f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in the same launch"), unwaited)
+        return _Lack(
+            f"workgroup {group} wrote" + (_UNWAITED if unwaited else " in this launch, without release and acquire"),
+            unwaited,
+        )
     done = g.env.store_done.get((ticket, wave))
     if done is not None and done < g.env.epoch[g.slot[row]]:
         return None
     issued = g.env.store_issued.get((ticket, wave))
     unwaited = issued is not None and issued < g.env.epoch[g.slot[row]]
-    missing = _UNWAITED if unwaited else ", without its wait and a barrier between"
+    missing = _UNWAITED if unwaited else ", without a wait and a barrier between"
     return _Lack(f"wave {wave % g.env.waves} wrote{missing}", unwaited)
 
 
 def issue_store(g: Threads) -> int:
-    """The number of a new store or atomic operation; notes the epoch for each of its threads."""
+    """Return the ticket of a new store or atomic operation; record the epoch in which each thread issued it."""
     ticket = g.env.ticket()
     for wave, epoch in zip(g.wave_ids().tolist(), g.env.epoch[g.slot].tolist(), strict=True):
         g.env.store_issued[ticket, wave] = epoch
@@ -292,9 +297,10 @@ def check_stores(
     *,
     queued: bool = True,
 ) -> None:
-    """Report a load or atomic operation on bytes that this launch has stored, where nothing orders the two.
+    """Report an access to bytes that this launch has stored, if nothing orders the two.
 
-    `queued` accesses go the way that stores go.
+    `access` is the verb of the message ("loads", "overwrites"). `queued` accesses use the queue of vector stores, which
+    keeps a wave's own order.
     """
     marks = allocation.marks(offset, size)
     if marks is None:
@@ -330,9 +336,9 @@ def check_updates(
     queued: bool = True,
     guess: bool = False,
 ) -> None:
-    """Report a plain load or store of bytes that this launch updates atomically, where nothing orders the two.
+    """Report a plain load or store of bytes that this launch updates atomically, if nothing orders the two.
 
-    That of a `guess` is held until compare-and-swaps have found out, if they come (`Reporter.hold`).
+    The finding on a `guess` is postponed: a compare-and-swap that checks the guess drops it (`Reporter.hold`).
     """
     if allocation.updated is None:
         return
@@ -366,8 +372,9 @@ def check_updates(
 def check_overtaken(
     g: Threads, step: Stepped, allocation: Allocation, offset: Array, size: int, lanes: Bools | None
 ) -> None:
-    """Report an atomic load of what an atomic store of another thread wrote, where this thread has observed what the
-    other published behind the store without waiting for it: the flag may arrive before the data.
+    """Report an atomic load of another thread's atomic store that the flag may have overtaken.
+
+    The other thread published its flag without waiting for the store, and this thread has observed the flag.
     """
     if allocation.updated is None or not g.env.causality.tracked:
         return
@@ -390,7 +397,7 @@ def check_overtaken(
 
 
 def land_store(g: Threads, tickets: Iterable[int]) -> None:
-    """Stores have been waited for: note the epoch for each of their waves."""
+    """Record that the waves have waited for stores `tickets`, with the epoch of each wave's workgroup."""
     for row, wave in enumerate(g.wave_ids()):
         for ticket in tickets:
             g.env.store_done[ticket, int(wave)] = int(g.env.epoch[g.slot[row]])

@@ -1,11 +1,11 @@
-"""Local memory of the workgroups of a batch, with race stamps.
+"""Local memory (LDS, SLM) of the workgroups of a batch, with stamps that show races.
 
-A stamp covers `grain` bytes (the narrowest shared access of the kernel) and packs epoch << 9 | wave << 1 | clean: the
+A stamp covers `grain` bytes, at most the narrowest access of the kernel, and packs epoch << 9 | wave << 1 | clean: the
 barrier epoch and wave of the last write (or read), and whether the data is defined. Two accesses of different waves in
-one epoch, at least one of them a write, race: nothing orders them. An access whose wait has not come by the time its
-wave reaches a barrier is stamped again with the next epoch, because the barrier does not order it either. Atomic
-operations race with other waves' plain accesses, not with each other. Waves that store the same bytes do not race with
-each other either: nobody can see which came last, and compilers let several waves store one tile.
+one epoch race if one of them is a write. An access that its wave has not waited for before a barrier is stamped again
+with the next epoch, because the barrier does not order it. Atomic operations race with other waves' plain accesses, not
+with each other. Waves that write equal bytes do not race: nobody can see which came last, and compilers let several
+waves store one tile.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SINCE = " since the last barrier"
 _ONE_WAVE, _CLEAN, _DOUBTFUL = np.uint32(2), np.uint32(1), np.uint32(0xFFFFFFFE)
 
 
-_REMEMBERED = 512  #: accesses that a batch looks back on to name the other side of a race
+_REMEMBERED = 512  #: accesses that a batch remembers to name the other side of a race
 
 
 class _Access(NamedTuple):
-    """An access to local memory, so that a race names both of its sides."""
+    """An access to local memory, remembered so that a finding can name both sides of a race."""
 
     kind: str  #: "read", "write" or "update"
     step: Stepped
@@ -41,13 +41,13 @@ class _Access(NamedTuple):
 
 
 def stamps_of(epoch: Array, wave: Array) -> U32:
-    """The stamp of a clean access by each wave of up to 255, [waves, 1]."""
+    """Return the stamp of a clean access by each wave [waves, 1]; wave numbers are below 255."""
     packed = (epoch.astype(np.uint32) << np.uint32(9)) | (wave.astype(np.uint32) << np.uint32(1)) | np.uint32(1)
     return packed[:, None]
 
 
 def _others(stamps: U32, mine: U32) -> Bools:
-    """Where a stamp is another wave's, of this epoch."""
+    """Return flags of the stamps that another wave made in the epoch of `mine`."""
     apart = stamps ^ mine
     apart -= _ONE_WAVE
     found: Bools = apart < SEVERAL
@@ -55,7 +55,7 @@ def _others(stamps: U32, mine: U32) -> Bools:
 
 
 def _undefined(stamps: U32) -> Bools | None:
-    """Where what stands in memory is undefined, None where nothing is."""
+    """Return flags of the stamps whose bytes are undefined; None if all are defined."""
     if np.bitwise_and.reduce(stamps, axis=None) & _CLEAN:
         return None
     found: Bools = (stamps & _CLEAN) == 0
@@ -68,7 +68,7 @@ class Stretch:
 
     place: Array
     size: int
-    words: Array | None  #: their words [size/4, ...], where they are aligned to these
+    words: Array | None  #: indices of 4-byte words [size/4, ...], if all addresses are aligned to 4
 
     @classmethod
     def of(cls, place: Array, size: int) -> Stretch:
@@ -76,7 +76,7 @@ class Stretch:
         return cls(place, size, (place >> 2) + counted(size // 4, place.ndim) if aligned else None)
 
     def some(self, lanes: Bools) -> Stretch:
-        """Those of some lanes."""
+        """Return the addresses of some lanes."""
         return Stretch(self.place[lanes], self.size, None if self.words is None else self.words[:, lanes])
 
 
@@ -85,7 +85,7 @@ class Lds:
 
     def __init__(self, slots: int, size: int, grain: int, kind: str = "lds-race") -> None:
         self.kind = kind  #: of findings
-        self.size, self.grain = size, grain  #: a power of two
+        self.size, self.grain = size, grain  #: bytes per workgroup; bytes per stamp, a power of two
         self._shift = grain.bit_length() - 1
         self.stride = (size + 31) // 16 * 16
         self.data: npt.NDArray[np.uint8] = np.zeros(max(slots * self.stride, 16), np.uint8)
@@ -94,24 +94,24 @@ class Lds:
         self.written: U32 = self._accessed[0]
         self.read: U32 = self._accessed[1]
         self.updated: U32 | None = None  #: stamps of atomic operations, where there are any
-        #: Waves, a bit each, that have read a unit since the last barrier where a compare-and-swap may follow that
-        #: finds out what was stale, and those of them with none so far; the last such read. None where there are none.
+        #: Guesses are reads that a compare-and-swap may check later. By unit, two sets of waves, a bit each: those that
+        #: have guessed since the last barrier, and those of them that no compare-and-swap has checked yet.
         self._guesses: tuple[U32, U32] | None = None
         self._guess: tuple[Stepped, Threads] | None = None
         self._accesses: deque[_Access] = deque(maxlen=_REMEMBERED)  #: the latest ones
 
     def units(self, place: Array, size: int) -> Array:
-        """Indices of the stamps that `size` bytes at each flat byte address cover."""
+        """Return the indices of the stamps that `size` bytes at each aligned address cover [units, ...]."""
         return (place >> self._shift) + counted(max(size // self.grain, 1), place.ndim)
 
     def units_across(self, place: Array, size: int) -> Array:
-        """The same for addresses that may not be aligned to stamps; the last one may be there twice."""
+        """Return the indices of the stamps that `size` bytes at any address cover; the last one may occur twice."""
         units = (place >> self._shift) + counted(size // self.grain + 1, place.ndim)
         covered: Array = np.minimum(units, (place + (size - 1)) >> self._shift)
         return covered
 
     def load(self, at: Stretch) -> Array:
-        """What stands at each address: [size/4, ...] words, or values for sizes 1 and 2."""
+        """Load the bytes at each address: words [size/4, ...], for sizes 1 and 2 zero-extended values [1, ...]."""
         place, size = at.place, at.size
         if at.words is not None:
             return self.words.take(at.words)
@@ -147,10 +147,10 @@ class Lds:
         *,
         guess: bool = False,
     ) -> Bools | None:
-        """Stamp a read; gives the undefined units, and reports a race with another wave's write.
+        """Stamp a read; report a race with another wave's write; return flags of the undefined units, or None.
 
-        Of a `guess` it is seen at the next barrier whether it met atomic operations (`settle`). `where` gives the (row,
-        lane) of each column of `units` when those are some lanes only.
+        A `guess` is checked against atomic operations at the next barrier (`settle`). `where` holds (row, lane) of each
+        column of `units` if these are those of some lanes only.
         """
         stamps = self._accessed.take(units, axis=1)
         others = _others(stamps, mine)
@@ -175,8 +175,9 @@ class Lds:
         clean: Array | int = 1,
         where: Array | None = None,
     ) -> None:
-        """Store words [size/4, ...] (or single values) at each address and stamp them; `clean` is 0 where they are
-        undefined. Reports a race where that changes what another wave wrote, or has just written.
+        """Store words [size/4, ...] (or single values) at each address and stamp them.
+
+        `clean` is 0 where they are undefined. A write races if it changes what another wave wrote in this epoch.
         """
         others = _others(self._accessed.take(units, axis=1), mine)
         if np.count_nonzero(others):
@@ -190,8 +191,9 @@ class Lds:
             self._report(group, step, lost, "writes where another wave writes with the same instruction", where, units)
 
     def _differ(self, at: Stretch, values: Array, units: int) -> Bools:
-        """Which of the stamps of each address cover bytes that differ from values: [units, ...]; all of those of an
-        address that is not aligned to them, or none.
+        """Return flags [units, ...] of the stamps whose bytes differ from `values`.
+
+        An address that is not aligned to stamps has one flag for all of its stamps.
         """
         there = self.data.take(at.place[..., None] + np.arange(at.size))
         words = np.ascontiguousarray(np.moveaxis(values, 0, -1))
@@ -202,7 +204,7 @@ class Lds:
     def note_write(
         self, group: Threads, step: Stepped, units: Array, mine: U32, clean: Array | int = 1, where: Array | None = None
     ) -> None:
-        """Stamp a write whose data is not known yet; `clean` is 0 where it is undefined or still on its way."""
+        """Stamp a write whose data is not known yet; `clean` is 0 where the data is undefined or in flight."""
         self._overwrites(group, step, _others(self._accessed.take(units, axis=1), mine), where, units)
         self._overwrites_update(group, step, mine, where, units)
         self._accesses.append(_Access("write", step, units, mine, outstanding=False))
@@ -213,7 +215,7 @@ class Lds:
     def note_update(
         self, group: Threads, step: Stepped, units: Array, mine: U32, where: Array | None = None
     ) -> Bools | None:
-        """Stamp an atomic operation; gives the undefined units, and reports a race with another wave's plain access."""
+        """Stamp an atomic operation; report races with plain accesses; return flags of the undefined units, or None."""
         stamps = self.written.take(units)
         self._race(group, step, _others(stamps, mine), "atomically updates what {} wrote", "write", where, units, mine)
         read = self.read.take(units)
@@ -235,13 +237,13 @@ class Lds:
         self._guess = step, group
 
     def find_out(self, units: Array, mine: U32) -> None:
-        """Compare-and-swaps have shown whether what their waves had read was stale."""
+        """Record that compare-and-swaps told their waves whether their guesses about `units` were stale."""
         if self._guesses is not None:
             bits = np.uint32(1) << (np.broadcast_to(mine, units.shape) >> np.uint32(1) & np.uint32(0xFF))
             np.bitwise_and.at(self._guesses[1], units, ~bits)
 
     def settle(self, slot: int, epoch: int) -> None:
-        """Before a workgroup passes a barrier, and at its end: report guesses that met operations, not found out."""
+        """Report unchecked guesses that raced with atomic operations, at a workgroup's barrier or end."""
         if self._guesses is None or self._guess is None:
             return
         part = slice(slot * self.stride // self.grain, (slot + 1) * self.stride // self.grain)
@@ -261,7 +263,7 @@ class Lds:
 
     @staticmethod
     def _share(stamps: U32, units: Array, mine: U32, others: Bools) -> None:
-        """Stamp an access that several waves may make in one epoch, as `others` have done."""
+        """Stamp a read or atomic operation; `others` flags the units that other waves accessed in this epoch."""
         value = np.where(others, mine | SEVERAL, mine) if np.count_nonzero(others) else mine
         stamps[units] = value
         clash = stamps.take(units) != value if value.size > 1 else None
@@ -269,12 +271,12 @@ class Lds:
             stamps[units[clash]] = np.broadcast_to(mine, units.shape)[clash] | SEVERAL
 
     def _overwrites(self, group: Threads, step: Stepped, others: Bools, where: Array | None, units: Array) -> None:
-        """Report a write of what others wrote, in the first row of `others`, or read, in the second."""
+        """Report a write to units that other waves wrote (row 0 of `others`) or read (row 1)."""
         self._race(group, step, others[0], "overwrites what {} wrote", "write", where, units)
         self._race(group, step, others[1], "overwrites what {} has read", "read", where, units)
 
     def _overwrites_update(self, group: Threads, step: Stepped, mine: U32, where: Array | None, units: Array) -> None:
-        """Report a write of what others updated atomically."""
+        """Report a write to units that other waves updated atomically."""
         if self.updated is not None:
             race = _others(self.updated.take(units), mine)
             self._race(group, step, race, "overwrites what {} updated", "update", where, units)
@@ -290,9 +292,9 @@ class Lds:
         units: Array,
         mine: U32 | None = None,
     ) -> None:
-        """Report a race with another wave's `access`, named by its wave and instruction where it is remembered.
+        """Report a race with another wave's `access`, with that wave and its instruction if they are remembered.
 
-        `mine` are the stamps of the waves that meet it, by default those of their rows.
+        `mine` holds the stamps of the accessing waves, by default those of their rows.
         """
         if not np.count_nonzero(race):
             return
@@ -312,14 +314,14 @@ class Lds:
 
     @staticmethod
     def _own(group: Threads, race: Bools, where: Array | None, first: int) -> U32:
-        """The stamp of the wave that meets a race, the entry `first` of it."""
+        """Return the stamp of the accessing wave at the flat index `first` of `race`."""
         place = np.unravel_index(first, race.shape)[1]
         row = int(place) if race.ndim == 3 or where is None else int(where[place][0])
         own: U32 = group.env.stamps(group)[row]
         return own
 
     def _other(self, access: str, unit: int, own: U32) -> tuple[int, _Access] | None:
-        """The wave and the latest access of its kind that another wave than `own`'s made to a unit in its epoch."""
+        """Return another wave and its latest `access` to a unit in the epoch of stamp `own`; None if forgotten."""
         for made in reversed(self._accesses):
             if made.kind == access:
                 stamps = np.broadcast_to(made.stamps, made.units.shape)[made.units == unit]
@@ -329,15 +331,15 @@ class Lds:
         return None
 
     def stamp_write(self, units: Array, mine: U32, clean: Array | int) -> bool:
-        """Set the write stamps of some units; whether several accesses of the same instruction meet in one of them."""
+        """Set the write stamps of some units; return whether two lanes of the instruction share a unit."""
         stamps = (mine & _DOUBTFUL) | np.asarray(clean, np.uint32)
         self.written[units] = stamps
         return stamps.size > 1 and bool(np.count_nonzero(self.written.take(units) != stamps))
 
     def cross_barrier(self, units: Array, mine: U32, access: str, step: Stepped | None = None) -> None:
-        """Carry a "read", "write" or "update" that is still outstanding over into the epoch behind the barrier.
+        """Stamp a "read", "write" or "update" that is outstanding at a barrier with the epoch after it (`mine`).
 
-        `step` is the instruction that made it, where it is known.
+        `step` is the instruction of the access, if it is known.
         """
         if step is not None:
             self._accesses.append(_Access(access, step, units, mine, outstanding=True))

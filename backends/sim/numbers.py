@@ -98,10 +98,10 @@ def f32_to_bf16(value: Array) -> U32:
 
 
 def f32_to_narrow(value: Array, name: str, *, saturate: bool, random: Array | None = None) -> U32:
-    """Round to a narrow format, to nearest even, or up where the bits of `random` say so, taken as a fraction of 2^32.
+    """Round to a narrow format, to nearest even or stochastically by `random` / 2^32; return bits.
 
-    Finite values beyond the largest become it with MODE.FP16_OVFL (`saturate`), else NaN or infinity, whichever the
-    format has; it if the format has neither.
+    Finite values beyond the largest number become that number with `saturate` (MODE.FP16_OVFL) or in a format that has
+    neither NaN nor infinity, else NaN or infinity, whichever the format has.
     """
     dtype, table = _NARROW_TYPES[name], NARROW[name]
     source = np.asarray(value, np.float32)
@@ -115,7 +115,7 @@ def f32_to_narrow(value: Array, name: str, *, saturate: bool, random: Array | No
 
 
 def f32_to_bits(value: Array, name: str, *, saturate: bool, random: Array | None = None) -> U32:
-    """Like `f32_to_narrow`, and to f16 and bf16."""
+    """Round to f16, bf16 or a narrow format (`f32_to_narrow`); return bits."""
     if name not in ("f16", "bf16"):
         return f32_to_narrow(value, name, saturate=saturate, random=random)
     source = np.asarray(value, np.float32)
@@ -125,7 +125,7 @@ def f32_to_bits(value: Array, name: str, *, saturate: bool, random: Array | None
 
 
 def _dithered(source: F32, name: str, random: Array) -> F32:
-    """Numbers of the format, of which those nearer to zero are taken unless the random fraction carries over."""
+    """Round stochastically to the format: toward zero, or away if the fraction plus `random` / 2^32 reaches 1."""
     kept, least = _PRECISION[name]
     fine = np.isfinite(source)
     wide = np.where(fine, source, np.float32(0)).astype(np.float64)
@@ -153,14 +153,14 @@ def to_integer(low: int, high: int, dtype: Any) -> Callable[[Array], Array]:
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum of two f64 numbers and what rounding took from it."""
+    """Return the rounded sum of two f64 numbers and the rounding error."""
     total = np.asarray(a + b)
     virtual = total - a
     return total, (a - (total - virtual)) + (b - virtual)
 
 
 def _to_odd(total: Array, error: Array) -> Array:
-    """A rounded f64 sum and its error as the sum rounded to odd: a second rounding, to fewer bits, is then right."""
+    """Round a sum, given as rounded f64 and error, to odd: a second rounding, to fewer bits, is then correct."""
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0) & ~np.isnan(error)
     if not inexact.any():

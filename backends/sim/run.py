@@ -18,14 +18,14 @@ from convgen.backends.sim.wave_arrays import Array
 from convgen.backends.simulation import Coverage, LaunchRequest, Pages, Place, SimReport, Source, joined
 
 Buffers = Mapping[str, npt.NDArray[np.uint8] | Pages]
-Progress = Callable[[int, int], None]  #: is told the workgroups done, and all
-#: Is told each access to global memory: "load" or "store", buffer, workgroup and first byte of each lane, bytes a lane.
+Progress = Callable[[int, int], None]  #: called with the workgroups done and all workgroups
+#: Called with each access to global memory: "load" or "store", buffer, workgroups, byte offsets, bytes per lane.
 Observer = Callable[[str, str, npt.NDArray[np.int64], npt.NDArray[np.int64], int], None]
 MAX_INSTRUCTIONS = 20_000_000  #: a thread that executes more has run away
 
 
 class Counted(Protocol):
-    """A program that counts what it executes; the lists of steps and counts may grow by copies of the text."""
+    """A program that counts executions by instruction; its lists may grow by copies of the text."""
 
     @property
     def instructions(self) -> Sequence[Any]: ...  # with their `text`, `address` and `size`
@@ -40,12 +40,12 @@ class Counted(Protocol):
 class Run(ABC):
     """The launches of one call, one after the other, on buffers that are changed in place."""
 
-    sources: ClassVar[Mapping[str, Source]] = {}  #: what asks for the rule behind each kind of finding
+    sources: ClassVar[Mapping[str, Source]] = {}  #: document of the rule of each kind of finding
 
     def __init__(
         self, buffers: Buffers, uninitialised: Collection[str], max_findings: int, wave_order: str, limit: int
     ) -> None:
-        """`limit` is how many instructions a thread may execute. `simulate` of the families explains the others."""
+        """Prepare memory and findings; a thread may execute `limit` instructions, `simulate` explains the rest."""
         if wave_order not in ("forward", "reverse"):
             raise SimulatorError(f"wave_order: 'forward' or 'reverse' is wanted, got {wave_order!r}")
         self._started = time.perf_counter()
@@ -66,7 +66,7 @@ class Run(ABC):
         """Run one launch to its end."""
 
     def report(self, launches: Sequence[LaunchRequest], kinds: Collection[str], progress: Progress | None) -> SimReport:
-        """Run all launches; instructions are counted by these kinds."""
+        """Run all launches and return the report, which counts instructions by `kinds`."""
         self._total, self._progress = sum(len(_groups_of(launch)) for launch in launches), progress
         with np.errstate(all="ignore"):
             for launch in launches:
@@ -82,13 +82,13 @@ class Run(ABC):
         return SimReport(tuple(self.reporter.findings), instructions, dict(self.counters), seconds, covered)
 
     def _next(self) -> Array | None:
-        """The workgroups of the next batch, which then counts as done; None when there are no more."""
+        """Return the workgroups of the next batch and count them as done; None if there are no more."""
         groups, self._order = self._order[: self._size], self._order[self._size :]
         self._done += len(groups)
         return np.array(groups, np.int64) if groups else None
 
     def _batches(self, launch: LaunchRequest, size: int, program: Counted, execute: Callable[[Array], None]) -> None:
-        """Execute the workgroups of a launch, so many together; count the program's instructions."""
+        """Execute the workgroups of a launch in batches of `size`; count the program's instructions."""
         order = _groups_of(launch)
         if self.backwards:
             order = order[::-1]
@@ -108,9 +108,9 @@ class Run(ABC):
             self._coverage.append(self._covered(launch.kernel, program))
 
     def _covered(self, kernel: str, program: Counted) -> Coverage:
-        """Which instructions of a kernel the launch did not execute; a copy of the text counts as the text.
+        """Return the instructions of a kernel that the launch did not execute; copies of the text count as the text.
 
-        What only computed jumps lead to is an instruction of the kernel once it is executed.
+        An instruction that only computed jumps reach counts as part of the kernel once it is executed.
         """
         text, base = program.instructions, self.reporter.base
         reached = {text[at].address for at in (i % (len(text) + 1) for i in self.reached) if at < len(text)}
@@ -121,7 +121,7 @@ class Run(ABC):
 
 
 def _groups_of(launch: LaunchRequest) -> Sequence[int]:
-    """The linear ids of the workgroups to run."""
+    """Return the linear ids of the workgroups to run. Raises SimulatorError for one outside the grid."""
     count = launch.grid[0] * launch.grid[1] * launch.grid[2]
     if launch.groups is None:
         return range(count)

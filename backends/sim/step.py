@@ -1,4 +1,4 @@
-"""An instruction made ready to execute, as far as all simulators have one."""
+"""Compiled instructions: the fields that all simulators share."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Ready(Generic[Code, Group]):
     faults: tuple[tuple[str, str], ...] = attrs.field(default=(), kw_only=True)
 
     def running(self, run: Callable[[Group], None]) -> Self:
-        """The step with its work, which needed the step itself."""
+        """Set the function that does the work, which needed the step itself; return the step."""
         self.run = run
         return self
 
 
 def unsupported(instruction: Located, why: str = "") -> Unsupported:
-    """The error for something the simulator does not execute."""
+    """Return the error for an instruction that is not simulated."""
     reason = f" ({why})" if why else ""
     return Unsupported(f"`{instruction.text}` at {instruction.address:#x} is not simulated{reason}")

@@ -1,6 +1,6 @@
-"""What all simulators share: groups of threads, their surroundings, and what the shared rooms ask of instructions.
+"""Groups of threads and the environment of a batch: the base classes and protocols of all simulators.
 
-A *group* is some hardware threads (waves) that execute together; *slot* numbers their workgroups inside a batch.
+A *group* is some hardware threads (waves) that execute together; a *slot* is a workgroup's number inside a batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stepped(Protocol):
 
 
 class Surroundings:
-    """What the groups of a batch share: memory, local memory, findings, counters, barrier epochs."""
+    """The environment of a batch of workgroups: memory, local memory, findings, counters, barrier epochs."""
 
     def __init__(
         self, run: Run, local: Lds, slots: int, waves: int, causality: Causality, *, strict: bool = True
@@ -51,20 +51,20 @@ class Surroundings:
         self.strict = strict
         self.epoch: U32 = np.ones(slots, np.uint32)  #: barriers passed, plus one, by slot
         self.causality = causality
-        #: What asks threads of a workgroup to wait for stores before accesses, or barriers, behind them; None: what
-        #: asks for any other order.
+        #: Document that asks a thread to wait for its own stores before later accesses and barriers; None: the document
+        #: of any other order.
         self.own_order: Source | None = None
         #: Epoch in which a store was waited for, by (ticket, thread). Later batches ask for it where they may acquire.
         self.store_done: dict[tuple[int, int], int] = causality.store_done if causality.tracked else {}
         self.store_issued: dict[tuple[int, int], int] = causality.store_issued if causality.tracked else {}
 
     def ticket(self) -> int:
-        """The number of a new store or atomic operation."""
+        """Return the ticket (number in the launch) of a new store or atomic operation."""
         self.causality.tickets += 1
         return self.causality.tickets
 
     def stamps(self, group: Threads, ahead: int = 0) -> U32:
-        """The stamp of a clean access to local memory by each thread, [threads, 1], `ahead` epochs from now."""
+        """Return the stamp of each thread's clean access to local memory, `ahead` epochs from now [threads, 1]."""
         return stamps_of(self.epoch[group.slot] + np.uint32(ahead), group.wave)
 
 
@@ -92,14 +92,14 @@ class Threads(ABC):
 
     @abstractmethod
     def outstanding_stores(self) -> Collection[int]:
-        """Own stores that a load of the same thread would miss."""
+        """Return the tickets of own stores that a later access may overtake, as the group has not waited for them."""
 
     @abstractmethod
     def signature(self) -> tuple[object, ...]:
-        """Groups with equal signatures can be merged."""
+        """Return a key: groups with equal keys can be merged."""
 
     def select(self, rows: Array) -> Self:
-        """A group of some of the threads, with the same history."""
+        """Return a group of some of the threads; it shares this group's history."""
         part = copy(self)
         for name, axis in self.arrays.items():
             setattr(part, name, getattr(self, name).take(rows, axis=axis))
@@ -107,7 +107,7 @@ class Threads(ABC):
         return part
 
     def merge(self, other: Self) -> Self:
-        """Both groups as one; their signatures are equal."""
+        """Return both groups as one; their signatures are equal."""
         both = copy(self)
         for name, axis in self.arrays.items():
             setattr(both, name, np.concatenate((getattr(self, name), getattr(other, name)), axis=axis))

@@ -24,7 +24,7 @@ def any_along(flags: Array, axis: int | tuple[int, ...], *, keepdims: bool = Fal
 
 
 def least(numbers: Array) -> int:
-    """The least of some numbers; of few, `argmin` finds it in a third of the time of `min`."""
+    """Return the least of some numbers; for small arrays `argmin` takes a third of the time of `min`."""
     return int(numbers.item(numbers.argmin()))
 
 
@@ -40,14 +40,14 @@ def all_bits(numbers: Array) -> int:
 
 @lru_cache(maxsize=128)
 def counted(count: int, axes: int) -> Array:
-    """0, 1, .. `count` - 1 along an axis before so many others."""
+    """Return 0, 1, .. `count` - 1 along the first axis of an array with `axes` further axes of size 1."""
     return np.arange(count).reshape((-1,) + (1,) * axes)
 
 
 def united(rows: Iterable[Bools | None]) -> Bools | None:
-    """Where any of some flags is set; None where there are none at all."""
-    found: Bools | None = None
+    """Return the union of flag arrays, skipping None; None if all are None."""
+    union: Bools | None = None
     for row in rows:
         if row is not None:
-            found = row if found is None else found | row
-    return found
+            union = row if union is None else union | row
+    return union

@@ -1,4 +1,4 @@
-"""Entries of a manifest of foreign kernels, understood: their launches, data, and what they should write.
+"""Read a manifest of foreign kernels: their launches, their data, and the results that they should write.
 
 `bench/foreign.py` says what an entry may hold.
 """
@@ -92,7 +92,7 @@ class Case:
         return found
 
     def wrong(self, name: str, got: Array) -> int:
-        """How many elements of an output are not what they should be, by its bytes."""
+        """Return the number of wrong elements in the bytes of an output."""
         right = self.expected[name]
         if not self.relative and not self.absolute:
             differs = got != right.reshape(-1).view(np.uint8)

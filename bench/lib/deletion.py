@@ -1,8 +1,9 @@
-"""Which waits and barriers of a kernel the simulator misses when they are deleted, one at a time.
+"""Delete waits and barriers of a kernel one at a time, and find those whose deletion the simulator does not notice.
 
-Two kinds are no cases, since nothing is lost with them. A wait that is executed only when nothing that it waits for is
-outstanding. And a barrier between whose neighbours the workgroup accesses local memory on one side of it at most, and
-device memory likewise: it orders accesses before it and behind it (CDNA3 ISA 4.3), of which a neighbour orders these.
+Two kinds are skipped because their deletion loses nothing: a wait that only executes when none of the operations that
+it waits for is outstanding; and a barrier for which, up to the neighbouring barriers, the workgroup accesses local
+memory on at most one side, and device memory on at most one side (a barrier orders accesses before and after it: CDNA3
+ISA 4.3).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def accessed(instruction: Instruction) -> set[str]:
 
 
 class _Barriers:
-    """Where waves arrived together, and what their workgroup accessed between one such meeting and the next."""
+    """The barriers at which waves arrived together, and the memories that the workgroup accessed between them."""
 
     def __init__(self) -> None:
         self.passed: Counter[tuple[int, int]] = Counter()  # by workgroup and wave: its meetings so far
@@ -53,7 +54,7 @@ class _Barriers:
         self.accesses: dict[tuple[int, int], set[str]] = defaultdict(set)  # by workgroup and the meeting that follows
 
     def note(self, halt: Halt, instruction: Instruction, accesses: set[str]) -> None:
-        """Waves are about to execute an instruction, by which they access these memories."""
+        """Record that waves are about to execute an instruction that accesses these memories."""
         arrives = instruction.name == "s_barrier"
         if not accesses and not arrives:
             return
@@ -85,7 +86,7 @@ class _Barriers:
 
 
 def _awaited(halt: Halt, wait: Instruction) -> list[Instruction]:
-    """What waves wait for that is outstanding, and maybe more of what lgkmcnt counts."""
+    """Return the outstanding operations that a wait covers, and possibly more of those that lgkmcnt counts."""
     (vm, lgkm), (of_vm, of_lgkm) = allowed(wait), halt.outstanding
     done = halt.group.vm[: max(of_vm - vm, 0)] + (halt.group.lgkm if of_lgkm > lgkm else [])
     return [pending.step.instruction for pending in done]

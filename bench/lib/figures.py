@@ -1,4 +1,4 @@
-"""What a benchmark prints: figures, each beside a peer measured in the same run."""
+"""Output of benchmarks: figures, each beside a peer measured in the same run."""
 
 from __future__ import annotations
 

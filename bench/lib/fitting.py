@@ -65,7 +65,7 @@ def fit_all(tables: Iterable[Table], found: dict[str, Entry]) -> None:
 
 
 def predict(table: Table, constants: Mapping[str, Entry]) -> Estimate:
-    """What each row takes.
+    """Return the predicted time of each row.
 
     Raises KeyError for a row no kind of which has constants.
     """
@@ -109,7 +109,7 @@ def _parts(table: Table, rows: Rows) -> list[_Part]:
 
 
 def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
-    """The constants of one kind; what its rows do not tell stays as `usual`."""
+    """Return the constants of one kind; those that its rows do not determine stay as `usual`."""
     some = _parts(table, rows[:: max(1, len(rows) // _MOST)])
     fields = [f for f in attrs.fields(Terms) if _tells(some, f)]
     low, high, start = (np.log([_bound(f, side, table) for f in fields]) for side in ("low", "high", "start"))
@@ -142,7 +142,7 @@ def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
 
 
 def _kept(parts: list[_Part], terms: Terms) -> Terms:
-    """The same with no more clocks at full use of the matrix units than the chip keeps, if all rows are of one."""
+    """Limit the clock at full use of the matrix units to that which the chip keeps, if all rows are of one chip."""
     if len(parts) > 1:
         return terms
     most = parts[0].chip.kept * parts[0].chip.clock * (1 + terms.power)
@@ -150,14 +150,14 @@ def _kept(parts: list[_Part], terms: Terms) -> Terms:
 
 
 def _off(ratios: Mapping[str, Numbers]) -> Numbers:
-    """By how much predicted over measured is above 1, or below: on average over units, with the sign of the first."""
+    """Return the error of predicted / measured, averaged over units, with the sign of the first unit."""
     each = [2 * (np.sqrt(ratio) - 1) for ratio in ratios.values()]
     errors: Numbers = np.copysign(np.mean(np.abs(each), axis=0), each[0])
     return errors
 
 
 def _tells(parts: list[_Part], field: attrs.Attribute[float]) -> bool:
-    """Whether a constant changes what some rows are told."""
+    """Whether a constant changes the prediction of some rows."""
     extremes = (Terms(**{field.name: field.metadata[side]}) for side in ("low", "high"))
     low, high = ([part.estimate(terms).total for part in parts] for terms in extremes)
     return any(np.any(a != b) for a, b in zip(low, high))

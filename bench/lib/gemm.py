@@ -1,4 +1,4 @@
-"""A matrix product on a chip in some order of its workgroups: what convgen's models of traffic say."""
+"""Matrix products on a chip in an order of workgroups, by convgen's models of traffic."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Gemm:
         return self.traffic(order).clocks(self.facts.caches, self.chip.units, busy)
 
     def hit_rate(self, order: str) -> float:
-        """Of L2, per cent, block by block.
+        """Return the hit rate of L2 in per cent, block by block.
 
         What was measured is met on each chip by one of two assumptions, and by neither on both: on the MI300X that
         workgroups keep step and rows that are a multiple of 4 KiB apart share channels; on the MI355X that workgroups

@@ -1,4 +1,4 @@
-"""Time of processors, in any Python: that of other compilers need not have what this project needs."""
+"""Processor time, in any Python: other compilers' Pythons may lack the packages that this project needs."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 
 def processor_seconds() -> float:
-    """Of this process so far, and of those it started that have ended."""
+    """Return the processor seconds of this process and of its ended children so far."""
     return sum(use.ru_utime + use.ru_stime for use in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))

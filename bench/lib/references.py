@@ -1,4 +1,4 @@
-"""What kernels of other compilers compute, stated with numpy: functions of inputs and numbers by the arguments' names.
+"""Functions of other compilers' kernels in numpy, of inputs and numbers by the arguments' names.
 
 A reference gives the outputs by name, in f64 or whole numbers, which the caller rounds to their types. Inputs come in
 the types that they have in memory; those of scaled products come as bytes, with their format beside them.

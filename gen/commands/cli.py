@@ -64,15 +64,15 @@ examples:
 `convgen COMMAND --help` (or `convgen help COMMAND`) explains a command, `convgen --version` tells which this is."""
 
 
-def entry() -> NoReturn:
-    """The `convgen` program."""
+def entry(run: Callable[[Sequence[str]], int] | None = None) -> NoReturn:
+    """Run the `convgen` program, or `run`, which takes the words of a command line and returns the exit code."""
     if not any(word.startswith("--run") for word in sys.argv):  # only what is right is found by linear algebra,
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # and threads that wait for it take time
     gc.set_threshold(_YOUNG)
     try:
         sys.stdout, sys.stderr = _stream(1, sys.stdout, _Results), _stream(2, sys.stderr, _Remarks)
         try:
-            code = main(sys.argv[1:])
+            code = (run or main)(sys.argv[1:])
         except SystemExit as left:  # a command's --help
             code = int(left.code or 0)
         code = max(code, guarded(_flushed))

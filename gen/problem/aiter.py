@@ -1,11 +1,11 @@
-"""AITER's tables of tuned products and convolutions: comma-separated rows, of which the first names the columns.
+"""AITER's tables of tuned products and convolutions: comma-separated rows below a row of column names.
 
 A row of a product is y[M, N] = x[M, K] * w[N, K] transposed (aiter/configs in ROCm/aiter):
 
 - with `dtype`: in this type, with results of `outdtype`, with a bias if its column says so;
 - with `q_dtype_w` (a8w8): 8-bit factors, a scale for each row of x and each row of w, results in bf16;
-- without either, in a file of that name (a8w8, a8w8_blockscale): 8-bit floats, with a scale for 128 of K and each row
-  of x, or 128 rows of w, where it says `blockscale`.
+- without either, in a file called a8w8 or a8w8_blockscale: 8-bit floats; in a blockscale file each row of x, and each
+  128 rows of w, have a scale per 128 of K.
 
 A row of a convolution has N, C, D, H, W, K, kT, kH, kW, strides, paddings, dilations, groups and a bias, in bf16.
 """
@@ -43,7 +43,7 @@ _BLOCK = 128  #: of K and of rows of w that share a scale
 
 @frozen
 class Row:
-    """A row: its descriptor and knobs, or why it is none; `number` is that of its line."""
+    """A row: its descriptor and knobs, or the reason why it is no problem; `number` is that of its line."""
 
     number: int
     descriptor: str

@@ -1,4 +1,4 @@
-"""Masks of benchdnn: along which dims of a tensor something differs, as bits or as the name of a policy."""
+"""Masks of benchdnn: the dims of a tensor along which an attribute differs, as bits or as the name of a policy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BITS = {
 
 
 def bits(text: str, ndims: int, own: Mapping[str, int] | None = None) -> int:
-    """The bits of a mask over a tensor of so many dims, for which some policies mean others.
+    """Return the bits of a mask over a tensor of `ndims` dims; `own` maps policies to other bits for it.
 
-    Raises Unsupported, by the rule `mask`, where the tensor has not as many dims.
+    Raises Unsupported, by the rule `mask`, for bits of dims that the tensor lacks.
     """
     policies = {**_BITS, "per_tensor": (1 << ndims) - 1, **(own or {})}
     found = int(text) if text.isdigit() else policies.get(text)

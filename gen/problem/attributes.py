@@ -1,6 +1,6 @@
-"""The grammar of benchdnn's attributes: post-ops, scales, zero points and the like.
+"""The grammar of benchdnn's attributes: post-ops, scales, zero points, rounding, dropout, sparsity and groups.
 
-Each function takes a value and gives it back, or nothing where it asks for nothing beyond the default. Raises
+Each function takes an option's value and returns it normalised, "" for a value that equals the default. It raises
 PointedError at the character that the grammar does not allow.
 """
 
@@ -27,7 +27,7 @@ _ELTWISE = (
     *("abs", "clip", "clip_v2", "elu", "exp", "gelu_erf", "gelu_tanh", "hardsigmoid", "hardswish", "linear", "log"),
     *("logistic", "mish", "pow", "relu", "round", "sqrt", "square", "soft_relu", "swish", "tanh"),
 )
-_OF_DST = ("clip_v2", "elu", "exp", "logistic", "relu", "sqrt", "tanh")  #: those that have a form on the destination
+_OF_DST = ("clip_v2", "elu", "exp", "logistic", "relu", "sqrt", "tanh")  #: functions with a variant on the destination
 _BINARY = ("add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "select", "sub")
 
 #: every spelling of a post-op, in lower case -> its kind
@@ -51,7 +51,7 @@ _MASKS = re.compile(r"[0-9]{0,9}(:[0-9]{0,9})*")
 
 @define
 class _Field:
-    """A part of a value, and where it begins."""
+    """A part of a value, and the column at which it begins."""
 
     whole: str
     text: str
@@ -83,7 +83,7 @@ class _Field:
         return int(self.text)
 
     def choose(self, what: str, *names: str) -> str:
-        """The one of `names` that this spells, upper and lower case alike."""
+        """Return the one of `names` that a field spells in any case. Raises PointedError."""
         text = self.text.lower()
         if text not in names:
             raise self.error(f"given the {what} {named(self.text, names)}, wanted one of {' '.join(names)}")
@@ -122,7 +122,7 @@ class _Field:
 
 
 def _each(fields: list[_Field], checks: Sequence[Callable[[_Field], object]]) -> None:
-    """Checks fields that all may be missing from some on; there are no more than checks."""
+    """Check fields one by one; trailing fields may be missing, more fields than checks are an error."""
     for field, check in zip(fields, checks):
         check(field)
     for field in fields[len(checks) :]:
@@ -184,7 +184,7 @@ def _entries(text: str) -> Iterator[_Field]:
 
 
 def knob(name: str, entries: Iterable[str]) -> dict[str, str]:
-    """The knob of the entries of scales or zero points that a log tells; none where there are no entries."""
+    """Return the knob of scales or zero points from the entries of a log; no knob without entries."""
     text = "+".join(entries)
     return {name: text} if text else {}
 
@@ -257,24 +257,24 @@ def split_entries(text: str) -> list[str]:
 
 
 def real(text: str) -> float:
-    """The number of a text, which may end as C has it."""
+    """Return the number of a text, which may have a suffix of C such as `f`."""
     return float(text if "inf" in text else text.removesuffix("f"))
 
 
 def number(value: float) -> str:
-    """A number as short as may be."""
+    """Return the shortest text of a number."""
     return repr(value).removesuffix(".0")
 
 
 def printed(fields: Sequence[str], defaults: Sequence[str], delimiter: str = ":") -> str:
-    """Fields, but for those at the end that have their defaults."""
+    """Return fields as text without trailing ones that equal their defaults."""
     while fields and fields[-1] == defaults[len(fields) - 1]:
         fields = fields[:-1]
     return delimiter.join(fields)
 
 
 def _dotted(*checks: Callable[[_Field], object]) -> Callable[[_Field], None]:
-    """A field whose parts stand between dots."""
+    """A field of parts that are separated by dots."""
     return lambda field: _each(field.split("."), checks)
 
 
@@ -288,7 +288,7 @@ _OPERANDS: dict[str, tuple[Callable[[_Field], object], ...]] = {
     "select": (_dotted(_Field.dtype, _Field.mask, _Field.tag), _dotted(_Field.mask, _Field.tag)),
     "prelu": (_Field.mask,),  # prelu[:MASK]
 }
-#: Kind of a post-op whose first field must be there -> what is said where it is not.
+#: Kind of a post-op whose first field is required -> the error without it.
 _REQUIRED = {
     "dw": "given dw alone, wanted dw:kKsSpP",
     "binary": "given {name} without a type, wanted {name}:TYPE",

@@ -1,4 +1,4 @@
-"""Lines that rocBLAS and hipBLASLt log, as `rocblas-bench` and `hipblaslt-bench` take them, as matrix products.
+"""Log lines of rocBLAS and hipBLASLt, and command lines of `rocblas-bench` and `hipblaslt-bench`, as matrix products.
 
     hipblaslt-bench --api_method c -m 1024 -n 512 -k 64 --lda 64 --ldb 64 --transA T --transB N --a_type f16_r ...
     ./rocblas-bench -f gemm_ex --transposeA N --transposeB N -m 128 -n 64 -k 32 --alpha 1 --beta 0 --a_type f16_r ...
@@ -8,9 +8,9 @@ rocBLAS' trace, of which each line is a call (rocBLAS, library/src/blas_ex and b
     rocblas_gemm_ex,T,N,256,64,128,1,0x7f0000,f16_r,128,0x7f1000,f16_r,128,0,0x7f2000,f32_r,256,...
     - { rocblas_function: "rocblas_gemm_ex", transA: N, transB: T, M: 256, N: 64, K: 128, alpha: 1, a_type: f16_r, ...
 
-These libraries hold matrices column by column: D[m, n] = alpha * op(A) * op(B) + beta * C. Rows and columns change
-places here: dst[n, m] = src[n, k] * wei[k, m] is the same memory with B as src and A as weights. Flags that tell how
-the product is measured have no meaning.
+These libraries store matrices column by column: D[m, n] = alpha * op(A) * op(B) + beta * C. convgen's product exchanges
+rows and columns: dst[n, m] = src[n, k] * wei[k, m], with B as src and A as weights, uses identical memory. Flags that
+tell how the product is measured have no meaning.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SUMS = {"f32_r": "f32", "c_f32_r": "f32", "f64_r": "f64", "i32_r": "s32", "s": 
 _ALIASES = {"transposeA": "transA", "transposeB": "transB", "precision": "r", "function": "f"}
 _ALIASES |= {"sizem": "m", "sizen": "n", "sizek": "k", "M": "m", "N": "n", "K": "k", "rocblas_function": "f"}
 _FUNCTIONS = ("gemm", "gemm_ex", "gemm_strided_batched", "gemm_strided_batched_ex", "matmul")
-_TELLING = ("m", "n", "k", "f", "r", "a_type", "b_type", "yaml")  #: a command that has none of these asks for nothing
+_TELLING = ("m", "n", "k", "f", "r", "a_type", "b_type", "yaml")  #: a command without any of these measures nothing
 
 #: the letter of a function -> the type of its matrices
 _LETTERS = {"s": "f32_r", "d": "f64_r", "h": "f16_r", "c": "f32_c", "z": "f64_c"}
@@ -173,9 +173,9 @@ def is_program(word: str) -> bool:
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is a command line of theirs; the prefix of a log may stand before.
+    """Whether a text is a command line of rocblas-bench or hipblaslt-bench, perhaps behind the prefix of a log.
 
-    A sentence that names a program is none, nor is a command that measures nothing.
+    A sentence that names a program is no command line, nor is a command that measures nothing.
     """
     words = [word for _, word in _command(text)]
     names = [re.split(r"=|(?<=^[mnk])(?=[0-9])", word.lstrip("-"))[0] for word in words if word.startswith("-")]
@@ -184,7 +184,7 @@ def is_line(text: str) -> bool:
 
 
 def find(text: str) -> str | None:
-    """The line within a text: a command, a call in a trace, or an entry of a profile."""
+    """Return the request within a text: a command, a call in a trace, or an entry of a profile; None without one."""
     if is_line(text):
         return text
     entry = _PROFILE.search(text)
@@ -201,7 +201,7 @@ def _command(text: str) -> list[shell.Word]:
 
 
 def _has_prose(words: Sequence[str]) -> bool:
-    """Whether a word that is no value of a flag, which has one, is one of a sentence."""
+    """Whether a word that is neither a flag nor a flag's value looks like prose."""
     values = 1
     for word in words:
         values = 0 if re.match("-{1,2}[A-Za-z]", word) else values + 1
@@ -211,7 +211,7 @@ def _has_prose(words: Sequence[str]) -> bool:
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
-    """The matrix product of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the matrix product of a line; `knobs` override its own. Raises UserError, Unsupported."""
     flags = _Flags.of(line)
     _check(flags)
     m, n, k, batch = flags.whole("m"), flags.whole("n"), flags.whole("k"), flags.whole("batch_count", 1)
@@ -237,7 +237,7 @@ def problems(line: str, knobs: Mapping[str, str]) -> tuple[Matmul, ...]:
 
 @frozen
 class _Matrix:
-    """A matrix of rows and columns as ours are, in memory by strides."""
+    """A matrix in convgen's row-major terms, with its strides in memory."""
 
     batch: tuple[int, ...]
     sizes: tuple[int, int]
@@ -246,7 +246,7 @@ class _Matrix:
 
 
 def _matrix(flags: _Flags, name: str, sizes: tuple[int, int], transposed: bool, batch: int) -> _Matrix:
-    """That of a letter: not transposed, rows of ours are columns of theirs, apart by its leading dimension."""
+    """Return the matrix of a letter: untransposed, our rows are their columns, a leading dimension apart."""
     contiguous = sizes[0] if transposed else sizes[1]
     leading = flags.whole(f"ld{name}", contiguous)
     if leading < contiguous:
@@ -265,7 +265,7 @@ def _matrix(flags: _Flags, name: str, sizes: tuple[int, int], transposed: bool, 
 
 
 def _type(flags: _Flags, name: str) -> str:
-    """That of a letter, by its own flag or by that of all."""
+    """Return the type of the matrix of a letter, from its own flag or from the flag for all matrices."""
     if name == "d" and "d_type" not in flags.values and "c_type" in flags.values:
         name = "c"
     flag = f"{name}_type"
@@ -276,7 +276,7 @@ def _type(flags: _Flags, name: str) -> str:
 
 
 def _post_ops(flags: _Flags) -> str:
-    """alpha and beta, and the activation behind them; as sums are where alpha is 1 and beta 0."""
+    """Return the post-ops of alpha, beta and an activation; none for alpha 1, beta 0 without activation."""
     alpha, beta = flags.real("alpha", 1), flags.real("beta", 0)
     if alpha != 1 and flags.has("bias_vector"):
         raise Unsupported(f"a bias behind alpha of {alpha:g}: biases are added to the sums", rule="blas-alpha")
@@ -291,7 +291,7 @@ def _post_ops(flags: _Flags) -> str:
 
 
 def _scales(flags: _Flags, ndims: int) -> list[str]:
-    """Scales of A, which are the weights here, and of B: one value, or one a row of A or a column of B."""
+    """Return the scales of A, which becomes the weights, and of B: one value, or one per row of A or column of B."""
     entries = []
     for flag, role, dim in (("scaleB", "src", ndims - 2), ("scaleA", "wei", ndims - 1)):
         text = flags.text(flag, "0")
@@ -305,7 +305,7 @@ def _scales(flags: _Flags, ndims: int) -> list[str]:
 
 
 def _check(flags: _Flags) -> None:
-    """Refuse what is sound, but no product of ours."""
+    """Refuse a sound line whose product convgen does not generate. Raises Unsupported."""
     function = flags.text("f", "gemm")
     if function not in _FUNCTIONS:
         raise Unsupported(

@@ -1,6 +1,6 @@
-"""Convolution problems: what is to be computed, in benchdnn's terms, with every default resolved.
+"""Convolution problems in benchdnn's terms, with every default resolved.
 
-Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; what falls outside `0 <= i < I` contributes nothing.
+Index law of each spatial axis: `i = o*s - p + k*(d + 1)`; a tap outside `0 <= i < I` contributes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convgen.problem import grammar, options
 from convgen.problem.knobs import ConvKnobs, ConvShapeKnobs
 from convgen.problem.tensors import TensorProblem, Triple, fields_of, parsed, unknown_dims
 
-#: what `any` means: activations channels-last, weights K-contiguous, without and with a group dimension
+#: tags that replace `any`: activations channels-last, weights K-contiguous, without and with a group dimension
 _ANY, _ANY_GROUPED = "axb", "abxc"
 
 
@@ -36,7 +36,7 @@ class Direction(Enum):
 
     @property
     def with_bias(self) -> Direction:
-        """Return the direction with a bias or its gradient; a direction that can have neither stays."""
+        """Return the direction with a bias or its gradient; a direction that can have neither is returned unchanged."""
         return _WITH_BIAS.get(self, self)
 
 
@@ -71,12 +71,12 @@ class Axis:
 
     @property
     def extent(self) -> int:
-        """The input positions that a dilated kernel spans."""
+        """The number of input positions that a dilated kernel spans."""
         return (self.k - 1) * (self.d + 1) + 1
 
     @property
     def pad_r(self) -> int:
-        """Right padding: what the last window needs beyond the input; negative where an input tail is unused."""
+        """Right padding: positions beyond the input that the last window reads; negative if an input tail is unused."""
         return (self.o - 1) * self.s - self.i + self.extent - self.p
 
 
@@ -183,7 +183,7 @@ class Conv(TensorProblem):
 
     @property
     def spatial(self) -> tuple[Axis, ...]:
-        """The axes that are there, outermost first."""
+        """The axes that the problem has, outermost first."""
         return self.axes[5 - self.ndims :]
 
     @property
@@ -220,19 +220,19 @@ class Conv(TensorProblem):
         return _TENSORS[self.direction]
 
     def policies(self, role: str) -> Mapping[str, int]:
-        """Output channels of the weights stand first, behind the groups."""
+        """Return the masks of policies: output channels are the first dim of weights after the groups."""
         if role != "wei":
             return {}
         return {"per_oc": 0b11, "per_ocic": 0b110} if self.has_groups else {"per_oc": 0b1}
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, those with padding included."""
+        """The number of multiply-accumulates, padding included."""
         return prod(self.dst_dims) * (self.ic // self.groups) * prod(axis.k for axis in self.axes)
 
     @property
     def knob_texts(self) -> dict[str, str]:
-        """A direction that brings a bias brings one of the type of the sums."""
+        """Return the value of each knob; a direction with a bias needs no bias type if it is that of the sums."""
         if not self.bias_type:
             return {"dir": self.direction.value, **super().knob_texts}
         without = next(d for d in _WITH_BIAS if d.with_bias is self.direction)
@@ -300,7 +300,7 @@ def _deduced_padding(axis: Axis) -> int:
 
 
 def _truncate(numerator: int, divisor: int) -> int:
-    """C's integer division, towards zero, for a positive divisor."""
+    """Divide integers, rounding toward zero as C does; the divisor is positive."""
     return numerator // divisor if numerator >= 0 else -(-numerator // divisor)
 
 

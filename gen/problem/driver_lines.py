@@ -1,7 +1,7 @@
-"""Which lines of a text are benchdnn's, and where in them its words begin.
+"""Find benchdnn's driver lines in a text, and the place where their words begin.
 
-A driver line is options and descriptors and nothing else, behind the prefix of a log, a call of benchdnn or of `convgen
-conv` and `convgen gemm`. A line in which other words stand is a sentence.
+A driver line consists of options and descriptors only, perhaps behind the prefix of a log or a call of benchdnn,
+`convgen conv` or `convgen gemm`. A line with other words is a sentence.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*(=.*)?|-[A-Za-z]\w*(=.*)?")
 _CONV = re.compile(rf"_*(?:{'|'.join(sorted(grammar.KEYS, key=len, reverse=True))})[0-9]")
 _KEY_ALONE = re.compile(rf"_*(?:{'|'.join(sorted(grammar.KEYS, key=len, reverse=True))})")
 _PRODUCT = re.compile(r"[0-9]+(x[0-9]+)+:.*")
-_MATRIX = re.compile(r"[0-9]+(x[0-9]+)+")  #: half a product, or what a sentence says of a size
+_MATRIX = re.compile(r"[0-9]+(x[0-9]+)+")  #: half a product, or a size in a sentence
 _OF_OTHERS = re.compile(r"[0-9]+(x[0-9]+)*(:[0-9x]+)*|[a-z]+[0-9][\w.:\"]*")  #: descriptors of benchdnn's other drivers
 
-#: options of convgen's commands that say nothing of a problem, and whether a value follows
+#: options of convgen's commands that do not describe a problem, and whether a value follows
 _COMMAND = {"-o": True, "--target": True, "--config": True, "--registry": True, "--seed": True, "--run-groups": True}
 _COMMAND |= {"--on": True, "--run": False, "--json": False, "--no-cache": False, "-v": False, "-g": False}
 _COMMAND |= {"--disable": True, "--dump": True, "--dump-dir": True, "--check-passes": False, "--time-passes": False}
 
-#: without which a text is no driver line
+#: a driver line contains one of these
 _HINT = re.compile(rf"(?:^|[\s\"'`(])(?:-[-A-Za-z]|_*(?:{'|'.join(grammar.KEYS)})|[0-9]+x[0-9x]+:)")
-_PREFIXES = 16  #: as many stand before a line at most
+_PREFIXES = 16  #: most prefixes before a line
 _BENCHDNN = re.compile(r"(?:\S*/)?(?:benchdnn)(?:\.exe)?")
 _CONVGEN = re.compile(r"(?:\S*/)?convgen")
 _BRACKETED = re.compile(r"[\[({<][^\s\])}>]*([ ][^\])}>]{0,40})?[\])}>]:?[,|]?")
@@ -70,7 +70,7 @@ class DriverLine:
 
 
 def find(text: str) -> DriverLine | None:
-    """The driver line within a text, without what stands before it; None where it is a sentence."""
+    """Return the driver line within a text, without prefixes; None for a sentence."""
     if not _HINT.search(text):
         return None
     own = _command(text.split())
@@ -83,7 +83,7 @@ def find(text: str) -> DriverLine | None:
 
 
 def _behind_prefixes(text: str) -> Iterator[str]:
-    """A text, and what is behind one prefix of a log and more."""
+    """Yield a text, then the text behind one, two and more prefixes of a log."""
     line = _unquoted(text)
     for _ in range(_PREFIXES):
         if not line:
@@ -127,7 +127,7 @@ def _of_its_own(words: Sequence[str]) -> DriverLine | None:
 
 
 def _behind_words(words: Sequence[str]) -> DriverLine | None:
-    """The driver line that ends a sentence: options, and descriptors that are sound."""
+    """Return the driver line at the end of a sentence: options, and whole descriptors; None without one."""
     first = next((number for number, word in enumerate(words) if word.startswith("--")), len(words))
     own = words[first:]
     if not own or not _is_driver(own) or not any(_is_sound(word) for word in own):
@@ -147,7 +147,7 @@ def _is_sound(word: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """A text without quotes around all of it."""
+    """Return a text without the quotes around it."""
     line = text.strip()
     inner = line.rstrip(",;")
     while len(inner) > 1 and inner[0] in "\"'`" and inner[-1] == inner[0] and inner[0] not in inner[1:-1]:
@@ -156,7 +156,7 @@ def _unquoted(text: str) -> str:
 
 
 def _up_to_operator(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command, without quotes, up to what a shell does with the output."""
+    """Return the words of a command without quotes, up to a pipe or redirection."""
     for word in words:
         if re.match(r"[0-9&]?>|<|[|;&]", word):
             return

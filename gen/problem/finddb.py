@@ -1,10 +1,10 @@
-"""Lines of MIOpen's find-db and perf-db as text: a key of the problem, `=`, and what was measured.
+"""Lines of MIOpen's find-db and perf-db as text: a key of the problem, `=`, and measurements.
 
     576-4-4-1x1-192-4-4-8-1x1-2x2-3x3-0-NCHW-FP32-F=ConvAsm1x1U:...
 
-The key is the problem as kernels see it (MIOpen, conv/problem_description.cpp): channels and size of the tensor that
-is read, the window, channels and size of the one that is written, the minibatch, paddings, strides, dilations, the
-bias, one layout or three, types and the direction. Backward, the first tensor is the gradient of the destination.
+The key is the problem as kernels see it (MIOpen, conv/problem_description.cpp): channels and size of the input tensor,
+the window, channels and size of the output tensor, the minibatch, paddings, strides, dilations, the bias, one layout or
+three, types and the direction. In backward directions the first tensor is the gradient of the destination.
 
 Keys of later perf-dbs have no size of the second tensor (MIOpen issue 3367):
 
@@ -48,13 +48,13 @@ _BASES = {
 
 
 def find(text: str) -> str | None:
-    """The line within a text, from its key on."""
+    """Return the line within a text, from its key on; None without one."""
     found = _KEY.search(text) or _PERF_KEY.search(text)
     return None if found is None else text[found.start() :]
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv, ...]:
-    """The convolution of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the convolution of a line; `knobs` override its own. Raises UserError, Unsupported."""
     found = _KEY.match(line) or _PERF_KEY.match(line)
     assert found is not None, line
     if found["types"] not in _BASES:

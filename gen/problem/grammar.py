@@ -1,6 +1,6 @@
-"""benchdnn's syntax as text: descriptors, data types, tags and strides, before they mean anything.
+"""benchdnn's syntax: scan descriptors, data types, tags and strides, without interpreting them.
 
-`problem` and `matmul` give the numbers their defaults and check them against each other.
+`conv` and `matmul` fill in defaults and check the numbers against each other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from convgen.ir.error import UserError, named
 from convgen.ir.layout.tags import LETTERS, STRIDES, Layout
 from convgen.ir.record import frozen
 
-LIMIT = 2**31  #: sizes, strides and paddings that are generated are below
-_LARGEST = 2**63 - 1  #: what benchdnn holds
+LIMIT = 2**31  #: sizes, strides and paddings that are generated lie below
+_LARGEST = 2**63 - 1  #: largest number that benchdnn takes
 
 KEYS = ("g", "mb", "ic", "oc", *(name + axis for axis in "dhw" for name in "iokspd"))
 
@@ -66,7 +66,7 @@ def scan(text: str) -> Descriptor:
 
 
 def _number(text: str, at: int, where: str) -> tuple[int, int]:
-    """The number at a column, and where it ends."""
+    """Return the number at a column, and the column behind it."""
     number = _DIGITS.match(text, at)
     if number is None:
         raise PointedError(f"given {_shown(text, at)} {where}, wanted a number from 0", text, at)
@@ -185,7 +185,7 @@ def parse_minibatch(text: str) -> int:
 
 
 def choose(given: str, names: Sequence[str]) -> str:
-    """The one of `names` that `given` spells, upper or lower case alike."""
+    """Return the one of `names` that `given` spells in any case. Raises PointedError."""
     for name in names:
         if name.lower() == given.lower():
             return name

@@ -25,7 +25,7 @@ _DIM_OF_K = {"src": -1, "wei": -2}
 
 @frozen(slots=False)
 class Matmul(TensorProblem):
-    """A product of two matrices, or of several: the batch dimensions of src and wei stand before theirs."""
+    """A product of two matrices, or of a batch of them: batch dimensions precede those of the matrices."""
 
     driver: ClassVar[str] = options.MATMUL
 
@@ -104,7 +104,7 @@ class Matmul(TensorProblem):
 
     @property
     def any_tags(self) -> Triple:
-        """Rows of src and dst lie side by side, wei is K-contiguous."""
+        """Return the tags of `any`: src and dst are row-major, wei is K-contiguous."""
         letters = LETTERS[: len(self.src_dims)]
         turned = LETTERS[: len(self.wei_dims) - 2] + LETTERS[len(self.wei_dims) - 2 : len(self.wei_dims)][::-1]
         return letters, turned, letters
@@ -114,7 +114,7 @@ class Matmul(TensorProblem):
         return ("src", "wei", *(("bia",) if self.bias_type else ())), ("dst",)
 
     def policies(self, role: str) -> Mapping[str, int]:
-        """Rows and columns are the last two dims."""
+        """Return the masks of policies: rows and columns are the last two dims."""
         last = 1 << len(self.dst_dims) - 1
         return {"per_oc": last, "per_dim_1": last, "per_ocic": last + last // 2}
 
@@ -125,7 +125,7 @@ class Matmul(TensorProblem):
 
     @property
     def acc_type(self) -> str:
-        """In which products are summed: f32 also of integers of which some have scales that differ along K."""
+        """The type in which products are summed; f32 also for integers with scales that differ along K."""
         return "f32" if self._scales_along_k and super().acc_type == "s32" else super().acc_type
 
     @cached_property
@@ -149,8 +149,8 @@ class Matmul(TensorProblem):
     def groups(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of the groups along m, n and k in which neighbours share a scale or a zero point.
 
-        They are those of the attributes, the least first, whether they divide the axis or not; a group of one, or of
-        all, is none.
+        Sizes of all attributes are listed in ascending order, even if they do not divide the axis; a group of one
+        element or of all is left out.
         """
         sizes: dict[str, list[int]] = {"m": [], "n": [], "k": []}
         for attribute in self.attributes:
@@ -176,7 +176,7 @@ class Matmul(TensorProblem):
 
 
 def _check_batch(src: list[tuple[int, int]], wei: list[tuple[int, int]], text: str) -> None:
-    """The batch dimensions are as many, and each is the same or 1 in one of them."""
+    """Refuse batch dimensions of src and wei that differ in number, or in size unless one is 1. Raises UserError."""
     if len(src) != len(wei):
         given = f"a {len(src)}-D by a {len(wei)}-D tensor"
         raise PointedError(f"given {given}, wanted as many dimensions of both", text, wei[0][1])

@@ -1,10 +1,10 @@
 """MIOpenDriver lines: `./bin/MIOpenDriver convfp16 -n 128 -c 64 ... -F 1` as the convolutions that they measure.
 
-IREE's boo driver takes the same lines without a program. `CBAInfer` is a convolution with a bias and an activation.
+IREE's boo driver takes such lines without the program's name. `CBAInfer` is a convolution with bias and activation.
 
 Every flag takes a value, `-x V`, `--name V` or `--name=V`; the last of repeated flags wins, and a flag that the problem
-does not use may have any. Layouts and types become knobs of a convolution, so that each problem prints as a benchdnn
-line. What a shell would do with the output ends the line.
+does not use may have any value. Layouts and types become knobs of a convolution, so that each problem prints as a
+benchdnn line. A pipe or redirection ends the line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convgen.problem.conv import Conv
 class Flag:
     """One flag: a number from `least` to `most`, or one of `words`; one that is neither is ignored.
 
-    Values outside `only` (if that is given) are sound, but not generated; `rule` names that limit.
+    Values outside `only`, if it is set, are sound but not generated; `rule` names that limit.
     """
 
     short: str
@@ -332,7 +332,7 @@ def _value(line: str, value: _Value) -> str:
 
 
 def _check_generated(values: Mapping[str, _Value]) -> None:
-    """Refuse what MIOpenDriver would do and convgen does not."""
+    """Refuse requests that MIOpenDriver runs and convgen does not generate. Raises Unsupported."""
     for value in values.values():
         flag = value.flag
         if flag.only and value.text not in flag.only:

@@ -38,7 +38,7 @@ _TYPES = {
 
 @frozen
 class Node:
-    """An operator as a request: its descriptor and knobs, or why it is none; `name` is that of the node."""
+    """An operator as a request: its descriptor and knobs, or the reason why it has none; `name` is that of the node."""
 
     name: str
     descriptor: str
@@ -49,7 +49,7 @@ class Node:
 
 @frozen
 class _Tensor:
-    """A tensor of the graph; a dim that is not known is a name, or empty."""
+    """A tensor of the graph; an unknown dim is a name, or empty."""
 
     name: str
     dims: tuple[int | str, ...]
@@ -197,7 +197,7 @@ def _window(op: _Operator, source: _Tensor, weights: _Tensor) -> tuple[list[int]
 
 
 def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
-    """The padding before and behind each axis; of so much in all where it is automatic."""
+    """Return the padding before and behind each axis; automatic padding is computed from its total."""
     mode = op.attributes.get("auto_pad", "NOTSET")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         less = [(total // 2, total - total // 2) for total in totals]
@@ -211,7 +211,7 @@ def _pads(op: _Operator, totals: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _descriptor(groups: int, mb: int, ic: int, oc: int, axes: Sequence[tuple[int, ...]]) -> str:
-    """That of a convolution with axes of input, output, window, stride, padding before and dilation."""
+    """Return the descriptor of a convolution; an axis is input, output, window, stride, padding before and dilation."""
     text = (f"g{groups}" if groups > 1 else "") + f"mb{mb}ic{ic}oc{oc}"
     for axis, (i, o, k, s, p, d) in zip("dhw"[3 - len(axes) :], axes):
         if o < 1:
@@ -277,7 +277,7 @@ def _conv_transpose(op: _Operator) -> _Read:
 
 
 def _product(left: _Tensor, right: _Tensor, result: str) -> _Read:
-    """A product as numpy has it: batch dims stand before; those of the first are rows where the second has none."""
+    """Return a product by numpy's rules: leading dims are the batch, or rows if the second factor has none."""
     a, b = left.sizes, right.sizes
     if not a or not b:
         raise UserError("given a product of numbers, wanted matrices")
@@ -352,7 +352,7 @@ def _scales(tensors: Mapping[str, _Tensor], many: Mapping[str, str]) -> dict[str
 
 
 def _mask(role: str, tensor: _Tensor, many: Mapping[str, str]) -> str:
-    """Along which dims the scales or zero points of a tensor differ."""
+    """Return the mask of the dims along which the scales or zero points of a tensor differ."""
     return "common" if prod(tensor.sizes) == 1 else many[role]
 
 

@@ -1,4 +1,4 @@
-"""benchdnn's options, one row each: who knows it, its grammar and default, and by which rule another value is refused.
+"""benchdnn's options, one row each: its drivers, grammar and default, and the rule that refuses other values.
 
 A driver line is `{--option=value | --option value} descriptor`; an empty value is the default.
 """
@@ -18,7 +18,7 @@ from convgen.problem import attributes, grammar, post_ops, scales, zero_points
 CONV, MATMUL = "conv", "matmul"
 BOTH = (CONV, MATMUL)
 
-#: benchdnn's other drivers: their problems are none of convgen's
+#: benchdnn's other drivers, whose problems convgen does not generate
 OTHER_DRIVERS = (
     *("binary", "bnorm", "brgemm", "concat", "deconv", "eltwise", "gnorm", "graph", "ip", "lnorm", "lrn", "pool"),
     *("prelu", "reduction", "reorder", "resampling", "rnn", "sdpa", "self", "shuffle", "softmax", "sum", "zeropad"),
@@ -27,12 +27,11 @@ OTHER_DRIVERS = (
 
 @frozen
 class Option:
-    """One option. `read` gives the value of a text, or raises PointedError.
+    """One option. `read` returns the value of a text, or raises PointedError.
 
-    `rule` is what values are refused by that are not `generated`; without a rule all are, else that of the default. A
-    function says it of each text, and nothing of those that are generated.
-    `beside` names an option without whose value this one has no meaning, `runs` marks those that a problem does not
-    depend on, and `idle` those that change nothing that is generated.
+    `rule` refuses values that are not `generated`; without a rule all values are generated, with one only the default.
+    A function in place of a rule returns the rule for a text, "" for a generated one. `beside` names an option without
+    which this one has no meaning. `runs` marks options on how benchdnn runs, `idle` options without effect on code.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Option:
 
     @property
     def is_useful(self) -> bool:
-        """Whether some value other than the default changes what is generated."""
+        """Whether any value other than the default changes the generated code."""
         return not self.idle and (not isinstance(self.rule, str) or not self.rule or self.generated is not None)
 
     @property
@@ -62,7 +61,7 @@ class Option:
         return _value(self, text)
 
     def is_generated(self, value: Any) -> bool:
-        """Whether a value asks for nothing that is not generated."""
+        """Whether convgen generates code for a value."""
         if not self.rule:
             return True
         if callable(self.rule):
@@ -148,7 +147,7 @@ _threads = _pattern("(auto|[0-9]{1,9})(:(auto|[0-9]{1,9})){0,2}", "auto or numbe
 
 _ALGORITHMS = tuple(f"{prefix}{name}" for prefix in ("", "convolution_") for name in ("direct", "wino", "auto"))
 
-#: what describes a problem, in the order of benchdnn's product
+#: options that describe a problem, in the order of benchdnn's product
 KNOBS = (
     Option(
         "dir",
@@ -252,7 +251,7 @@ _RUNS: dict[Callable[[str], Any], dict[str, str]] = {
     _one_of("def", "in_order", "out_of_order"): {"stream-kind": "def"},
 }
 
-#: how benchdnn runs and what it prints; nothing here depends on them
+#: options on how benchdnn runs and what it prints, without effect on convgen
 RUN_OPTIONS = tuple(
     Option(name, default, read, "", runs=True) for read, names in _RUNS.items() for name, default in names.items()
 )

@@ -1,7 +1,7 @@
-"""Post-ops: what becomes of a sum before it is stored, in the words of benchdnn and in what they mean.
+"""Post-ops: operations on a sum before it is stored, in benchdnn's words and as records.
 
-An element-wise one is a function of one number; `gen/run/accuracy.py` says how far its results may be off. Others have
-a tensor as second operand, which differs along the dims of the destination that a mask names.
+An element-wise post-op is a function of one number; `gen/run/accuracy.py` states its error bound. Binary post-ops and
+prelu read a tensor, which differs along the dims of the destination that a mask names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Eltwise:
 
 @frozen
 class Sum:
-    """Adds `scale` times what stands in the destination, less the zero point; read as `dtype`, if not as it is."""
+    """Adds `scale` times the destination's old value less a zero point, read as `dtype` if that is set."""
 
     scale: float = 1.0
     zero_point: int = 0
@@ -42,9 +42,9 @@ class Sum:
 
 @frozen
 class Operand:
-    """A tensor that a post-op reads: as the destination along the dims of a mask, of size 1 along the others.
+    """A tensor that a post-op reads: as long as the destination along the dims of a mask, of size 1 along the rest.
 
-    It lies as `tag` says, where that is not `any`, or with `strides`.
+    Its layout is `tag`, unless that is `any`, or `strides`.
     """
 
     dtype: str
@@ -53,7 +53,7 @@ class Operand:
     strides: str = ""
 
     def dims(self, size: tuple[int, ...]) -> tuple[int, ...]:
-        """Its own, for a destination of such a size. Raises Unsupported."""
+        """Return the operand's size for a destination of `size`. Raises Unsupported."""
         return attribute_masks.dims(size, attribute_masks.bits(self.mask, len(size)))
 
 
@@ -97,14 +97,14 @@ class Prelu:
 
 PostOp = Eltwise | Sum | Binary | Prelu
 
-_PLAIN = ("common", "any", "")  #: mask, tag and strides of an operand where nothing is said
-_WHOLE = Operand("s8", "per_tensor")  #: the condition of a select where nothing is said
+_PLAIN = ("common", "any", "")  #: default mask, tag and strides of an operand
+_WHOLE = Operand("s8", "per_tensor")  #: default condition of a select
 #: Types of operands that become f32 in a kernel.
 _TYPES = ("f32", "f16", "bf16", "s32", "s8", "u8")
 
 
 def operand_name(number: int, ending: str = "") -> str:
-    """The name, as an argument, of what the post-op of a number reads."""
+    """Return the name of the tensor argument that post-op `number` reads."""
     return f"post_op_{number}{ending}"
 
 

@@ -1,7 +1,7 @@
-"""Lines that other programs log, each a request of its own: which of the formats a text has, and its problems.
+"""Lines logged by other programs, each a request of its own: find the format of a text, and its problems.
 
-A line may stand behind the prefix of a log (time stamps, ranks, levels, the `+` of a shell) and among colours. What has
-none of the formats is no request.
+A line may follow the prefix of a log (time stamps, ranks, levels, the `+` of a shell) and contain colours. A text
+without a known format is no request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convgen.problem.matmul import Problem
 
 @frozen
 class Form:
-    """A format: `find` gives the line within a text, `driver_of` says whose problem it is."""
+    """A format: `find` returns the line within a text, `driver_of` the driver of its problem."""
 
     find: Callable[[str], str | None]
     driver_of: Callable[[str], str]
@@ -44,12 +44,12 @@ def _match(text: str) -> tuple[Form, str] | None:
 
 
 def plain(text: str) -> str:
-    """A text without what only a terminal obeys, and with spaces that are spaces."""
+    """Return a text without terminal escapes, and with all white space as plain spaces."""
     return _OBEYED.sub("", text).replace("\xa0", " ").lstrip("\ufeff")
 
 
 def driver_of(text: str) -> str | None:
-    """Whose problem a text logs: `options.CONV` or `options.MATMUL`; None where it is no such line."""
+    """Return the driver of a logged problem, `options.CONV` or `options.MATMUL`; None for any other text."""
     found = _match(text)
     return None if found is None else found[0].driver_of(found[1])
 
@@ -70,7 +70,7 @@ def split(text: str) -> Sequence[str]:
 
 
 def problems(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The problems of a line of a known format; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the problems of a line of a known format; `knobs` override its own. Raises UserError, Unsupported."""
     found = _match(text)
     assert found is not None, text
     form, line = found

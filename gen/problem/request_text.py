@@ -1,4 +1,4 @@
-"""Batch files as text: what is read, and its lines without comments."""
+"""Read batch files as text, and yield their lines without comments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _name(path: Path) -> str:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, without comments, continued ones joined, each with its number in the file.
+    """Yield the non-empty lines without comments, continued ones joined, each with its number in the file.
 
     In a driver line a word that ends in `\\` is joined with the next word, and a `\\` that stands alone joins the words
     around it; a command is continued as in a shell. In another text a `\\` at the end means nothing.

@@ -1,11 +1,11 @@
 """Requests: the problems of command lines and of benchdnn's batch files, and why a line is refused.
 
-A batch file is words: `--knob=a,b` sets a list, which holds until `--reset`, in files that are read by `--batch=FILE`
-and behind them, too; a descriptor asks for the product of all lists. `#` begins a comment, and a word that ends in
-`\\` is joined with the next. `--conv` and `--matmul` say whose descriptors follow; without them the first character
-does. A line that another program logged (`lines`) is one request of its own, which no option of the file changes. A
-line that is neither is a remark. A file that begins with names of columns is a table (`aiter`), and one whose name ends
-in `.onnx` a model (`onnx_model`).
+A batch file consists of words. `--knob=a,b` sets a list, which holds until `--reset`, also in and after files that
+`--batch=FILE` reads; a descriptor requests the product of all lists. `#` begins a comment, and a word that ends in
+`\\` is joined with the next. `--conv` and `--matmul` name the driver of later descriptors; without them a descriptor's
+first character decides. A line logged by another program (`request_lines`) is one request, which options of the file
+do not change. Any other line is a remark. A file that begins with names of columns is a table (`aiter`), `*.onnx`
+a model (`onnx_model`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from convgen.problem.aiter import Row
 
 _SELECTING = ("match", "start")
-_READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files heeds itself
+_READER = (*_SELECTING, "batch", "reset", *options.BOTH)  #: options that the reader of files obeys itself
 
 _DEEPEST, _FILES = 100, 10_000  #: files within each other, and files read
-_PROBLEMS = 2_000_000  #: combinations that are looked at
+_PROBLEMS = 2_000_000  #: most combinations that are read
 _MATCHING = 10.0  #: seconds that a pattern may take, over all problems
 
 _MODEL = ".onnx"
@@ -51,9 +51,9 @@ _VERBOSITY = re.compile(r"-v[0-9]*")
 
 @frozen
 class Request:
-    """A problem that was asked for; or a text that is none, and why.
+    """A requested problem, or a text that is none with its error.
 
-    `where` is the line of a file or the operator of a model, which may have a `count` of equal ones.
+    `where` is the line of a file or the operator of a model; `count` is how many equal operators a model has.
     """
 
     text: str
@@ -64,11 +64,11 @@ class Request:
 
 
 class TooMuch(UserError):
-    """More than is read: no part of it is worked on."""
+    """The files ask for more than the limits of a reader; none of their requests is worked on."""
 
 
 def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = "") -> list[Request]:
-    """The requests of a text: the problems that `parse` finds in it, or its error, internal ones too."""
+    """Return the requests of a text: the problems that `parse` finds in it, or its error, internal errors included."""
     try:
         return [Request(str(problem), problem, where=where) for problem in parse()]
     except Exception as error:
@@ -76,7 +76,7 @@ def requested(text: str, parse: Callable[[], Iterable[Problem]], where: str = ""
 
 
 def convolutions(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
-    """The convolutions of a descriptor or of a logged line (`lines`); of the latter, `knobs` replace what it says."""
+    """Return the convolutions of a descriptor or a logged line (`request_lines`), whose own knobs `knobs` override."""
     return _logged(text, knobs, CONV) or (Conv.of(text, knobs),)
 
 
@@ -86,7 +86,7 @@ def matmuls(text: str, knobs: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, ...]:
-    """The problems of a logged line; none where it is no such line. Raises UserError for one of another driver."""
+    """Return the problems of a logged line, none for any other text. Raises UserError for a line of another driver."""
     found = request_lines.driver_of(text)
     if found not in (None, driver):
         names = {CONV: "a convolution", MATMUL: "a matrix product"}
@@ -96,16 +96,16 @@ def _logged(text: str, knobs: Mapping[str, str], driver: str) -> tuple[Problem, 
 
 @frozen
 class Batch:
-    """The requests of a batch file in order, and the ignored options, each with the place where it stands first."""
+    """The requests of a batch file in order, and the ignored options, each with the place of its first use."""
 
     requests: tuple[Request, ...]
     ignored: Mapping[str, str]
 
 
 def read(path: Path, knobs: Mapping[str, str], match: str | None = None, start: int | None = None) -> Batch:
-    """Read a batch file. `knobs` (lists, as in a file), `match` and `start` win over what files say.
+    """Read a batch file. `knobs` (lists, as in a file), `match` and `start` override options of files.
 
-    Raises UserError if the file cannot be read, asks for too much, or `match` is no pattern; what is wrong within
+    Raises UserError if the file cannot be read or asks for too much, or if `match` is no pattern; an error in a line
     becomes a request.
     """
     reader = Reader.of(knobs, match, start)
@@ -216,13 +216,13 @@ class Reader:
                 )
 
     def words(self, text: str) -> Iterator[Request]:
-        """The requests of a text that stands in no file and is not prose."""
+        """Return the requests of a text of the command line, which is not prose."""
         line = _Line(text, Path(), 0)
         logged = request_lines.driver_of(text)
         yield from self._words(line) if logged is None else self.ask(logged, text, {}, line)
 
     def line(self, line: _Line) -> Iterator[Request]:
-        """One logical line; one of a sentence is a remark."""
+        """Read one logical line; a sentence becomes a remark."""
         if logged := request_lines.split(line.text):
             for text in logged:
                 yield from self._logged(text, line)
@@ -237,7 +237,7 @@ class Reader:
             self.remarks.append(line)
 
     def _logged(self, text: str, line: _Line) -> Iterator[Request]:
-        """The problems of a line of a known format, which a log may tell of twice."""
+        """Request the problems of a line of a known format, unless it repeats a logged execution."""
         if verbose.repeats(text, self.executed):
             self.remarks.append(line)
             return

@@ -1,4 +1,4 @@
-"""Scales: by what the sums of src and weights are multiplied, and by what the destination is divided."""
+"""Scales: factors by which sums of src and weights are multiplied, and by which the destination is divided."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "e8m0")
 
 @frozen
 class Scale:
-    """The scale of a tensor: a `value` that is known, or a tensor that differs along the dims of a mask.
+    """The scale of a tensor: a known `value`, or a tensor that differs along the dims of a mask.
 
-    A tensor whose mask has no bits holds one element, which is read at launch. `groups` are so many neighbours along
-    each of the last dims that have one scale.
+    A tensor whose mask has no bits holds one element, which the kernel reads. `groups` is the number of neighbours
+    along each of the last dims that share a scale.
     """
 
     role: str
@@ -37,7 +37,7 @@ class Scale:
 
     @property
     def is_one(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the scale is the constant 1."""
         return self.value == 1
 
     @property
@@ -53,7 +53,7 @@ class Scale:
 
     @property
     def name(self) -> str:
-        """That of the tensor, as an argument."""
+        """The name of the tensor of scales, as an argument."""
         return f"{self.role}_scales"
 
     def dims(self, size: tuple[int, ...], mask: int) -> tuple[int, ...]:

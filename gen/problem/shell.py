@@ -1,4 +1,4 @@
-"""Command lines as logs have them: their words without quotes, up to what a shell does with the output."""
+"""Command lines in logs: their words without quotes, up to a pipe or redirection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Word = tuple[int, str]  #: the column of a word, and its text
 _WORD = re.compile(r"\S+")
 _QUOTES = re.compile("[\"'`]")
 _QUOTED = ("'", '"', "`")
-_EDGES = "\\(),"  #: what may stand around a command that is itself a part of a text
+_EDGES = "\\(),"  #: characters that a surrounding text may put around a command
 _GLUED = re.compile(r"^\S*[\]>:](?=[A-Za-z./$])")
-_END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word behind which a line is no more the command's
+_END = re.compile(r"[0-9&]?>.*|<.*|[|;&].*")  #: a word that ends a command
 _LAST = re.compile(r"(.*[^;&|\\])[;&|]+")  #: a last word that ends in an operator
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _BETWEEN = re.compile(r"&&|\|\||(?<![>&])[;|&](?![>&])")  #: operators between commands
@@ -44,12 +44,12 @@ def bare(word: str) -> str:
 
 
 def called(word: str) -> str:
-    """A bare word without what a log has put before it: `[rank0]:convfp16`."""
+    """Return a bare word without the prefix of a log, as in `[rank0]:convfp16`."""
     return _GLUED.sub("", bare(word))
 
 
 def is_variable(word: str) -> bool:
-    """Whether a word is the value of a shell's variable, which nobody here knows."""
+    """Whether a word is a shell variable, whose value is unknown."""
     return _VARIABLE.fullmatch(word) is not None
 
 
@@ -59,5 +59,5 @@ def commands(line: str) -> Sequence[str]:
 
 
 def is_prose(word: str) -> bool:
-    """Whether a word that stands in the place of a flag is one of a sentence: letters, perhaps with a mark behind."""
+    """Whether a word in the place of a flag looks like prose: letters, perhaps with a punctuation mark."""
     return re.fullmatch(r"[A-Za-z]+[.,:;!?]*|[-–—]+|[!?.:]+", word) is not None

@@ -50,8 +50,8 @@ ProblemT = TypeVar("ProblemT", bound="TensorProblem")
 class TensorProblem(ABC):
     """The types and layouts of src, wei and dst, and the attributes. Equal problems print and hash alike.
 
-    A tag is as given; a stride list stands in its place as `3200x1x160x16`. `others` are options, by name, at values
-    that are not generated: such a problem prints, and is refused when it is built.
+    A tag is kept as given; a stride list such as `3200x1x160x16` takes its place. `others` maps names of options to
+    values that are not generated: such a problem can be printed, and is refused when it is built.
     """
 
     driver: ClassVar[str]  #: benchdnn's
@@ -65,10 +65,10 @@ class TensorProblem(ABC):
     deterministic: bool = False  #: whether two runs must give the same bits
     fpmath: str = "strict"  #: to which type f32 inputs may be rounded before they are multiplied
     fpmath_ints: bool = False  #: whether integers may be multiplied so, too
-    scales: tuple[Scale, ...] = ()  #: by what sums are multiplied before a bias, and results divided
+    scales: tuple[Scale, ...] = ()  #: factors of sums before a bias (src, wei), divisor of results (dst)
     zero_points: tuple[ZeroPoint, ...] = ()  #: at most one of each of src, wei and dst
-    post_ops: tuple[PostOp, ...] = ()  #: what becomes of a sum, a bias included, in order
-    bias_type: str = ""  #: of a bias; empty for that of the sums, where there is a bias
+    post_ops: tuple[PostOp, ...] = ()  #: operations on a sum with its bias, in order
+    bias_type: str = ""  #: type of a bias; "" for that of the sums
     masks: tuple[int, ...] = ()  #: bits of the dims of src, then of the weights, that are known at launch only
     name: str = ""
     others: tuple[tuple[str, str], ...] = ()
@@ -133,7 +133,7 @@ class TensorProblem(ABC):
 
     @property
     def acc_type(self) -> str:
-        """In which products are summed: s32 if both factors are 8-bit integers."""
+        """The type in which products are summed: s32 if both factors are 8-bit integers."""
         types = self._types
         factors = [types[name.removeprefix("diff_")] for name in self.tensor_names[0][:2]]
         if all(name in _INTEGERS for name in factors):
@@ -142,7 +142,7 @@ class TensorProblem(ABC):
 
     @property
     def result_type(self) -> str:
-        """In which sums become results: f32 for those of integers of which narrow floats or something else is made."""
+        """The type in which sums become results: f32 for integer sums that become narrow floats or are processed."""
         inputs, (output, *_) = self.tensor_names
         narrow = self._types[output.removeprefix("diff_")] in _NARROW_FLOATS
         made = self.scales or self.post_ops or self.zero_point("dst") or narrow
@@ -175,7 +175,7 @@ class TensorProblem(ABC):
         return {spec.name: spec for spec in (*self._scale_tensors(), *self._post_op_tensors(), *shifts)}
 
     def zero_point(self, role: str) -> ZeroPoint | None:
-        """That of src, wei or dst, if it has one other than zero."""
+        """Return the zero point of src, wei or dst, None if it is zero."""
         return next((point for point in self.zero_points if point.role == role), None)
 
     def point_dims(self, point: ZeroPoint) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ class TensorProblem(ABC):
                 yield TensorSpec(post_ops.operand_name(n, ending), self._operand_layout(operand), operand.dtype)
 
     def _operand_layout(self, operand: Operand) -> Layout:
-        """As its tag or strides say, else as the destination lies; without blocks where it is the same along dims."""
+        """Return an operand's layout: its tag or strides, else the destination's, without blocks if it broadcasts."""
         dims, tag = operand.dims(self.dst_dims), operand.strides or operand.tag
         alike = not grammar.is_strides(self.dtag) and (self.dst_layout.is_plain or dims == self.dst_dims)
         default = self.dtag if alike and self.dtag != "any" else self.any_tags[2]
@@ -245,7 +245,7 @@ class TensorProblem(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write: no output has an element."""
+        """Whether no output has an element, so that there is nothing to compute."""
         return all(0 in output.dims for output in self.outputs)
 
     @property
@@ -284,7 +284,7 @@ class TensorProblem(ABC):
         return " ".join(f"--{knob}={text}" for knob, text in texts if text != spelled[knob].default)
 
     def __str__(self) -> str:
-        """One replayable line: parsed again, it is the same problem."""
+        """Return one replayable line: parsed again, it gives an equal problem."""
         return f"{self.knobs} {self.descriptor}".lstrip()
 
 
@@ -333,7 +333,7 @@ def refuse_others(problem: TensorProblem) -> None:
 
 
 def check_outputs(problem: TensorProblem) -> None:
-    """Raise UserError for a problem without outputs where somebody wants to look at kernels."""
+    """Raise UserError for a problem without outputs, for commands that show its kernels."""
     if problem.is_empty:
         raise UserError(f"given the empty problem {problem.descriptor}, wanted outputs to compute")
 
@@ -368,7 +368,7 @@ def _layout(strides: str, knob: str, tag: str, default: str, dims: tuple[int, ..
 
 
 def _check_apart(layout: Layout, strides: str, where: str) -> None:
-    """Refuse a stride with which elements could meet: one within the reach of the smaller strides."""
+    """Refuse strides with which elements could overlap: a stride within the reach of the smaller ones."""
     overlap = layout.digits.overlap(Space.MEMORY) if layout.size_elems else None
     if overlap is not None:
         digit, reach = overlap

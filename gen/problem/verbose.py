@@ -1,4 +1,4 @@
-"""oneDNN's verbose log: each execution of a convolution or a matrix product as the problem that it was.
+"""oneDNN's verbose log: each execution of a convolution or a matrix product as a problem.
 
     onednn_verbose,v1,primitive,exec,gpu,matmul,jit:gemm:any,undef,src:f16::blocked:ab::f0 ...,,,64x32:32x48,0.01
 
@@ -27,9 +27,9 @@ _MASK = re.compile(r"mask([0-9]+)")
 _OLD_ATTRIBUTE = re.compile(r"(\w+):('[^']*'|[^;']*);")
 _SIZES = re.compile(r"(mb|ic|oc|id|ih|iw|b|m|n|k)([0-9]+)")
 
-#: Attributes under which the same is computed.
+#: Attributes that do not change the result.
 _HARMLESS = ("scratchpad", "scratchpad_mode")
-#: Attributes whose value is that of benchdnn's option of the same name.
+#: Attributes with the name and value of a benchdnn option.
 _ALIKE = ("fpmath", "rounding-mode", "precomputed-reductions")
 #: Element-wise functions of former versions: name -> name and first number of today's.
 _FORMER = {"bounded_relu": "clip:0", "logsigmoid": "soft_relu:-1", "gelu": "gelu_tanh"}
@@ -48,7 +48,7 @@ class _Memory:
     flags: str
 
     def swapped(self, first: int) -> _Memory:
-        """The tensor with the dims `first` and the one behind it in each other's place."""
+        """Return the tensor with dims `first` and `first` + 1 exchanged."""
         a, b = "abcdef"[first], "abcdef"[first + 1]
         tag = self.tag.translate(str.maketrans(f"{a}{b}{a.upper()}{b.upper()}", f"{b}{a}{b.upper()}{a.upper()}"))
         strides = self.strides.split("x")
@@ -103,7 +103,7 @@ class _Execution:
 
 
 def find(text: str) -> str | None:
-    """The line of an execution, a creation or an error within a text, without what stands before it."""
+    """Return the line of an execution, a creation or an error within a text, without its prefix; None without one."""
     line = _from_marker(text)
     return None if line is None or _fields(line) is None else line
 
@@ -132,7 +132,7 @@ def driver_of(line: str) -> str:
 
 
 def problems(line: str, knobs: Mapping[str, str]) -> tuple[Conv | Matmul, ...]:
-    """The problem of a line; `knobs` win over what it says. Raises UserError, Unsupported."""
+    """Return the problem of a line; `knobs` override its own. Raises UserError, Unsupported."""
     found = _execution(line)
     if found.primitive not in _READERS:
         wanted = "convolutions and matrix products: others are not generated"

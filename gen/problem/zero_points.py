@@ -13,9 +13,9 @@ _TYPES = ("s32", "s8", "u8", "s4", "u4")
 
 @frozen
 class ZeroPoint:
-    """That of src, wei or dst, its `role`: a value that is known, or a tensor that differs along the dims of a mask.
+    """The zero point of src, wei or dst (`role`): a known value, or a tensor that differs along the dims of a mask.
 
-    A tensor whose mask has no bits holds one element, which is read at launch.
+    A tensor whose mask has no bits holds one element, which the kernel reads.
     """
 
     role: str
@@ -53,7 +53,7 @@ def read(text: str) -> tuple[ZeroPoint, ...]:
 
 
 def refused(text: str) -> str:
-    """By which rule a text is refused, if it is."""
+    """Return the rule that refuses a text, "" if none does."""
     for entry in attributes.split_entries(text):
         argument, policy, *fields = entry.lower().split(":")
         dtype, _ = attributes.typed(fields[_has_value(policy, fields) :])

@@ -1,4 +1,4 @@
-"""From kernels as emitted to the launch record: what each argument is, and which tensor a buffer holds."""
+"""Build the launch record of emitted kernels: the place of each argument, and the tensor in each buffer."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ def launch_record(
     problem: Problem | None,
     scalars: Scalars,
 ) -> LaunchRecord:
-    """The launches of `kernels` in order, each with its arguments where `emitted` placed them.
+    """Return the launches of `kernels` in order, each with its arguments where `emitted` placed them.
 
-    `scalars` gives the scalar arguments of all kernels by name that do not say themselves what they are; sizes are as
-    large as may be where it has none.
+    `scalars` has the values of scalar arguments by name; a size without a value there is the largest one possible.
     """
     tensors = {} if problem is None else _tensors_of(problem)
     launches = []
@@ -54,12 +53,12 @@ def _tensors_of(problem: Problem) -> dict[str, StoredTensor]:
 
 
 def _flat(buffer: Global) -> StoredTensor:
-    """A buffer that is no tensor of the problem: nothing is known but its elements."""
+    """Return the 1-D tensor of a buffer that is no tensor of the problem: only its number of elements is known."""
     return StoredTensor.of(Layout.dense((buffer.bytes * 8 // buffer.elem.spacing,), (0,)), buffer.elem.name)
 
 
 def _buffer(p: Global, offset: int, access: Access, tensor: StoredTensor | None, *, zero: bool) -> Buffer:
-    """A buffer, and how a host computes its dims if it has to; of what is no tensor of the problem, its elements."""
+    """Return a buffer with its tensor, and with the expressions of dims that a host computes."""
     shape: tuple[Extent, ...] = ()
     if isinstance(p, SizedGlobal):
         shape = (p.elements,) if tensor is None else p.shape
@@ -79,12 +78,12 @@ def _scalar(kernel: Kernel, parameter: Var, offset: int, scalars: Scalars) -> Sc
 
 
 def zeroed_buffers(kernel: Kernel) -> list[Global]:
-    """The buffers that begin with zeros and are left so: those from which tickets are taken."""
+    """Return the buffers that are zero before and after a run: those from which tickets are taken."""
     return [s.buffer for s in statements(kernel.body) if isinstance(s, Ticket)]
 
 
 def buffer_accesses(kernel: Kernel) -> dict[str, Access]:
-    """How a kernel of either level uses each of its buffers; one that it never touches counts as read."""
+    """Return a kernel's access to each of its buffers, at tile or message level; an unused one counts as read."""
     stmts = list(statements(kernel.body))
     read, written = {m for s in stmts for m in s.reads}, {m for s in stmts for m in s.writes}
     return {

@@ -1,8 +1,8 @@
-"""How far the results of element-wise functions may be off and still count as right.
+"""Error bounds of element-wise functions, within which results count as right.
 
 The reference sets these bounds; kernels know nothing of them. benchdnn allows 4e-6 of the result, and 4e-5 for
 functions in which terms cancel (tests/benchdnn/eltwise/eltwise.cpp, `get_eltwise_threshold`). Where results are near
-zero it compares differences (`check_abs_err`). The bounds are within benchdnn's, but for `pow`.
+zero it compares differences (`check_abs_err`). All bounds except that of `pow` are within benchdnn's.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterable
 from convgen.ir.record import frozen
 from convgen.problem.post_ops import Eltwise, PostOp
 
-#: Functions of few operations, each of which is rounded once: results are the same bits on every target.
+#: Functions of few operations, each rounded once: results have equal bits on every target.
 _EXACT = ("abs", "clip", "clip_v2", "hardsigmoid", "hardswish", "linear", "relu", "round", "square")
 
 
 @frozen
 class Accuracy:
-    """What an f32 result may be off: `ulps` of it, or `absolute`, whichever is more; nothing if both are 0."""
+    """The error bound of an f32 result: `ulps` of it or `absolute`, whichever is more; exact if both are 0."""
 
     ulps: float = 0
     absolute: float = 0
 
     @property
     def is_exact(self) -> bool:
-        """Whether results are the same bits as the reference's."""
+        """Whether results must equal the reference's bit for bit."""
         return not self.ulps
 
 
 def of(op: Eltwise) -> Accuracy:
-    """The accuracy of a function with its alpha and beta."""
+    """Return the error bound of a function with its alpha and beta."""
     return ACCURACIES[op.name](op.alpha, op.beta)
 
 
@@ -40,12 +40,12 @@ def is_curved(post_ops: Iterable[PostOp]) -> bool:
 
 
 def _bound(ulps: float, absolute: float = 0.0) -> Callable[[float, float], Accuracy]:
-    """A bound that does not depend on alpha and beta."""
+    """Return a function that gives a bound for every alpha and beta."""
     return lambda alpha, beta: Accuracy(ulps, absolute)
 
 
 def _power(alpha: float, beta: float) -> Accuracy:
-    """Few multiplications are exact; a rounding of the logarithm grows with the exponent."""
+    """Return the bound of `pow`: exact for few multiplications, else growing with the exponent beta."""
     return Accuracy(0 if beta in (0, 1, 2) else 16 * max(64, abs(beta)))
 
 

@@ -1,7 +1,7 @@
-"""Compiled code kept between runs: a problem that was generated before costs no second build.
+"""The compile cache: compiled code kept between runs, so that a problem is built once.
 
-The key is all that decides what comes out: convgen's version and source files, problem, target, config, the passes that
-are off, and which assembler stands where. CONVGEN_CACHE names the folder, or says `off`; by default it is convgen/ in
+The key holds all that the code depends on: convgen's version and source files, problem, target, config, disabled
+passes, and the assembler with its path. CONVGEN_CACHE names the folder, or is `off`; the default is convgen/ in
 XDG_CACHE_HOME.
 """
 
@@ -35,7 +35,7 @@ _PACKAGES = ("gen", "ir", "passes", "backends")
 
 
 def folder() -> Path:
-    """Where the cache is."""
+    """Return the folder of the cache; None if it is off."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
@@ -43,9 +43,9 @@ def folder() -> Path:
 
 
 class Cache:
-    """The code that was compiled before, in a folder and a file that only we can write: what they hold is executed.
+    """Code compiled earlier, in a file and folder that nobody else can write, because their content is executed.
 
-    No fault of the folder or the file makes a command fail. `tell` is told once a process why the cache is not used.
+    No fault of the folder or the file makes a command fail: `tell` is called once a process with the reason.
     """
 
     def __init__(self, tell: Callable[[str], None] = lambda note: None) -> None:
@@ -71,7 +71,7 @@ class Cache:
             self._give_up(str(error))
 
     def _give_up(self, why: str) -> None:
-        """Go on without the cache, and say so once."""
+        """Continue without the cache, and report the reason once."""
         self._store = None
         given = os.environ.get(VARIABLE) or folder()
         note = f"note: the cache in {given} is not used: {why}; {VARIABLE} names another folder, or is {OFF}"
@@ -80,7 +80,7 @@ class Cache:
             self._tell(note)
 
     def get(self, key: str, problem: Problem, target: str) -> Code | None:
-        """The code of a key for a target, but for its tiles; None if there is none that can be read."""
+        """Return the code of a key for a target, without its tiles; None if the cache has none that can be read."""
         try:
             found = None if self._store is None else self._store.get(_KIND, key)
             code = None if found is None else _thawed(found, problem)
@@ -114,19 +114,19 @@ def _distrusted(place: Path) -> str | None:
 
 
 def key_of(problem: Problem, target: str, config: str | None, disable: Sequence[str], debug: bool, tool: str) -> str:
-    """The key of what is asked; `tool` tells the assembler."""
+    """Return the cache key of a build; `tool` identifies the assembler."""
     parts = [fingerprint(), str(problem), target, config, sorted(disable), debug, tool]
     return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def fingerprint() -> str:
-    """Tells this convgen from any other: sizes and times of its files."""
+    """Return a text that identifies this convgen: sizes and times of its files."""
     root = Path(__file__).resolve().parents[1]
     return sha256("\n".join(sorted(_files(root))).encode()).hexdigest()
 
 
 def _files(root: Path) -> Iterator[str]:
-    """The packages stand side by side in a checkout, and within one another where they are installed."""
+    """Yield convgen's source files, whether its packages are side by side (checkout) or nested (installed)."""
     for package in _PACKAGES:
         for top in (root.parent / package, root / package):
             for path, _, names in os.walk(top):
@@ -137,7 +137,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _frozen(code: Code) -> bytes:
-    """Header as JSON on one line, the object behind it."""
+    """Return the bytes of an entry: a header as one line of JSON, followed by the object."""
     head: dict[str, Any] = {
         "target": code.target,
         "config": code.config,
@@ -151,7 +151,7 @@ def _frozen(code: Code) -> bytes:
 
 
 def _thawed(content: bytes, problem: Problem) -> Code:
-    """The code of an entry. Raises UserError for one that is not as `_frozen` makes them."""
+    """Return the code of an entry. Raises UserError for bytes that `_frozen` would not produce."""
     line, _, rest = content.partition(b"\n")
     head = Entry.parse(line.decode(errors="replace"), "the cache")
     record = LaunchRecord.from_json(head["record"].text(), "the cache")

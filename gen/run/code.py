@@ -16,7 +16,7 @@ from convgen.run.launch_record import LaunchRecord
 
 @frozen(eq=False)
 class OutputRegion:
-    """Elements rows x columns of an output as a matrix (see `reference`); only such as exist."""
+    """Elements rows x columns of an output seen as a matrix (see `reference`), all within the output."""
 
     output: str
     rows: npt.NDArray[np.int64]
@@ -24,7 +24,7 @@ class OutputRegion:
 
 
 class OutputTiles(Protocol):
-    """Which part of the outputs each tile is and which workgroups make it.
+    """The output tiles: the region of each tile, and the workgroups that compute it.
 
     Tiles come in parts, each a grid: usually one, but a stride phase of backward data, a zero fill or the gradient of
     a bias is a part of its own. Tiles of a part are numbered row by row: tile = m * (N tiles) + n.
@@ -71,11 +71,11 @@ class Code:
     stages: Mapping[str, float]
     tiles: OutputTiles | None = None
     listings: Mapping[str, str] = attrs.field(factory=dict)
-    remarks: tuple[str, ...] = ()  #: what is worth knowing of the kernels: products that lanes compute
+    remarks: tuple[str, ...] = ()  #: notes for people about the kernels, such as products that lanes compute
 
     @property
     def keeps_padding_out(self) -> bool:
-        """Whether padding contributes nothing, whatever it meets; with `padding=zeros` it is multiplied as a zero."""
+        """Whether padding contributes nothing even beside inf and NaN; with `padding=zeros` it is a zero factor."""
         return "padding=zeros" not in self.config.split()
 
     @property

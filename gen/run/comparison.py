@@ -1,4 +1,4 @@
-"""Compares outputs in memory with the reference: bit for bit, or, where several values are right, with their range."""
+"""Compare outputs in memory with the reference: bit for bit, or with a range if several values are right."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Mismatch:
 
 @frozen
 class Comparison:
-    """Elements that were compared, how many of them are wrong, and the first of these."""
+    """A comparison: elements compared, number of wrong elements, and the first wrong ones."""
 
     checked: int = 0
     mismatches: int = 0
@@ -64,7 +64,7 @@ def compare(
     memory: Memory,
     regions: Iterable[OutputRegion],
 ) -> Comparison:
-    """Compare the outputs in `regions`: as bits, or where several values are right with these."""
+    """Compare the outputs in `regions` with the reference, bit for bit or by range."""
     checked, mismatches, first = 0, 0, list[Mismatch]()
     for region in regions:
         indices = reference.output_index(problem, region.output, region.rows, region.columns)
@@ -87,7 +87,7 @@ def _mismatch(output: str, index: tuple[int, ...], expected: Any, there: Any) ->
 
 
 def with_padding(result: Comparison, record: LaunchRecord, memory: Memory, outputs: Sequence[Asked]) -> Comparison:
-    """Add to a comparison the elements by which blocked layouts are longer than the outputs; they must be zero."""
+    """Add the padding of blocked output layouts to a comparison; it must be zero."""
     mismatches, first = result.mismatches, result.first
     for spec in outputs:
         tensor = record.buffers[spec.name].tensor
@@ -104,13 +104,13 @@ def with_padding(result: Comparison, record: LaunchRecord, memory: Memory, outpu
 
 
 def _differs(expected: Array, got: Array) -> npt.NDArray[np.bool_]:
-    """Return where bits differ; any NaN equals any other, for no document says which one an operation returns."""
+    """Return flags of differing bits; all NaNs are equal, as no document states which NaN an operation returns."""
     found: npt.NDArray[np.bool_] = (_bits(expected) != _bits(got)) & ~((expected != expected) & (got != got))
     return found
 
 
 def _within(right: Range, got: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return where values are in a range, or are NaN where that is right."""
+    """Return flags of values that lie in a range, or are NaN where NaN is right."""
     with np.errstate(invalid="ignore"):  # a NaN of few bits is compared
         found: npt.NDArray[np.bool_] = ((right.least <= got) & (got <= right.most)) | ((got != got) & right.nan)
     return found

@@ -1,8 +1,8 @@
-"""Values of kernel arguments that nobody gives, for `convgen check`: buffers of small numbers, and scalars.
+"""Made-up kernel arguments for `convgen check`: buffers of small numbers, and scalars.
 
-A code object says which arguments are pointers and how large the others are, seldom how large a buffer must be or what
-an integer counts. So buffers are large (only pages that a kernel touches take memory) and hold numbers that are valid
-in many roles: floats from -2 to 2, integers from 0 to 3, which are also short indices.
+A code object states which arguments are pointers and how many bytes the others have, but seldom the size of a buffer or
+the meaning of an integer. Made-up buffers are therefore large (only pages that a kernel touches take memory) and hold
+numbers that are valid in many roles: floats from -2 to 2, and integers from 0 to 3, which also serve as indices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convgen.ir.record import frozen
 from convgen.ir.types import Kind, Type
 from convgen.run.fills import Fill
 
-MOST_BYTES = 1 << 32  #: of a buffer that nobody gives
+MOST_BYTES = 1 << 32  #: bytes; largest made-up buffer
 
 #: Element type by its name in compilers' metadata (`.type_name`) and in MLIR, which Triton's .ttir is written in.
 _ELEMENTS: Mapping[str, str] = {
@@ -52,13 +52,13 @@ def element(type_name: str) -> Type | None:
 
 @frozen(eq=False)
 class Defaults:
-    """Makes what no option gives: buffers of `size` bytes, whose pages draw on `budget`, and scalars."""
+    """Makes arguments that no option gives: buffers of `size` bytes, whose pages draw on `budget`, and scalars."""
 
     size: int
     budget: Budget
 
     def buffer(self, parameter: Parameter, number: int) -> Pages:
-        """Return the buffer behind a pointer, the argument of that number: its content depends on nothing else."""
+        """Return the buffer of pointer argument `number`, on which alone its content depends."""
         elem = element(parameter.type_name) or _UNKNOWN
         least, most = (-2, 2) if elem.kind is Kind.FLOAT else (0, 3)
         values = np.arange(least, most + 1).astype(elem.numpy)
@@ -74,7 +74,7 @@ class Defaults:
     def scalar(self, parameter: Parameter, number: int) -> str:
         """Return the value of an argument that is no pointer, as an option would give it; "" for a structure.
 
-        Raises UserError where nobody can assume one.
+        Raises UserError for an argument whose value cannot be assumed.
         """
         if parameter.default is None:
             name = parameter.name or str(number)

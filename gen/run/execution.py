@@ -1,4 +1,4 @@
-"""Executes the launches of a record over buffers: on the target's simulator, or on a device."""
+"""Execute the launches of a record over buffers, on the target's simulator or on a device."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from convgen.run.reference import Array, Tensor
 
 Memory = dict[str, Pages]
 Progress = Callable[[int, int], None]
-Taking = Callable[[int], None]  #: is told how many bytes of memory a run will take, before it begins
+Taking = Callable[[int], None]  #: called before a run with the bytes of memory that it will take
 
 
 class Executor(Protocol):
-    """Executes launches in place of a simulator: a device. As text, the name that people give it."""
+    """Executes launches on a device, in place of a simulator; `str` returns the device's name."""
 
     def execute(
         self, content: bytes, requests: Sequence[LaunchRequest], buffers: Mapping[str, Any], target: str = ""
@@ -34,12 +34,12 @@ class Executor(Protocol):
         """Run launches of a code object for `target`; buffers (bytes, or `Pages`) change in place."""
 
 
-SENTINEL = 0xA5  #: fills what the kernels must write; no small integer wider than a byte looks like it
-FOREIGN = 0xFF  #: fills the gaps of strided inputs, which kernels may not use: NaN in every floating type, no small u8
+SENTINEL = 0xA5  #: fill byte of outputs; no small integer wider than a byte consists of it
+FOREIGN = 0xFF  #: fill byte of gaps in strided inputs, which kernels must not use: NaN in every float type, no small u8
 
 MOST_GROUPS = 1 << 24  #: workgroups of a launch that may be simulated: days of work
 
-_BESIDE = 2  #: bytes that the simulator keeps beside each byte that kernels write: a stamp of 8 for each dword
+_BESIDE = 2  #: bytes that the simulator keeps per byte that kernels write: a stamp of 8 bytes per dword
 
 IDLE = SimReport((), {}, {}, 0.0)  #: of a record without launches
 
@@ -53,11 +53,11 @@ def execute(
     scrutiny: Scrutiny = STRICT,
     on: Executor | None = None,
 ) -> tuple[Memory, SimReport]:
-    """Run the launches of `record` over buffers that hold `inputs` (logical arrays by name), and sentinels elsewhere.
+    """Run the launches of `record` over buffers of `inputs` (logical arrays by name), all others filled with sentinels.
 
-    `groups` holds the linear workgroup ids of each launch (all if None); the device `on`, if given, runs all. Returns
-    the memory of every buffer after the last launch, of which those pages are there that were touched. Raises UserError
-    where they do not fit in memory.
+    `groups` holds the linear workgroup ids of each launch (None: all); the device `on`, if given, runs all. Return the
+    memory of every buffer after the last launch; only touched pages exist. Raises UserError if buffers do not fit in
+    memory.
     """
     _check_size(record, sampled=groups is not None and on is None)
     memory = allocate(record, inputs)
@@ -72,13 +72,13 @@ def execute(
 
 
 def allocate(record: LaunchRecord, inputs: Mapping[str, Tensor]) -> Memory:
-    """The memory of every buffer before the first launch: `inputs` where they are given, else sentinels."""
+    """Return the memory of every buffer before the first launch: `inputs`, zeros, or sentinels."""
     budget = Budget(footprint.available())
     return {name: _allocate(buffer, inputs.get(name), budget) for name, buffer in record.buffers.items()}
 
 
 def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
-    """Refuse what would take more memory, or more time than anybody has, before anything is done."""
+    """Refuse a run that needs more memory than there is, or more workgroups than can be simulated."""
     for launch in record.launches:
         if not sampled and math.prod(launch.grid) > MOST_GROUPS:
             given = f"{math.prod(launch.grid)} workgroups of kernel {launch.kernel}"
@@ -90,14 +90,12 @@ def _check_size(record: LaunchRecord, *, sampled: bool) -> None:
 
 
 def predicted(record: LaunchRecord) -> int:
-    """Bytes that a run of all workgroups takes: buffers, and beside them stamps of stores or the arrays they hold."""
+    """Return the bytes that a run of all workgroups takes: buffers, and their stamps or input arrays."""
     return sum(b.tensor.bytes * (1 + (_BESIDE if b.is_written else 1)) for b in record.buffers.values())
 
 
 def predicted_sample(problem: Problem, regions: Sequence[OutputRegion]) -> int:
-    """Return about how many bytes a run takes of the workgroups that compute `regions`: outputs, and their rows and
-    columns of inputs.
-    """
+    """Estimate the bytes that a run of the workgroups of `regions` takes: outputs, and the inputs that they read."""
     depth = reference.depth(problem)
     widest = max(types.scalar(spec.dtype).bytes for spec in problem.tensors)
     elements = sum((r.rows.size + r.columns.size) * depth + r.rows.size * r.columns.size for r in regions)
@@ -105,7 +103,7 @@ def predicted_sample(problem: Problem, regions: Sequence[OutputRegion]) -> int:
 
 
 def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
-    """The bytes of a buffer: a logical array in its layout, or zeros where it wants them, or the sentinel."""
+    """Return the bytes of a buffer: a logical array in its layout, zeros if the record asks for them, or sentinels."""
     size = 0
     if logical is not None:
         wanted, elem = reference.numpy_type(buffer.tensor.dtype), types.scalar(buffer.tensor.dtype)
@@ -129,7 +127,7 @@ def _allocate(buffer: Buffer, logical: Tensor | None, budget: Budget) -> Pages:
 
 
 def unpacked(tensor: StoredTensor, memory: Pages) -> Array:
-    """The logical tensor in a buffer."""
+    """Return the logical tensor in a buffer."""
     return reference.unpack(tensor, tensor.dtype, memory.whole(layout_bytes(tensor)))
 
 

@@ -1,4 +1,4 @@
-"""Writing results: all files of a problem, or none."""
+"""Write the files of a problem: all of them, or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convgen.run.code import Code
 
 @frozen
 class Files:
-    """The files of one problem; None for what there was nothing to write of."""
+    """The paths of one problem's files; None for a file that was not written."""
 
     asm: Path | None
     object: Path | None
@@ -45,10 +45,10 @@ def write_code(code: Code, prefix: str, text_suffix: str, object_suffix: str) ->
 
 
 def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
-    """Write every file, each complete, with the folders they need, or nothing. Raises UserError, naming the knob.
+    """Write every file complete, with the folders they need, or none. Raises UserError, which names the option `knob`.
 
-    A link of ours stays one, to what is written; one of somebody else is refused. A device or a pipe stays as it is. A
-    file that is replaced keeps its permissions.
+    A link of the user's own is followed; another user's link is refused. A device or a pipe is written to, not
+    replaced. A replaced file keeps its permissions.
     """
     ready: dict[Path, tuple[Path, Path]] = {}  #: where each is to be, and where it is made
     placed: list[Path] = []
@@ -83,10 +83,10 @@ def write_all(contents: Mapping[Path, bytes], knob: str = "-o") -> None:
 
 
 def _target(at: Path) -> Path:
-    """Return the file that is to be written at a path, behind a link if one is there.
+    """Return the file to write for a path, following links.
 
-    Raises OSError for a link that neither we nor the owner of its folder made, which Linux does not follow in folders
-    that anybody may write, such as /tmp (protected_symlinks in proc_sys_fs(5)).
+    Raises OSError for a link of a user who is neither this one nor the owner of the folder, which Linux does not follow
+    in folders that anybody may write, such as /tmp (protected_symlinks in proc_sys_fs(5)).
     """
     if not at.is_symlink():
         return at
@@ -96,7 +96,7 @@ def _target(at: Path) -> Path:
 
 
 def _create(path: Path, content: bytes, replaced: Path) -> None:
-    """Write a file that is not there yet, with the permissions of the file that it will replace, if there is one."""
+    """Write a new file, with the permissions of the file that it will replace, if there is one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     kept = replaced.stat().st_mode & 0o777 if replaced.exists() else None
     number = os.open(path, flags, 0o666 if kept is None else 0o600)

@@ -1,7 +1,7 @@
-"""Tensors of small integers that are computed where they are looked at, however large they would be in memory.
+"""Fills: tensors of small integers whose elements are computed when they are read, so that they need no memory.
 
-An element depends on the seed and on its number in the tensor, nothing else: the simulator and the reference see the
-same tensor, of which each computes what it touches.
+An element depends on the seed and on its number in the tensor only, so that the simulator and the reference see one
+tensor, of which each computes only what it touches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOW = 0xFFFFFFFF
 
 
 def _mixed(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Each number changed beyond recognition, in place: a bijection (C. Wellons, "Prospecting for hash functions")."""
+    """Hash each number in place by a bijection of 32 bits (C. Wellons, "Prospecting for hash functions")."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x ^= x >> np.uint32(shift)
         x *= np.uint32(factor)
@@ -33,7 +33,7 @@ def _mixed(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _word(*parts: int) -> int:
-    """One word that depends on all of some numbers and on their order."""
+    """Hash some numbers and their order into one word."""
     word = np.zeros(1, np.uint32)
     for part in parts:
         for half in (part & _LOW, part >> 32 & _LOW):
@@ -45,8 +45,8 @@ def _word(*parts: int) -> int:
 class Fill:
     """A tensor of shape `shape` whose elements are drawn evenly from `values`.
 
-    It is indexed as a numpy array is: slices give a part of it, arrays of indices the elements. Elements of the whole
-    tensor are numbered row by row; `strides` and `start` say which numbers this part has.
+    It is indexed like a numpy array: slices give a part, arrays of indices the elements. Elements of the whole tensor
+    are numbered row by row; `strides` and `start` map an index of this part to such a number.
     """
 
     values: Array  #: at most 255
@@ -68,10 +68,10 @@ class Fill:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Any:
-        """A part for slices; the elements for slices and arrays of indices, which must be in range.
+        """Return a part for slices, elements for arrays of indices, which must be in range.
 
-        Dimensions stand as numpy puts them: those of the arrays together, where the first array stands if the arrays
-        are neighbours, else before all others.
+        Dimensions are in numpy's order: those of index arrays together, at the place of the first array if the arrays
+        are neighbours, else first.
         """
         keys = list(key) if isinstance(key, tuple) else [key]
         keys += [slice(None)] * (len(self.shape) - len(keys))
@@ -97,31 +97,31 @@ class Fill:
         return evolve(self, shape=tuple(map(len, ranges)), strides=strides, start=start)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """All elements; where they are numbered without gaps, the numbers are not held in memory."""
-        found = np.empty(self.shape, self.dtype)
+        """Return all elements; numbers without gaps are generated piece by piece, to save memory."""
+        elements = np.empty(self.shape, self.dtype)
         if self.strides == _row_major(self.shape):
-            flat = found.reshape(-1)
+            flat = elements.reshape(-1)
             for at in range(0, len(flat), _CHUNK):
                 flat[at : at + _CHUNK] = self.numbered(np.arange(at, min(at + _CHUNK, len(flat))) + self.start)
         else:
-            found[...] = self.numbered(_outer(self.start, map(self._along, range(len(self.shape)))))
-        return found if dtype is None else found.astype(dtype)
+            elements[...] = self.numbered(_outer(self.start, map(self._along, range(len(self.shape)))))
+        return elements if dtype is None else elements.astype(dtype)
 
     def reshape(self, *shape: int) -> Fill:
-        """A whole tensor with its elements, in the same order, in another shape."""
+        """Return a whole tensor in another shape, with its elements in unchanged order."""
         if self.strides != _row_major(self.shape) or prod(shape) != prod(self.shape):
             raise ValueError(f"a part of shape {self.shape} seen as {shape}")
         return evolve(self, shape=shape, strides=_row_major(shape))
 
     def with_values(self, values: Mapping[tuple[int, ...], float]) -> Fill:
-        """The tensor with other values at some indices."""
+        """Return the tensor with other values at some indices."""
         changed = {self.start + sum(map(mul, at, self.strides)): value for at, value in values.items()}
         return evolve(self, changed=(*self.changed, *changed.items()))
 
     def numbered(self, numbers: Numbers) -> Array:
-        """The elements of these numbers."""
-        found = np.empty(numbers.shape, self.dtype)
-        flat, wanted = found.reshape(-1), numbers.reshape(-1)
+        """Return the elements with these numbers."""
+        elements = np.empty(numbers.shape, self.dtype)
+        flat, wanted = elements.reshape(-1), numbers.reshape(-1)
         small = wanted.size == 0 or int(wanted.max()) <= _LOW  # the upper halves of all numbers are then one
         for start in range(0, len(wanted), _CHUNK):
             chunk = wanted[start : start + _CHUNK]
@@ -135,11 +135,11 @@ class Fill:
             self.values.take(drawn, out=flat[start : start + _CHUNK], mode="clip")
         for number, value in self.changed:
             flat[wanted == number] = value
-        return found
+        return elements
 
 
 def _outer(start: int, parts: Iterable[Numbers]) -> Numbers:
-    """`start` and one number of each part, added: each part along dimensions of its own."""
+    """Return the outer sum of `start` and the parts, each part along dimensions of its own."""
     number = np.array(start, np.int64)
     for part in parts:
         number = number.reshape(number.shape + (1,) * part.ndim) + part

@@ -1,4 +1,4 @@
-"""How much memory there is for a run."""
+"""The memory available for a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def available() -> int:
-    """Bytes that buffers may take: of the machine, of our control group, and as limits of the process allow."""
+    """Return the bytes that buffers may take, by the limits of the machine, the control group and the process."""
     found = [_machine(), _group(), _process()]
     return int(_SHARE * min(bytes_ for bytes_ in found if bytes_ is not None))
 
@@ -45,6 +45,6 @@ def _process() -> int | None:
 
 
 def text(size: int) -> str:
-    """Bytes for people."""
+    """Return a size in bytes as text with a unit."""
     scale = next((unit for unit in range(4, 0, -1) if size >> 10 * unit), 0)
     return f"{size / (1 << 10 * scale):.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[scale]}"

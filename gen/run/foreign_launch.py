@@ -1,8 +1,8 @@
-"""Launches without a record: anybody's code object, its arguments by the names or places that it gives them.
+"""Launches without a record: code objects of any compiler, with arguments by name or number.
 
-An argument is `NAME=VALUE`: a number, an array from FILE.npy, or TYPE:DIMS (`f32:64x64`), memory of which nothing is
-defined, or that holds zeros (`zeros:f32:64x64`). NAME is the argument's, or its number among those that a caller
-gives, which hidden ones are not. A pointer that is not given is null: compilers add some for memory of their own.
+An argument is `NAME=VALUE`: a number, an array from FILE.npy, undefined memory TYPE:DIMS (`f32:64x64`), or zeros
+(`zeros:f32:64x64`). NAME is the argument's name or its number, hidden arguments not counted. A pointer without a value
+is null: compilers add pointers to memory of their own.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _MOST_BYTES = 1 << 34  #: of an array that a shape asks for
 
 @frozen
 class Direct:
-    """A launch, its buffers as arrays by name, and which of these hold nothing defined yet.
+    """A launch, its buffers as arrays by name, and the names of those that start undefined.
 
-    `made` holds the buffers that defaults made for pointers which nobody gave; `settings` tells each argument's value,
-    by name or number, as an option would give it.
+    `made` holds the made-up buffers of pointers without a value; `settings` has each argument's name or number and its
+    value, as an option gives it.
     """
 
     request: LaunchRequest
@@ -135,7 +135,7 @@ def read(
     dynamic_lds: int,
     arguments: Sequence[tuple[str, str]],
 ) -> tuple[bytes, Direct]:
-    """A code object and a launch of it. Raises UserError."""
+    """Return the bytes of a code object and a launch of it. Raises UserError."""
     content = targets.read(path)
     machine = targets.executor(content, path.name)
     if grid is None or block is None:
@@ -164,9 +164,9 @@ def prepare(
     arguments: Sequence[tuple[str, str]],
     filling: Defaults | None = None,
 ) -> Direct:
-    """A launch of `grid` workgroups of `block` work-items; `filling` makes the arguments that are not given.
+    """Return a launch of `grid` workgroups of `block` work-items; `filling` makes up missing arguments.
 
-    Without it, pointers that are not given are null, and values are an error. Raises UserError.
+    Without `filling` a missing pointer is null, and a missing scalar is a UserError.
     """
     chosen = _kernel(signatures, kernel)
     left = dict(enumerate(chosen.parameters))
@@ -199,7 +199,7 @@ def prepare(
 
 
 def _unused(name: str, taken: Mapping[str, object]) -> str:
-    """A buffer's name that no other buffer has."""
+    """Return a buffer name that is not taken."""
     while name in taken:
         name += "'"
     return name
@@ -214,7 +214,7 @@ def _kernel(signatures: Mapping[str, Signature], name: str | None) -> Signature:
 
 
 def _place(name: str, signature: Signature) -> int:
-    """The number of an argument that is given by name or number."""
+    """Return the number of an argument given by name or number. Raises UserError for an unknown one."""
     names = [parameter.name for parameter in signature.parameters]
     if name in names:
         return names.index(name)
@@ -225,7 +225,7 @@ def _place(name: str, signature: Signature) -> int:
 
 
 def _encoded(text: str, name: str, parameter: Parameter) -> bytes:
-    """The bytes of an argument passed by value."""
+    """Return the bytes of an argument passed by value. Raises UserError for text that does not fit it."""
     size = parameter.size
     if not _NUMBER.match(text):
         array = _array(text, name) if text.endswith(".npy") else None

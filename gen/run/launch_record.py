@@ -1,7 +1,7 @@
-"""Launch records: everything a host needs to launch a code object, as JSON beside it.
+"""Launch records: all that a host needs to launch a code object, as JSON beside it.
 
 A record names buffers and scalars with their place in the argument block. Buffers keep their names across launches.
-Reading validates: a malformed file is a UserError of one line that says where.
+Reading validates: a malformed file is a UserError of one line that names the wrong entry.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Launch:
     grid_expr: tuple[str | None, str | None, str | None] = (None, None, None)
 
     def with_scalars(self, values: Mapping[str, int]) -> Launch:
-        """The launch with other values of scalars that a host may choose, and with what follows from them."""
+        """Return the launch with other values of scalars that a host may choose, and with a grid that fits them."""
         chosen = {a.name: values.get(a.name, a.value) for a in self.args if isinstance(a, Scalar) and a.expr is None}
         integers = {name: value for name, value in chosen.items() if isinstance(value, int)}
 
@@ -147,7 +147,7 @@ class Launch:
         return evolve(self, args=tuple(map(renewed, self.args)), grid=(counts[0], counts[1], counts[2]))
 
     def request(self, groups: Sequence[int] | None = None) -> LaunchRequest:
-        """The launch as a simulator wants it; `groups` are the linear workgroup ids to run (all if None)."""
+        """Return the launch as a request to a simulator; `groups` are the linear workgroup ids to run (None: all)."""
         args = tuple(
             KernelArg(arg.offset, arg.size, arg.name if isinstance(arg, Buffer) else arg.encoded) for arg in self.args
         )
@@ -183,12 +183,12 @@ class LaunchRecord:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The scalars of which a host has promised something: sizes that are known at launch."""
+        """The scalars with a promise of the host about their value: sizes known at launch."""
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
         return tuple(dict.fromkeys(a.name for a in scalars if a.promise))
 
     def with_scalars(self, values: Mapping[str, int]) -> LaunchRecord:
-        """The record with other values of scalars that a host may choose. Raises UserError for names it has not."""
+        """Return the record with other values of scalars that a host may choose. Raises UserError for unknown names."""
         scalars = [a for launch in self.launches for a in launch.args if isinstance(a, Scalar)]
         free = dict.fromkeys(a.name for a in scalars if a.expr is None)
         for name in values:
@@ -198,28 +198,29 @@ class LaunchRecord:
         return evolve(self, launches=tuple(launch.with_scalars(values) for launch in self.launches))
 
     def requests(self, groups: Sequence[Sequence[int]] | None = None) -> tuple[LaunchRequest, ...]:
-        """The launches for a simulator: all, or those of which `groups`, one list of linear workgroup ids a launch,
-        names any workgroup.
+        """Return the requests to a simulator: all launches, or those with workgroups in `groups`.
+
+        `groups` has one list of linear workgroup ids per launch.
         """
         if groups is None:
             return tuple(launch.request() for launch in self.launches)
         return tuple(launch.request(ids) for launch, ids in zip(self.launches, groups, strict=True) if ids)
 
     def to_json(self) -> str:
-        """The record as indented JSON text, the same bytes for the same record."""
+        """Return the record as indented JSON text; equal records give equal bytes."""
         problem = {} if self.problem is None else {"problem": self.problem}
         launches = [_launch_json(launch) for launch in self.launches]
         return json.dumps({**problem, "target": self.target, "object": self.object, "launches": launches}, indent=2)
 
     @classmethod
     def read(cls, path: Path) -> LaunchRecord:
-        """The record in a file. Raises UserError."""
+        """Read the record in a file. Raises UserError."""
         content = untrusted.read(path, "a launch record", untrusted.MOST_RECORD)
         return cls.from_json(content.decode(errors="replace"), path.name)
 
     @classmethod
     def from_json(cls, text: str, where: str = "launch record") -> LaunchRecord:
-        """The record of a JSON text. Raises UserError naming the entry of `where` that is missing or wrong."""
+        """Read the record of a JSON text. Raises UserError, which names the missing or wrong entry of file `where`."""
         root = Entry.parse(text, where)
         record = cls(
             target=root["target"].text(),
@@ -366,7 +367,7 @@ def _read_dtype(entry: Entry) -> str:
 
 
 def _check_argument_block(launch: Launch, entries: Sequence[Entry]) -> None:
-    """Arguments lie inside the block, do not overlap, and have names of their own."""
+    """Refuse arguments that leave the block, overlap, or share a name."""
     end, names = 0, dict.fromkeys(arg.name for arg in launch.args)
     if len(names) != len(launch.args):
         raise UserError(f"given two arguments of one name, wanted distinct names, in kernel {launch.kernel}")
@@ -379,7 +380,7 @@ def _check_argument_block(launch: Launch, entries: Sequence[Entry]) -> None:
 
 
 def _check_shared_buffers(record: LaunchRecord, root: Entry) -> None:
-    """A buffer that several launches take is the same tensor in all."""
+    """Refuse a buffer whose tensor differs between launches."""
     for name, buffer in record.buffers.items():
         for launch in record.launches:
             for arg in launch.args:

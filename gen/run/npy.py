@@ -1,4 +1,4 @@
-"""Arrays by name as files of numpy's: inputs of a run, and what it leaves. Types that numpy has not are raw bits."""
+"""Arrays by name as `.npy` files: inputs and results of a run. Types that numpy lacks are stored as raw bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_HEADER = 10_000  #: bytes, as numpy limits what it parses
 
 
 def inputs(data: Path, record: LaunchRecord) -> dict[str, Array]:
-    """An array for each buffer that is only read, and for those also written that have a file."""
+    """Read an array for each buffer that is only read, and for each written one that has a file."""
     arrays = {}
     for name, buffer in record.buffers.items():
         path = data / f"{name}.npy"
@@ -49,10 +49,10 @@ def _load(path: Path, buffer: Buffer) -> Array:
 
 
 def load(path: Path, check: Check) -> Array:
-    """Return the array of an `.npy` file. `check` sees shape and type before anything of that size is allocated.
+    """Return the array of an `.npy` file. `check` is called with shape and type before anything is allocated.
 
-    Raises UserError for what is no regular file, an archive, pickled objects, a header that is longer than any array
-    needs, and fewer bytes than the header promises.
+    Raises UserError for a path that is no regular file, an archive, pickled objects, an overlong header, and fewer
+    bytes than the header states.
     """
     try:
         with opened(path, "an .npy file", _MOST_FILE) as file:
@@ -72,7 +72,7 @@ def load(path: Path, check: Check) -> Array:
 
 
 def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
-    """Shape and type of the array in a file, which is read no further."""
+    """Return shape and type of the array in a file; the array itself is not read."""
     version = np.lib.format.read_magic(file)
     start, width = file.tell(), 2 if version == (1, 0) else 4
     if int.from_bytes(file.read(width), "little") > _MOST_HEADER:
@@ -88,7 +88,7 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
 
 
 def save(directory: Path, arrays: Mapping[str, Array]) -> None:
-    """NAME.npy of all arrays, or none. Raises UserError."""
+    """Write NAME.npy of all arrays, or none. Raises UserError."""
     contents = {}
     for name, array in arrays.items():
         np.save(file := BytesIO(), array.view(_stored(array.dtype)))
@@ -97,10 +97,10 @@ def save(directory: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def _stored(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """How `.npy` keeps a type: as itself, or as raw bits if it is none of numpy's own."""
+    """Return the type under which `.npy` stores a type: itself, or raw bits if numpy lacks it."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def _spellings(dtype: np.dtype[np.generic]) -> tuple[np.dtype[np.generic], ...]:
-    """The types under which `.npy` files hold a type: ours, and for one that numpy lacks also `np.save`'s, `|V2`."""
+    """Return the types under which `.npy` files may hold a type: ours and, if numpy lacks it, `np.save`'s (`|V2`)."""
     return (_stored(dtype),) if dtype.isbuiltin == 1 else (_stored(dtype), np.dtype(f"V{dtype.itemsize}"))

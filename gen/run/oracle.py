@@ -33,7 +33,7 @@ _CHUNK_ELEMS = 1 << 22  #: elements gathered at a time: 32 MiB of float64
 
 @frozen(eq=False)
 class _Channels:
-    """Channels as parts of a grid of groups x numbers within a group that holds them all."""
+    """Channels as (group, number within the group), and the smallest grid that holds them all."""
 
     groups: Indices
     within: Indices
@@ -41,7 +41,7 @@ class _Channels:
 
     @classmethod
     def of(cls, channels: Indices, size: int) -> _Channels:
-        """`size` channels make a group."""
+        """Return channels for groups of `size` channels each."""
         groups, at_group = np.unique(channels // size, return_inverse=True)
         within, at_within = np.unique(channels % size, return_inverse=True)
         return cls(groups, within, (at_group, at_within))
@@ -49,7 +49,7 @@ class _Channels:
 
 @frozen(eq=False)
 class Points:
-    """The numbers at which src and weights count as zero, each with the tensor's rank, 1 long where it is the same."""
+    """Zero points of src and weights, each in the rank of its tensor, 1 long along broadcast dims."""
 
     src: Floats
     wei: Floats
@@ -91,13 +91,13 @@ def _grouped_weights(problem: Conv, wei: Tensor) -> Tensor:
 
 
 def input_of(axis: Axis, o: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """The inputs that tap k of some outputs reads, and which of them exist."""
+    """Return the inputs that tap k of some outputs reads, and flags of those that exist."""
     i = o * axis.s - axis.p + k * (axis.d + 1)
     return i, (i >= 0) & (i < axis.i)
 
 
 def output_of(axis: Axis, i: Indices, k: int) -> tuple[Indices, npt.NDArray[np.bool_]]:
-    """The outputs whose tap k reads some inputs, and which of them exist."""
+    """Return the outputs whose tap k reads some inputs, and flags of those that exist."""
     o, rest = np.divmod(i + axis.p - k * (axis.d + 1), axis.s)
     return o, (rest == 0) & (o >= 0) & (o < axis.o)
 
@@ -176,14 +176,14 @@ def by_weights(problem: Conv, src: Tensor, diff_dst: Tensor, rows: Indices, colu
 
 
 def outputs_inside(axis: Axis, k: int) -> range:
-    """The outputs whose tap k is inside the input."""
+    """Return the outputs whose tap k is inside the input."""
     offset = k * (axis.d + 1) - axis.p
     first = max(0, -(offset // axis.s))
     return range(first, max(first, min(axis.o, (axis.i - 1 - offset) // axis.s + 1)))
 
 
 def _inputs(axis: Axis, k: int, outputs: range) -> slice:
-    """The inputs that tap k of these outputs reads."""
+    """Return the inputs that tap k of these outputs reads."""
     if not outputs:
         return slice(0, 0)
     first, last = (o * axis.s - axis.p + k * (axis.d + 1) for o in (outputs[0], outputs[-1]))
@@ -205,7 +205,7 @@ def _correlated(x: Tensor, y: Tensor, inputs: Indices, outputs: Indices, groups:
 
 
 def _pieces(shape: tuple[int, ...], channels: int) -> Iterator[tuple[slice, ...]]:
-    """Boxes of n, (all channels,) d and h that cover a tensor and hold few elements of so many channels each."""
+    """Yield boxes of n, d and h, with all channels, that cover a tensor; each holds at most `_CHUNK_ELEMS` elements."""
     n, _, d, h, w = shape
     if not n * d * h * w:
         return
@@ -242,7 +242,7 @@ def by_inner(problem: Matmul, src: Tensor, wei: Tensor, rows: Indices, columns: 
 
 
 def _product(src: Tensor, wei: Tensor, zero: Points, rows: Indices, columns: Indices) -> Floats:
-    """Rows of one matrix by columns of another, each less its zero points."""
+    """Return the product of two matrices, each less its zero points."""
     sums = np.zeros((len(rows), len(columns)))
     of_src, of_wei = np.broadcast_to(zero.src, src.shape), np.broadcast_to(zero.wei, wei.shape)
     step = max(1, _CHUNK_ELEMS // max(1, len(rows), len(columns)))

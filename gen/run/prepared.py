@@ -1,4 +1,4 @@
-"""Launches ready for whoever wants to look at how they run: code, requests, and memory as it is before the first."""
+"""Launches prepared for profiling and inspection: code, requests, and memory before the first launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Prepared:
     content: bytes
     requests: tuple[LaunchRequest, ...]
     buffers: Callable[[], Mapping[str, Any]]  #: new ones each time
-    macs: int = 0  #: multiply-accumulates that the problem asks for; 0 where nobody says which problem it is
+    macs: int = 0  #: multiply-accumulates of the problem; 0 if the problem is unknown
 
 
 def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
@@ -37,7 +37,7 @@ def of_record(path: Path, scalars: Mapping[str, int]) -> Prepared:
 
 
 def of_launches(record: LaunchRecord, content: bytes | None, where: str) -> Prepared:
-    """The launches of a record and its code object. Raises UserError where there are none."""
+    """Return the launches of a record and its code object. Raises UserError if there are none."""
     if content is None or not record.launches:
         raise UserError(f"given {where} without {'a code object' if content is None else 'launches'}, wanted some")
     problem = None if record.problem is None else parse_problem(record.problem)
@@ -57,7 +57,7 @@ def of_object(
     dynamic_lds: int = 0,
     arguments: Sequence[tuple[str, str]] = (),
 ) -> Prepared:
-    """A launch of anybody's code object (`direct`). Raises UserError."""
+    """Return a launch of a code object without a record (`foreign_launch`). Raises UserError."""
     content, launch = foreign_launch.read(
         path, kernel=kernel, grid=grid, block=block, dynamic_lds=dynamic_lds, arguments=arguments
     )

@@ -1,9 +1,9 @@
-"""Ranges of results of scales and post-ops: for each element the least and the most f32 that is right, as arrays.
+"""Ranges of right results behind scales and post-ops: the least and greatest f32 of each element, as arrays.
 
-Operations of exact post-ops are rounded to f32 one by one, as they are on every target. Others are computed in f64, and
-what they may be off by makes a range, which those behind carry on: an end of a range lies where one of its own ends, or
-a point in it where the function turns, leads. Where one of these leads to NaN (a logarithm of what may be less than
-zero), that is right, too, beside the numbers to which others do.
+Operations of exact post-ops are rounded to f32 one by one, as on every target. Other functions are computed in f64, and
+their error bound makes a range, which later post-ops propagate: the new ends are the function's extremes at the old
+ends and at turning points between them. If one of these points gives NaN (a logarithm of a number that may be
+negative), NaN is right as well as the numbers of the other points.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST = 2.0**-126  #: denormal numbers may count as zeros where an operation is
 
 @frozen
 class Range:
-    """The least and the most that is right, one array if they are the same; NaN where no number is."""
+    """The least and greatest right values, one array if they are equal; NaN where no number is right."""
 
     least: _Any
     most: _Any
@@ -37,7 +37,7 @@ class Range:
 
     @classmethod
     def of(cls, points: Sequence[_Any]) -> Range:
-        """From the least to the greatest of some values, each of which is right, or of one."""
+        """Return the range from the least to the greatest of some right values."""
         if len(points) == 1:
             return cls(points[0], points[0], points[0] != points[0])
         found = np.stack(points)
@@ -45,7 +45,7 @@ class Range:
 
     @property
     def is_one(self) -> bool:
-        """Whether one value is right for each."""
+        """Whether exactly one value is right for each element."""
         return self.least is self.most
 
     def points(self, *turns: npt.ArrayLike) -> list[_Any]:
@@ -62,25 +62,25 @@ class Range:
 
 
 def chained(ops: Sequence[PostOp], values: Floats, read: Read) -> Range:
-    """The ranges behind all post-ops; `read` gives, by name, the tensors that they need."""
-    found = Range.of([values])
+    """Return the ranges after all post-ops; `read` returns the tensors that they need by name."""
+    result = Range.of([values])
     with np.errstate(all="ignore"):
         for n, op in enumerate(ops):
             match op:
                 case Eltwise():
-                    found = _scaled(op, _applied(op, found))
+                    result = _scaled(op, _applied(op, result))
                 case Sum():
-                    found = _with(np.add, found, _term(op, read("dst")))
+                    result = _with(np.add, result, _term(op, read("dst")))
                 case Prelu():
-                    found = _with(_prelu, found, _floats(read(f"post_op_{n}")))
+                    result = _with(_prelu, result, _floats(read(f"post_op_{n}")))
                 case Binary():
                     condition = None if op.condition is None else read(f"post_op_{n}_condition")
-                    found = _binary(op, found, read(f"post_op_{n}"), condition)
-    return found
+                    result = _binary(op, result, read(f"post_op_{n}"), condition)
+    return result
 
 
 def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[npt.NDArray[Any]]) -> Floats:
-    """Values by the product of numbers and tensors, which are rounded to f32 one after the other, numbers first."""
+    """Multiply values by numbers and tensors, whose product is rounded to f32 factor by factor, numbers first."""
     with np.errstate(all="ignore"):
         factor: Any = np.float32(1)
         for term in (*numbers, *tensors):
@@ -90,7 +90,7 @@ def multiplied(values: Floats, numbers: Sequence[np.float32], tensors: Sequence[
 
 
 def divided(given: Range, by: npt.NDArray[Any]) -> Range:
-    """Times the reciprocal of numbers, which is rounded to f32, and off by an ulp if not by a power of two."""
+    """Multiply by the reciprocal of numbers rounded to f32, with an error of one ulp unless they are powers of two."""
     with np.errstate(all="ignore"):
         factor = np.float32(1) / _floats(by)
         exact = np.abs(np.frexp(factor)[0]) == 0.5
@@ -101,12 +101,12 @@ def divided(given: Range, by: npt.NDArray[Any]) -> Range:
 
 
 def shifted(given: Range, by: npt.NDArray[Any]) -> Range:
-    """With a zero point."""
+    """Add a zero point."""
     return _with(np.add, given, _floats(by))
 
 
 def converted(given: Range, function: Callable[[_Any], _Any], largest: float) -> Range:
-    """As a type holds it, beyond whose largest finite number there may be nothing but NaN."""
+    """Convert a range to a type; a type without infinity turns values beyond its largest number into NaN."""
     with np.errstate(invalid="ignore"):
         return given.map(function, -largest, largest)
 
@@ -121,7 +121,7 @@ def _term(op: Sum, old: npt.NDArray[Any]) -> Any:
 
 
 def _with(function: Callable[[Any, Any], Any], given: Range, term: _Any, *turns: _Any) -> Range:
-    """A function of numbers and a term, rounded once; `turns` is where it stops to rise or to fall."""
+    """Return the range of a function of numbers and a term, rounded once; `turns` are its turning points."""
     return given.map(lambda point: np.asarray(function(point, term), np.float32), *turns)
 
 
@@ -172,7 +172,7 @@ def _applied(op: Eltwise, given: Range) -> Range:
 
 
 def _off(op: Eltwise, value: _Any) -> _Any:
-    """The most that a result may be off; what is infinite is not."""
+    """Return the error bound of results; an infinite result has none."""
     size = np.where(np.isfinite(value), np.abs(value), 0)
     ulp = np.exp2(np.floor(np.log2(np.maximum(size, _LEAST))) - 23)
     bound = accuracy.of(op)
@@ -191,7 +191,7 @@ def _scaled(op: Eltwise, given: Range) -> Range:
 
 
 def _turns(op: Eltwise) -> tuple[float, ...]:
-    """Where a function may stop to rise or to fall, beside zero."""
+    """Return the turning points of a function other than zero: where it changes between rising and falling."""
     if op.name == "swish":
         return (-1.2784645 / op.alpha,) if op.alpha else ()
     if op.name == "hardswish" and op.alpha:
@@ -208,7 +208,7 @@ _TURNS = {
 
 
 def _exact(op: Eltwise, x: Floats) -> Any:
-    """In f32, operation by operation."""
+    """Compute an exact function in f32, operation by operation."""
     alpha, beta = np.float32(op.alpha), np.float32(op.beta)
     linear = x * alpha + beta if beta else x * alpha
     match op.name:

@@ -1,10 +1,10 @@
 """The reference: fills, convolutions and matmuls in plain numpy, and tensors as bytes in memory.
 
-Nothing here knows how kernels are generated. Fills (see `fills`) are small integers, so every partial sum is an integer
-that the accumulator holds exactly, whatever the order of summation; results can then be compared bit for bit. Sums of
-integers that the accumulator does not hold, of data given, wrap.
+The reference shares no code with generation. Fills (see `fills`) are small integers, so that the accumulator holds
+every partial sum exactly in any order of summation, and results can be compared bit for bit. Integer sums of a user's
+data that exceed the accumulator wrap.
 
-Outputs are seen as matrices:
+Outputs are treated as matrices:
 
     dst       (n, o...) x oc        (batch..., M) x N of a matrix product
     diff_src  (n, i...) x ic
@@ -62,20 +62,20 @@ _EXACT = {"f32": 24, "f64": 53, "s32": 30}  #: an accumulator holds every intege
 _BYTES = 255  #: from the least to the greatest value of a byte
 #: The largest absolute value of a fill, while sums allow it.
 _MAGNITUDE = {"src": 8, "wei": 4, "bia": 8, "dst": 8, "diff_dst": 4}
-_OPERAND = 8  #: that of what post-ops read, and of zero points
+_OPERAND = 8  #: largest absolute value of operands of post-ops, and of zero points
 _SCALES = (0.25, 0.5, 1.0, 2.0)
 
 
 def fill(problem: Problem, seed: int = 0) -> dict[str, Array]:
-    """The inputs by name, in their own types and logical dimensions, as `fills` has them."""
+    """Return the inputs of `fills` as numpy arrays by name, in their own types and logical dimensions."""
     return {name: np.asarray(tensor) for name, tensor in fills(problem, seed).items()}
 
 
 def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
-    """The inputs by name, in their own types and logical dimensions, none of them in memory.
+    """Return the inputs by name as fills, in their own types and logical dimensions.
 
-    Values are integers other than zero, drawn evenly: every product counts, so a wrong index shows. Only among all
-    values of a byte is zero. Their size is bounded so that the accumulator holds every partial sum, bias included.
+    Values are nonzero integers, drawn evenly: every product counts, so a wrong index shows. Only bytes that take all
+    values include zero. Magnitudes are bounded so that the accumulator holds every partial sum, bias included.
     """
     wanted = request.inputs(problem)
     magnitudes = {spec.name: _magnitude(problem, spec) for spec in wanted if spec.name in _MAGNITUDE}
@@ -88,10 +88,10 @@ def fills(problem: Problem, seed: int = 0) -> dict[str, Fill]:
 
 
 def _magnitude(problem: Problem, spec: Asked) -> int:
-    """The largest absolute value of a fill, while sums allow it.
+    """Return the largest absolute value of a fill for which the accumulator holds all sums.
 
-    8-bit integers take every value, so that their signs show; not if the result is so narrow that most would saturate.
-    Functions that are not exact are flat where sums are large, and floats of 8 bits end there.
+    8-bit integers take every value, to show errors in signs, unless the result is so narrow that most would saturate.
+    Values are smaller before approximate functions, which are flat at large sums, and for floats of 8 bits.
     """
     result = request.outputs(problem)[0].dtype
     if is_curved(problem.post_ops) or (types.bits(result) == 8 and not types.is_integer(result)):
@@ -102,7 +102,7 @@ def _magnitude(problem: Problem, spec: Asked) -> int:
 
 
 def _largest_sum(problem: Problem, depth: int, magnitudes: Mapping[str, int]) -> int:
-    """A bound of the sum of so many products, bias and zero points included, in the least steps of factors."""
+    """Return a bound of the sum of all products, bias and zero points, in units of the factors' least steps."""
     factors = 1
     for spec in request.inputs(problem)[:2]:
         point = request.zero_point(problem, spec.name)
@@ -130,7 +130,7 @@ def _values(spec: Asked, magnitudes: Mapping[str, int]) -> Array:
 
 
 def output_shape(problem: Problem, output: str) -> tuple[int, int]:
-    """Rows and columns of an output as a matrix."""
+    """Return rows and columns of an output as a matrix."""
     refuse_others(problem)
     dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
@@ -140,7 +140,7 @@ def output_shape(problem: Problem, output: str) -> tuple[int, int]:
 
 
 def output_index(problem: Problem, output: str, rows: Indices, columns: Indices) -> list[Indices]:
-    """The logical index of the elements rows x columns: one array a dimension, broadcasting against each other."""
+    """Return the logical index of the elements rows x columns: one array per dimension, which broadcast."""
     down, across = rows[:, None], columns[None, :]
     dims = request.tensor(problem, output).dims
     if isinstance(problem, Matmul):
@@ -156,15 +156,15 @@ def output_index(problem: Problem, output: str, rows: Indices, columns: Indices)
 
 
 def outputs(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Array:
-    """The right values rows x columns of an output; the least ones where there are several (see `ranges`)."""
+    """Return the right values rows x columns of an output; the least ones if several are right (see `ranges`)."""
     return ranges(problem, inputs, output, rows, columns).least
 
 
 def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: Indices, columns: Indices) -> Range:
     """Return the range of right results for rows x columns of an output.
 
-    Exact sums, rounded to the accumulator, times the scales of the factors, a bias added there, post-ops, over the
-    scale of the result, and one rounding to it, to which integers saturate.
+    Exact sums are rounded to the accumulator, multiplied by the scales of the factors, biased, passed through post-ops,
+    divided by the scale of the result, and rounded once to its type, to which integers saturate.
     """
     acc_type, to = request.sum_type(problem), request.tensor(problem, output).dtype
     sums_ = _sums(problem, inputs, output, rows, columns)
@@ -178,16 +178,16 @@ def ranges(problem: Problem, inputs: Mapping[str, Tensor], output: str, rows: In
         acc = acc + read("bia").astype(acc.dtype)
     if output != "dst" or not (problem.post_ops or problem.scales or request.zero_point(problem, "dst")):
         return Range.of([_stored(acc, to)])
-    found = chained(problem.post_ops, acc, read)
+    result = chained(problem.post_ops, acc, read)
     if scale := request.scale(problem, "dst"):
-        found = divided(found, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
+        result = divided(result, read("dst_scales") if scale.value is None else np.asarray(_number(scale)))
     if point := request.zero_point(problem, "dst"):
-        found = shifted(found, np.asarray(read("dst_zero_points") if point.value is None else point.value))
-    return converted(found, partial(_stored, to=to), types.limits(to)[1])
+        result = shifted(result, np.asarray(read("dst_zero_points") if point.value is None else point.value))
+    return converted(result, partial(_stored, to=to), types.limits(to)[1])
 
 
 def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32], list[Array]] | None:
-    """The numbers and the tensors by which sums are multiplied, if there are any."""
+    """Return the scales of src and weights by which sums are multiplied: numbers, and tensors."""
     done = _before_sums(problem)
     chosen = [scale for scale in problem.scales if scale.role in roles and scale.role not in done]
     numbers = [_number(scale) for scale in chosen if scale.value is not None]
@@ -195,14 +195,14 @@ def _scales(problem: Problem, read: Read, *roles: str) -> tuple[list[np.float32]
 
 
 def _before_sums(problem: Problem) -> tuple[str, ...]:
-    """The factors that are multiplied by a scale before products are summed."""
+    """Return the factors, src or weights, that are scaled before products are summed."""
     if not isinstance(problem, Matmul) or not request.is_made(problem):
         return ()
     return tuple(role for role in ("src", "wei") if request.differs_along_k(problem, role))
 
 
 def _number(scale: Scale) -> np.float32:
-    """The value of a scale in its type; infinite where that is too narrow."""
+    """Return the value of a scale in its type; infinite if the type is too narrow."""
     with np.errstate(over="ignore"):
         return np.float32(np.array(scale.value).astype(numpy_type(scale.dtype)))
 
@@ -226,7 +226,7 @@ def _groups_of(problem: Problem, name: str, rank: int) -> tuple[int, ...]:
 
 
 def _coordinates(problem: Problem, role: str, index: Sequence[Indices]) -> Sequence[Indices]:
-    """Where elements of dst are along the dims of src and of weights, 0 along those that are summed."""
+    """Return the indices of dst's elements along the dims of src and of weights, 0 along summed dims."""
     none = 0 * index[0]
     if role not in ("src", "wei"):
         return index
@@ -241,7 +241,7 @@ def _coordinates(problem: Problem, role: str, index: Sequence[Indices]) -> Seque
 
 
 def _stored(values: Array, to: str) -> Array:
-    """Rounded to the nearest of a type, to which integers saturate; NaN is 0 there."""
+    """Round to the nearest number of a type; integers saturate, NaN becomes integer 0."""
     if types.is_integer(to):
         least, most = map(int, types.limits(to))
         if values.dtype.kind == "f":
@@ -254,7 +254,7 @@ def _stored(values: Array, to: str) -> Array:
 
 
 def whole(problem: Problem, inputs: Mapping[str, Tensor], output: str) -> Array:
-    """A right output as a logical tensor."""
+    """Return a whole right output as a logical tensor."""
     rows, columns = map(np.arange, output_shape(problem, output))
     values = outputs(problem, inputs, output, rows, columns)
     logical = np.empty(request.tensor(problem, output).dims, values.dtype)
@@ -296,20 +296,20 @@ def _dequantised(problem: Matmul, inputs: Mapping[str, Tensor], role: str) -> Te
     point, is_scaled = request.zero_point(problem, role), role in _before_sums(problem)
     if not request.is_made(problem) or (point is None and not is_scaled):
         return inputs[role]
-    found = np.asarray(inputs[role]).astype(np.float32)
+    values = np.asarray(inputs[role]).astype(np.float32)
     if point is not None:
         name = f"{role}_zero_points"
-        found = found - (_repeated(problem, inputs, name, found.shape) if point.value is None else point.value)
+        values = values - (_repeated(problem, inputs, name, values.shape) if point.value is None else point.value)
     if is_scaled:
-        found = found * _repeated(problem, inputs, f"{role}_scales", found.shape)
-    rounded: Array = found.astype(numpy_type(request.made_type(problem)))
+        values = values * _repeated(problem, inputs, f"{role}_scales", values.shape)
+    rounded: Array = values.astype(numpy_type(request.made_type(problem)))
     return rounded
 
 
 def _repeated(
     problem: Problem, inputs: Mapping[str, Tensor], name: str, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float32]:
-    """A tensor of scales or zero points with an element for each position of a factor of that shape."""
+    """Repeat a tensor of scales or zero points to the shape of its factor."""
     found = np.asarray(inputs[name]).astype(np.float32)
     for axis, (size, group) in enumerate(zip(shape, _groups_of(problem, name, len(shape)), strict=True)):
         found = found.take(np.arange(size) // group if found.shape[axis] > 1 else np.zeros(size, np.int64), axis)

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie, read from the text of its tag or of its strides.
+"""Tensor layouts in memory, read from the text of a tag or of strides.
 
 The reference reads tags by itself, so that a fault in the layouts that address kernels' memory shows as a wrong result.
 oneDNN defines the text: a tag lists the dimensions as they are laid out in memory, the outermost first, and a number
@@ -37,7 +37,7 @@ _NAMES = {"n": "ncdhw", "o": "goidhw"}
 
 
 class Described(Protocol):
-    """Whatever tells by text how a tensor lies."""
+    """A tensor whose layout is described by text."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -59,9 +59,9 @@ class Factor:
 
 @frozen
 class Storage:
-    """A tensor of logical size `dims` in memory; factors of one dimension stand from the outermost to the innermost.
+    """A tensor of logical size `dims` in memory; the factors of one dimension are ordered from outermost to innermost.
 
-    The factors of a tag stand in the order of memory.
+    The factors of a tag are in the order of memory.
     """
 
     dims: tuple[int, ...]
@@ -82,7 +82,7 @@ class Storage:
 
     @property
     def steps(self) -> tuple[Factor, ...]:
-        """The factors that place elements: equal for texts that give each element the same place."""
+        """The factors of size above 1, merged: equal for two texts that place every element alike."""
         merged: list[Factor] = []
         for f in sorted((f for f in self.factors if f.size != 1), key=lambda f: f.dim):
             if merged and (last := merged[-1]).dim == f.dim and last.stride == f.size * f.stride:
@@ -92,7 +92,7 @@ class Storage:
         return tuple(merged)
 
     def offset(self, index: Sequence[Indices]) -> Indices:
-        """The offset in elements of logical indices: arrays that broadcast, one a dimension, in range."""
+        """Return the offset in elements of logical indices: one array per dimension, in range, which broadcast."""
         rest, offset = list(index), np.zeros((), np.int64)
         for f in reversed(self.factors):
             quotient = rest[f.dim] // f.size if f.size else rest[f.dim]
@@ -101,9 +101,11 @@ class Storage:
         return np.asarray(offset)
 
     def index(self, places: Indices) -> tuple[list[Indices], npt.NDArray[np.bool_]]:
-        """The index by dimension of the elements at some offsets, within padding too, and which offsets have one.
+        """Return the index by dimension of the elements at some offsets, and flags of offsets that hold an element.
 
-        No two elements may meet.
+        Padding of blocks counts as elements.
+
+        No two elements may share a place.
         """
         rest, exists = places, places < self.elements
         at: dict[Factor, Indices] = {}
@@ -117,7 +119,7 @@ class Storage:
         return index, exists & (rest == 0)
 
     def written(self, logical: Array, gaps: int) -> Array:
-        """All elements in memory of a logical tensor: zeros in padding, bytes `gaps` where strides leave some out."""
+        """Return all elements in memory of a logical tensor: zeros in padding, bytes `gaps` between strided ones."""
         if self.is_strided:
             memory = np.full(self.elements * logical.itemsize, gaps, np.uint8).view(logical.dtype)
             _bits(memory)[self._places] = _bits(logical)
@@ -141,29 +143,29 @@ class Storage:
 
     @property
     def _by_dim(self) -> list[int]:
-        """The numbers of factors, those of the first dimension first."""
+        """Return the numbers of the factors, sorted by dimension."""
         return sorted(range(len(self.factors)), key=lambda n: self.factors[n].dim)
 
     @property
     def _split(self) -> list[int]:
-        """The padded tensor with one axis a factor, dimension by dimension."""
+        """Return the shape of the padded tensor with one axis per factor, sorted by dimension."""
         return [self.factors[n].size for n in self._by_dim]
 
     @property
     def _order(self) -> list[int]:
-        """Which axis of `_split` each factor in memory is."""
+        """Return the axis of `_split` of each factor in memory."""
         return [self._by_dim.index(n) for n in range(len(self.factors))]
 
 
 def storage(tensor: Described) -> Storage:
-    """How a tensor lies, by its text."""
+    """Return the storage of a tensor from the text of its tag or strides."""
     return _read(tensor.tag, tuple(tensor.dims))
 
 
 def pack(tensor: Described, logical: Array, gaps: int = 0) -> Bytes:
-    """The bytes of a logical tensor in memory: padding is zero, what strides leave out is filled with `gaps`.
+    """Return the bytes of a logical tensor in memory: padding is zero, gaps between strided elements are `gaps`.
 
-    Elements of 4 bits stand two a byte, the first in the lower half.
+    Elements of 4 bits are packed two per byte, the first in the lower half.
     """
     memory = storage(tensor).written(np.ascontiguousarray(logical), gaps).view(np.uint8)
     if not is_half_byte(logical.dtype):
@@ -184,7 +186,7 @@ def gather(tensor: Described, dtype: str, memory: Bytes, index: Sequence[Indices
 
 
 def packed_bytes(tensor: Described, logical: Fill, places: Indices, gaps: int = 0) -> Bytes:
-    """The bytes that `pack` leaves at some places: rows of neighbours that begin with an element."""
+    """Return the bytes that `pack` puts at some places: rows of neighbours that begin at an element's first byte."""
     if is_half_byte(logical.dtype):
         both = np.repeat(places * 2, 2, axis=1)
         both[:, 1::2] += 1
@@ -194,7 +196,7 @@ def packed_bytes(tensor: Described, logical: Fill, places: Indices, gaps: int = 
 
 
 def packed(tensor: Described, logical: Fill, places: Indices, gaps: int = 0) -> Array:
-    """The elements that `pack` leaves at some places, counted in elements, where no two elements meet in memory."""
+    """Return the elements that `pack` puts at some offsets in elements; no two elements may share a place."""
     memory = np.full((*places.shape, logical.dtype.itemsize), gaps, np.uint8).view(logical.dtype)[..., 0]
     index, exists = storage(tensor).index(places)
     number, inside = np.zeros((), np.int64), exists
@@ -209,7 +211,7 @@ def packed(tensor: Described, logical: Fill, places: Indices, gaps: int = 0) -> 
 
 @lru_cache(maxsize=2**10)
 def _read(text: str, dims: tuple[int, ...]) -> Storage:
-    """The storage of a tag or of strides. Raises UserError where it has not each dimension once."""
+    """Return the storage of a tag or of strides. Raises UserError unless it has each dimension once."""
     if text[:1].isdigit():
         strides = [int(stride) for stride in text.split("x")]
         _check(text, dims, range(len(strides)))
@@ -233,7 +235,7 @@ def _tokens(tag: str) -> list[tuple[str, str]]:
 
 
 def _in_letters(tag: str, rank: int) -> str:
-    """A tag in letters of dimensions: names become letters, and `x` the dimensions behind the last that is named.
+    """Return a tag in letters of dimensions: names become letters, `x` the dimensions after the last named one.
 
     A tag with `x` may name more dimensions than there are; these are left out.
     """
@@ -267,5 +269,5 @@ def _elements(memory: Bytes, dtype: str) -> Array:
 
 
 def _bits(values: Array) -> npt.NDArray[np.unsignedinteger]:
-    """The bits: numpy takes types that are not its own for some operations only."""
+    """View elements as raw bits, as numpy supports few operations on types that are not its own."""
     return values.view(f"u{values.dtype.itemsize}")

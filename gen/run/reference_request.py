@@ -1,7 +1,7 @@
-"""A request as the reference reads it: its tensors, along which dimensions attributes differ, and the types of sums.
+"""A request as the reference reads it: its tensors, the dimensions along which attributes differ, the types of sums.
 
-Only the fields of a problem are read, which stand for its text one by one. Whatever follows from them is computed again
-by oneDNN's and benchdnn's documentation, so that a wrong conclusion of the planner shows as a wrong result.
+The reference reads only the fields of a problem that restate its text. All that follows from them is computed again
+from oneDNN's and benchdnn's documentation, so that a wrong conclusion of the planner shows as a wrong result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convgen.run import reference_types as types
 
 Attribute = Scale | ZeroPoint
 
-#: What each direction reads, its factors first, and what it writes (oneDNN's Developer Guide, "Convolution").
+#: Tensors that each direction reads, factors first, and writes (oneDNN's Developer Guide, "Convolution").
 _DIRECTIONS = {
     "FWD_B": (("src", "wei", "bia"), ("dst",)),
     "FWD_D": (("src", "wei"), ("dst",)),
@@ -44,7 +44,7 @@ class Asked:
 
 
 def inputs(problem: Problem) -> tuple[Asked, ...]:
-    """What is read: factors, bias, a destination that sums are added to, then operands of attributes."""
+    """Return the inputs: factors, bias, a destination that sums are added to, then operands of attributes."""
     names, _ = _names(problem)
     adds = any(isinstance(op, Sum) for op in problem.post_ops)
     own = (tensor(problem, name) for name in (*names, *(("dst",) if adds else ())))
@@ -52,13 +52,13 @@ def inputs(problem: Problem) -> tuple[Asked, ...]:
 
 
 def outputs(problem: Problem) -> tuple[Asked, ...]:
-    """What is written."""
+    """Return the outputs."""
     _, names = _names(problem)
     return tuple(tensor(problem, name) for name in names)
 
 
 def tensors(problem: Problem) -> dict[str, Asked]:
-    """All of them by name."""
+    """Return all tensors by name."""
     return {each.name: each for each in (*inputs(problem), *outputs(problem))}
 
 
@@ -107,7 +107,7 @@ def mask(problem: Problem, role: str, policy: str) -> int:
 
 
 def _policy(policy: str, rank: int) -> int:
-    """The bits of a policy over a tensor of so many dims, if it has none of its own."""
+    """Return the mask of a policy for a tensor of `rank` dims."""
     if policy == "per_tensor":
         return (1 << rank) - 1
     named = {"common": "", "host_scalar": "", "per_oc": "1", "per_ocic": "01"}.get(policy)
@@ -116,7 +116,7 @@ def _policy(policy: str, rank: int) -> int:
 
 
 def spans(problem: Problem, attribute: Attribute) -> tuple[int, ...]:
-    """How many neighbours along each dim of src, wei or dst share a scale or a zero point: all, one, or a group."""
+    """Return how many neighbours along each dim of src, wei or dst share a scale or zero point: all, 1, or a group."""
     whole = size(problem, attribute.role)
     bits = mask(problem, attribute.role, attribute.mask)
     groups = (*(1 for _ in whole[len(attribute.groups) :]), *attribute.groups)
@@ -174,7 +174,7 @@ def sum_type(problem: Problem) -> str:
 
 
 def step_type(problem: Problem, output: str) -> str:
-    """The type of whatever is computed of sums: f32 of s32, but for a bias of integers; else that of sums.
+    """Return the type in which sums are processed: f32 for s32 sums, except with an integer bias; else that of sums.
 
     Sums of integers become floats of 16 and 8 bits by way of f32 (README, "result").
     """
@@ -207,7 +207,7 @@ def _any(problem: Problem, role: str) -> str:
 
 
 def _operands(problem: Problem) -> Iterator[Asked]:
-    """The tensors of scales, of post-ops and of zero points that are no numbers of the request."""
+    """Return the tensors of scales, post-ops and zero points whose values the request does not state."""
     yield from (_of_attribute(problem, each) for each in problem.scales if each.value is None)
     for n, op in enumerate(problem.post_ops):
         if isinstance(op, Binary | Prelu):
@@ -246,7 +246,7 @@ def _dense(name: str, dims: tuple[int, ...], dtype: str) -> Asked:
 
 
 def depth(problem: Problem) -> int:
-    """Products in the longest sum."""
+    """Return the number of products in the longest sum."""
     if isinstance(problem, Matmul):
         return problem.k
     taps = prod(axis.k for axis in problem.axes)

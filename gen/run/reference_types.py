@@ -1,7 +1,7 @@
-"""Types of elements as the reference knows them: by benchdnn's names, in numpy's and ml_dtypes' terms.
+"""Element types of the reference: benchdnn's names as types of numpy and ml_dtypes.
 
-The reference shares no table with planning and emission. numpy and ml_dtypes state the limits; whether one type holds
-another is tried on all numbers of that.
+The reference shares no table with planning and emission. numpy and ml_dtypes state the limits; `holds` tries all
+numbers of a type.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def numpy_type(name: str) -> np.dtype[np.generic]:
 
 
 def is_half_byte(dtype: npt.DTypeLike) -> bool:
-    """Whether elements stand two a byte."""
+    """Whether a type has 4 bits, two elements per byte."""
     return np.dtype(dtype).name in ("int4", "uint4", "float4_e2m1fn")
 
 

@@ -1,4 +1,4 @@
-"""Reading JSON that may come from anywhere: launch records, journals. Errors name the entry and what was wanted."""
+"""Read untrusted JSON: launch records, journals. Errors name the entry and the value that is wanted."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A few infinities and NaNs among the inputs: data for code that integers never reach.
+"""Infinities and NaNs in a few inputs, which reach code that small integers never reach.
 
 Padding contributes nothing to a sum. A kernel whose windows reach outside their tensor therefore recomputes sums that
-are not finite (docs/architecture.md, "Padding contributes nothing"). In forward and backward data the weights meet
-padding, in gradients of weights the gradient of the result does. One or two columns of a sampled output tile get such a
-value there: the subgroups with these columns recompute their sums, and those beside them must keep theirs. Of several
-tiles the last has one in the tensor that windows move over, too.
+are not finite (docs/architecture.md, "Padding contributes nothing"). Padding is multiplied by weights in forward and
+backward data, and by the gradient of the result in gradients of weights. One or two columns of a sampled output tile
+get a special value in that factor: the subgroups with these columns recompute their sums, all others must keep theirs.
+The last of several tiles also gets a special value in the tensor that windows move over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Index = tuple[int, ...]
 
 @frozen
 class Special:
-    """An element of an input that is to be no finite number; `turn` chooses which one."""
+    """An element of an input that becomes infinite or NaN; `turn` selects which."""
 
     tensor: str
     index: Index
@@ -37,7 +37,7 @@ class Special:
 
 
 def pads(problem: Problem) -> bool:
-    """Whether windows reach outside their tensor and meet values that may be infinite or NaN."""
+    """Whether windows reach outside their tensor and padding is multiplied by values that may be infinite or NaN."""
     if isinstance(problem, Matmul) or all(0 in output.dims for output in outputs(problem)):
         return False
     outside = _outside_sources if outputs(problem)[0].name == "diff_src" else _outside_results
@@ -58,7 +58,7 @@ def _outside_sources(axis: Axis, k: int) -> bool:
 
 
 def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[OutputRegion]) -> dict[str, Fill]:
-    """The inputs with infinities and NaNs that sums of some output tiles read, a region a tile."""
+    """Return the inputs with infinities and NaNs added that the given output tiles read; one region per tile."""
     changed: dict[str, dict[Index, float]] = {}
     for special in _specials(problem, [r for r in regions if r.rows.size and r.columns.size]):
         if kinds := _kinds(problem, special.tensor):
@@ -67,13 +67,14 @@ def placed(problem: Problem, inputs: Mapping[str, Fill], regions: Sequence[Outpu
 
 
 def count(inputs: Mapping[str, Fill]) -> int:
-    """Elements that are not drawn."""
+    """Return the number of elements that were replaced by special values."""
     return sum(len({number for number, _ in fill.changed}) for fill in inputs.values())
 
 
 def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
-    """Which of NaN and the infinities a tensor's type has; NaN alone before functions that infinities may leave open
-    (docs/ir.md, `gelu` of minus infinity).
+    """Return the special values of a tensor's type; NaN alone before functions that are undefined at infinities.
+
+    docs/ir.md tells which, such as `gelu` of minus infinity.
     """
     dtype = tensor(problem, name).dtype
     if types.is_integer(dtype) or dtype == "f4_e2m1":
@@ -83,7 +84,7 @@ def _kinds(problem: Problem, name: str) -> tuple[float, ...]:
 
 
 def _beside_padding(problem: Conv) -> str:
-    """The factor that is multiplied with padding."""
+    """Yield specials in the factor that is multiplied by padding."""
     return "diff_dst" if outputs(problem)[0].name == "diff_wei" else "wei"
 
 
@@ -101,7 +102,7 @@ def _specials(problem: Problem, regions: Sequence[OutputRegion]) -> Iterator[Spe
 
 
 def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Special]:
-    """One in the last row of the weights, where a loop over K ends, and one in the first column of the source."""
+    """Yield a special in the weights' last row, where a loop over K ends, and one in the source's first column."""
     *batch, m = np.unravel_index(int(region.rows[len(region.rows) // 2]), size(problem, "dst")[:-1])
     n = int(region.columns[len(region.columns) // 2])
     for name, sizes, last in (("wei", problem.wei_batch, (problem.k - 1, n)), ("src", problem.src_batch, (int(m), 0))):
@@ -111,13 +112,13 @@ def _of_product(problem: Matmul, region: OutputRegion, turn: int) -> Iterator[Sp
 
 
 def _neighbours(region: OutputRegion) -> tuple[int, int]:
-    """Two columns of a tile, side by side, if it has as many."""
+    """Return two neighbouring columns of a tile, or its only one."""
     at = len(region.columns) // 3
     return int(region.columns[at]), int(region.columns[min(at + 1, len(region.columns) - 1)])
 
 
 def _of_taps(problem: Conv, region: OutputRegion, turn: int, *, with_source: bool) -> Iterator[Special]:
-    """Weights at taps that are outside for some rows of a tile and inside for others, or inside for all."""
+    """Yield specials in weights, if possible at taps that are outside for some rows of a tile and inside for others."""
     forward = region.output == "dst"
     own, summed = (problem.oc, problem.ic) if forward else (problem.ic, problem.oc)
     law, sizes = (input_of, _inner(problem)) if forward else (output_of, _outer(problem))

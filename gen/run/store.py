@@ -1,7 +1,7 @@
-"""The store that outlives a run, a sqlite file: results of a batch by problem, compiled code by its inputs.
+"""A persistent key-value store in a sqlite file: results of a batch by problem, compiled code by its inputs.
 
-An entry is there as soon as it is added, or not at all, whatever ends the process. Several processes may share a file.
-Each is kept behind a seal, by which it is known to be as it was added: sqlite does not notice what disks make of it.
+An entry is added as a whole or not at all, even if the process is killed. Several processes may share a file. Each
+value follows a seal (checksum), because sqlite does not detect damage by disks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS entries (kind TEXT, key TEXT, value BLOB, P
 
 
 class Store:
-    """Values by kind and key. `knob` is what named the file, for errors, which are UserErrors."""
+    """Values by kind and key. `knob` is the option that named the file; errors, which are UserErrors, name it."""
 
     def __init__(self, path: Path, knob: str) -> None:
         self.path, self.knob = path, knob
@@ -66,7 +66,7 @@ class Store:
             raise UserError(f"cannot use {str(self.path)!r}: {error}, at {self.knob}") from None
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The value of a key. Raises UserError for one that is not as it was added."""
+        """Return the value of a key. Raises UserError for a damaged value."""
         with self._errors():
             found = self._db.execute("SELECT value FROM entries WHERE kind = ? AND key = ?", (kind, key)).fetchone()
         if found is None:
@@ -79,7 +79,7 @@ class Store:
         return kept[SEAL:]
 
     def add(self, kind: str, key: str, value: bytes) -> None:
-        """Keep a value."""
+        """Add a value."""
         with self._errors():
             self._db.execute(
                 "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (kind, key, _seal(kind, key, value) + value)
@@ -93,13 +93,13 @@ class Store:
         return int(pages) * int(each)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all entries."""
         with self._errors():
             self._db.execute("DELETE FROM entries")
             self._db.execute("VACUUM")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
 

@@ -25,9 +25,9 @@ from convgen.run.schema import Entry
 Extents: TypeAlias = tuple[int, int, int]
 
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
-_COMPRESSED = b"CCOB"  #: what a compressed bundle begins with
+_COMPRESSED = b"CCOB"  #: the first bytes of a compressed bundle
 _MOST_ENTRIES = 256
-_MOST_FILES = 4096  #: of a folder that are looked at
+_MOST_FILES = 4096  #: files in a folder
 _ANY_SIZE = 1 << 62  #: bytes of a file of which only the beginning is read
 _MOST_ITEMS = 1024  #: work-items of a workgroup
 _MOST_SHARED = 1 << 24
@@ -69,14 +69,14 @@ class Subject:
     hints: Hints = Hints()
 
     def hints_of(self, kernel: str) -> Hints:
-        """Return what is recorded of a kernel."""
+        """Return the hints on a kernel, empty ones for a kernel that they do not name."""
         return self.hints if kernel == self.hints.kernel else Hints()
 
 
 def files(path: Path) -> list[Path]:
     """Return the file itself, or a folder's code objects and bundles, known by how they begin.
 
-    Raises UserError for a folder without.
+    Raises UserError for a folder without any.
     """
     if not path.is_dir():
         return [path]
@@ -173,8 +173,8 @@ def _parameters(path: Path, kernel: str) -> tuple[Parameter, ...]:
 
 
 def _parameter(argument: re.Match[str]) -> Parameter:
-    found: Mapping[str, str | None] = argument.groupdict()
-    divisor = _DIVISOR.search(found["attributes"] or "")
-    default = 1 if divisor is None or found["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
-    type_name = f"{found['pointee']}*" if found["pointee"] else found["type"] or ""
-    return Parameter(found["name"] or "", 0, 0, found["pointee"] is not None, type_name, default)
+    groups: Mapping[str, str | None] = argument.groupdict()
+    divisor = _DIVISOR.search(groups["attributes"] or "")
+    default = 1 if divisor is None or groups["pointee"] else min(_MOST_DIVISOR, max(1, int(divisor["value"])))
+    type_name = f"{groups['pointee']}*" if groups["pointee"] else groups["type"] or ""
+    return Parameter(groups["name"] or "", 0, 0, groups["pointee"] is not None, type_name, default)

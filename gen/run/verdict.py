@@ -1,4 +1,4 @@
-"""Running compiled code on the target's simulator and comparing it, bit for bit, with the reference."""
+"""Run compiled code on the target's simulator and compare its outputs bit for bit with the reference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FEW_TILES = 2
 
 @frozen
 class Few:
-    """The run with infinities and NaNs: how many elements of inputs had one, how many outputs were compared."""
+    """The run with infinities and NaNs: special input elements, compared outputs, seconds."""
 
     values: int
     checked: int
@@ -51,12 +51,10 @@ class Few:
 class Outcome:
     """The result of a run. `checked` counts elements of outputs; `first` holds the first few of the wrong ones.
 
-    `checked`, `seconds` and `instructions` are those of the run on ordinary data; where a second one had infinities and
-    NaNs (`specials`), `mismatches` and `findings` are those of both. `coverage` is that of the kernels over all runs,
-    where a simulator executed them.
-    `compared` says whether anybody knew what is right.
-    `advice` tells whether findings count for which no manual asks (`Finding.source`): they do for our own kernels.
-    `on` names the device that ran it; empty for a simulator.
+    `checked`, `seconds` and `instructions` are those of the run on ordinary data; `mismatches` and `findings` include
+    a second run with infinities and NaNs (`specials`), if there was one. `coverage` is that of the kernels over all
+    runs on a simulator. `compared` tells whether there was a reference. `advice` tells whether findings without a
+    manual's rule count (`Finding.source`): they do for convgen's own kernels. `on` names the device; "" is a simulator.
     """
 
     checked: int
@@ -117,10 +115,10 @@ def run(
 
 
 def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
-    """The record with its tensors as the text of the problem has them, which the reference reads by itself.
+    """Return the record with each tensor's layout as the problem's text states it.
 
-    So elements that kernels read or write at other places than those of the request are wrong. Raises VerifyError where
-    the record gives a host another size, type or layout.
+    A kernel that reads or writes elements at other places than the request states then gives a wrong result. Raises
+    VerifyError if the record states another size, type or layout than the problem.
     """
     asked = request.tensors(problem)
 
@@ -140,7 +138,7 @@ def as_asked(record: LaunchRecord, problem: Problem) -> LaunchRecord:
 
 
 def _lie_alike(tensor: StoredTensor, wanted: Asked) -> bool:
-    """Whether two texts give each element the same place."""
+    """Whether two layout texts place every element alike."""
     return reference.storage(tensor).steps == reference.storage(wanted).steps
 
 
@@ -250,8 +248,9 @@ def run_record(
     scrutiny: Scrutiny = STRICT,
     on: Executor | None = None,
 ) -> Outcome:
-    """Execute a launch record and the code object beside it, which may be anybody's: without `advice`, findings for
-    which no manual asks do not fail it.
+    """Execute a launch record and the code object beside it.
+
+    Without `advice`, findings on rules that no manual states do not fail the run, as for code of other compilers.
 
     `data` is a directory of NAME.npy for the buffers that are read; without it the record's problem is filled by
     `seed` and its outputs are checked. `out` receives NAME.npy of each buffer that is written. `scalars` are other
@@ -286,7 +285,7 @@ def run_record(
 
 
 def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
-    """Refuse a record whose buffers cannot hold the tensors of its problem; how they lie is the record's business.
+    """Refuse a record whose buffers cannot hold the tensors of its problem; their layouts are the record's.
 
     Raises UserError that names the file, `where`.
     """
@@ -305,7 +304,7 @@ def check_buffers(record: LaunchRecord, problem: Problem, where: str) -> None:
 
 
 def _sampled(code: Code, count: int, seed: int) -> tuple[list[OutputRegion], list[tuple[int, ...]]]:
-    """The output regions of sampled tiles, and for each launch the workgroups they need, ascending, each once."""
+    """Return the output regions of sampled tiles, and for each launch the ascending workgroups that they need."""
     tiles = code.tiles
     if tiles is None:
         raise Unsupported("sampling workgroups of code that does not say which output tile needs which")

@@ -1,4 +1,4 @@
-"""Which configs of a problem are worth timing, and the time of one by the model of whole launches (docs/time.md)."""
+"""Candidates of tuning: configs worth timing, and the time of one by the model of whole launches (docs/time.md)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from convgen.run import prepared
 
 
 def worth_timing(problem: Problem, target: str, count: int) -> list[Config]:
-    """Up to so many configs that fit, each in the order of workgroups that suits it: the first is the chooser's.
+    """Return up to `count` configs that fit, each with its best order of workgroups; the first is the chooser's.
 
-    Half of them are its best; the others are the best of each further way to share out a tile, for neighbours in rank
-    differ little.
+    Half of them are the chooser's best. The rest are the best of each other kind of config (`_kind`), because
+    neighbours in rank differ little.
     """
     facts = get(target).facts
     with compiling():
@@ -40,14 +40,14 @@ def _fitting(problem: Problem, ranked: Iterable[Candidate], facts: TargetFacts) 
 
 
 def _kind(config: Config) -> tuple[object, ...]:
-    """What configs that do the same work in about the same way have in common."""
+    """Return a key that configs share if they distribute the work in nearly one way."""
     taps = "" if variant_of(config).is_plain else config.taps
     launches = config.reorder, config.packed, config.grids, config.phases
     return config.tile[:2], taps, config.slots > 0, config.copy, config.slices, launches
 
 
 def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, ...]]) -> Iterator[Candidate]:
-    """The best of each kind beside those known."""
+    """Yield the best config of each kind that is not in `known`."""
     seen = set(known)
     for candidate in ranked:
         if (kind := _kind(candidate.config)) not in seen:
@@ -56,8 +56,9 @@ def _of_each_kind(ranked: Iterable[Candidate], known: Collection[tuple[object, .
 
 
 def times(problem: Problem, target: str, config: Config) -> Times:
-    """What the launches of a problem take under a config. Raises DoesNotFit where it does not fit the registers, and
-    UserError where there is no model of launches.
+    """Return the times of a problem's launches under a config, by the model.
+
+    Raises DoesNotFit if the config does not fit the registers, UserError if the target has no model of launches.
     """
     try:
         code = driver.compile(driver.build(problem, target, config))

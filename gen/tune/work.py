@@ -1,4 +1,4 @@
-"""The work on one problem: its configs timed, the quickest kept. It runs in any process, also on another machine."""
+"""Tune one problem: time its configs and return the fastest. The work runs in any process, also on another machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from convgen.version import __version__
 
 _BOUND = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")  #: a pipe, a level of memory or `latency`
 _MOST_TIME = 1e9  #: microseconds or seconds
-_ONE_AT_A_TIME = threading.Lock()  #: kernels are built from nodes that a process shares; Dask has threads
+_ONE_AT_A_TIME = threading.Lock()  #: building uses nodes interned per process, and Dask workers have threads
 
 
 @frozen
 class Task:
-    """A problem, and the config that is known for it, which is timed again beside the others; empty if none is."""
+    """A problem, and its config in the registry, which is timed again with the others; "" if there is none."""
 
     target: str
     configs: int
@@ -45,7 +45,7 @@ class Timed:
 
 @frozen
 class Result:
-    """All that were timed, the chooser's first, and the registry's entry of the quickest."""
+    """All timed configs, the chooser's first, and the registry entry of the fastest."""
 
     entry: Entry
     timed: tuple[Timed, ...]
@@ -57,10 +57,10 @@ class Result:
 
 
 def checked(task: Task, answer: object) -> Result:
-    """Return what a worker has answered to a task, if this convgen could have answered so.
+    """Return a worker's answer to a task after checking it: workers may run another version, or be untrusted.
 
-    Workers of a cluster may be of another version, or anybody's. Raises UserError for an answer of another type, for
-    another task, by another convgen, of a chip that the target does not have, or whose times are none.
+    Raises UserError for an answer of another type, to another task, by another convgen, for a chip that the target does
+    not have, or with invalid times.
     """
     try:
         if type(answer) is not Result:
@@ -106,7 +106,7 @@ def perform(task: Task) -> Result:
 
 
 def _timed(task: Task) -> tuple[list[Timed], str]:
-    """Those that fit, and the chip whose time it is."""
+    """Return the configs that fit with their times, and the chip of the model."""
     problem = parse_problem(task.problem)
     configs = trials.worth_timing(problem, task.target, task.configs)
     known = [Config.parse(task.known)] if task.known else []
@@ -123,7 +123,7 @@ def _timed(task: Task) -> tuple[list[Timed], str]:
 
 
 def describe(result: Result) -> dict[str, Any]:
-    """For `--json`."""
+    """Return a result as the object that `--json` prints."""
     entry, chosen = result.entry, result.chosen
     return {
         "config": entry.config,

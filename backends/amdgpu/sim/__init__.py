@@ -1,16 +1,16 @@
 """A strict simulator of AMD CDNA code objects.
 
-`simulate` runs launches: `launch` sets up arguments and registers, `engine` executes groups of waves (`state`) whose
-control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu/`, `mfma`,
-`smfmac`, `ds`, `vmem`, `formats`, `scratch`, `smem`, `control`, `relative`. What hardware does not promise: `waits`
-(when loads land), `hazards` (wait states), `local` and `global_access` (races, visibility), poison (in `state`, beside
-the values). What asks for each of these rules is in `sources` and the hazards' rows.
+`simulate` runs launches: `launch` sets up arguments and registers, `engine` executes groups of waves (`state`) that are
+at one instruction, each instruction compiled once (`compile`) into a `step`. Instructions are implemented in `alu/`,
+`mfma`, `smfmac`, `ds*`, `vmem`, `atomics`, `formats`, `scratch`, `smem`, `scalar_stores`, `control` and `relative`.
+Checks: `waits` (when loads complete), `hazards` (wait states), `backends.sim.local` and `global_access` (races,
+visibility), undefined values (`state`). `sources` and the rows of `hazards` name the document of each rule. `watching`
+shows waves to a caller.
 
-Not simulated: flushing of f32 denormals but by matrix and dot products and transcendentals, rounding modes other than
-to nearest even, swizzled buffers other than scratch, the very error of transcendentals (rounded correctly, or with
-`approximate` wrong by no more than is documented: `alu/curves`), the order in which atomic operations of several waves
-meet (that of the waves; sums that round come out otherwise in another order). What `bench/isa.py` lists as refused is
-one error that names the instruction. Who wants to look on is shown waves by `watching`.
+Not simulated: flushing of f32 denormals except by matrix and dot products and transcendentals, rounding modes other
+than to nearest even, swizzled buffers other than scratch, the exact error of transcendentals (they are rounded
+correctly, or with `approximate` within the documented error: `alu/curves`), the order of atomic operations of several
+waves (rounded sums differ with the order). An instruction that `bench/isa.py` lists as refused raises Unsupported.
 
 May import: convgen.ir.error, convgen.backends.simulation; nothing from selection or emission (two rooms, no shared
 mistakes)."""

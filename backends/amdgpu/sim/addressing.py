@@ -1,9 +1,9 @@
 """Addresses of vector memory instructions: buffer descriptors with their bounds, global and flat addresses.
 
 Buffer bounds (CDNA3 ISA, "Buffer Addressing", "Range Checking"): a raw access is out of range, word by word, when
-voffset + instruction offset (+ index * stride) reaches num_records; loads then give 0, stores are dropped. Whether the
-scalar offset takes part is not agreed on, and whether voffset + instruction offset wraps at 32 bits is not said, so an
-access for which that matters is a finding.
+voffset + instruction offset (+ index * stride) reaches num_records; loads then return 0, stores are dropped. Documents
+disagree on whether the scalar offset takes part, and none states whether voffset + instruction offset wraps at 32 bits,
+so an access whose range depends on either is a finding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _register_sets(
 
 
 def buffer_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
-    """The address of a buffer instruction from `vaddr|off, srsrc, soffset` and its modifiers."""
+    """Return the address mode of a buffer instruction from `vaddr|off, srsrc, soffset` and its modifiers."""
     vaddr, resource, soffset = operands
     offen, idxen = "offen" in instruction.modifiers, "idxen" in instruction.modifiers
     check_tuple(resource, 4, context)
@@ -94,13 +94,13 @@ def buffer_address(instruction: Instruction, context: Context, operands: list[Op
 
 @frozen(eq=False)
 class Descriptor:
-    """What the words of buffer descriptors, a wave each, come to: arrays [waves, 1]."""
+    """The fields of one buffer descriptor per wave: arrays [waves, 1]."""
 
     base: U64
     records: U64
     stride: U64
     shortest: int  #: least of `records`
-    swizzled: bool  #: whether any of them is
+    swizzled: bool  #: whether any descriptor is swizzled
     scratch: bool
 
     @classmethod
@@ -113,7 +113,7 @@ class Descriptor:
 
 
 class Descriptors:
-    """Reads the descriptors in four scalar registers; as long as their words stay the same, once."""
+    """Reads the descriptors in four scalar registers, again only after their words have changed."""
 
     def __init__(self, row: int) -> None:
         self.row = row
@@ -134,12 +134,12 @@ def _check_wrap(g: WaveGroup, step: Step, offset: U64, records: U64, size: int, 
     if active is not None:
         differs &= active
     if differs.any():
-        message = "whether the access is in range depends on whether voffset + instruction offset wraps at 32 bits"
+        message = "the access is in range only if voffset + instruction offset wraps at 32 bits, which no manual states"
         g.env.reporter.at_first("buffer-wrap", message, step.instruction, g, differs)
 
 
 def _words_in(room: Array, size: int) -> Array:
-    """How many words of an access, of four bytes or fewer if it is shorter, lie in so many bytes."""
+    """Return how many words of an access of `size` bytes lie within `room` bytes; a word has at most 4 bytes."""
     words = np.maximum(room, 0)
     np.minimum(words, size, out=words)
     words >>= min(size, 4).bit_length() - 1
@@ -147,7 +147,7 @@ def _words_in(room: Array, size: int) -> Array:
 
 
 def _reaching(there: Array, size: int, active: Bools | None) -> tuple[Bools | None, list[Bools] | None]:
-    """The lanes that reach memory with all their words, None if all do, and those of each word where words differ."""
+    """Return the lanes with all words in range (None: all lanes), and lanes by word if words of a lane differ."""
     count = max(size // 4, 1)
     inside: Bools = there == count
     if not np.count_nonzero(~inside if active is None else active & ~inside):
@@ -164,12 +164,12 @@ def _check_soffset(g: WaveGroup, step: Step, there: Array, beyond: Array, active
     if active is not None:
         differs &= active
     if np.count_nonzero(differs):
-        message = "whether the access is in range depends on whether soffset takes part in the check"
+        message = "the access is in range only if soffset takes no part in the check, on which manuals disagree"
         g.env.reporter.at_first("buffer-soffset", message, step.instruction, g, differs)
 
 
 def global_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
-    """The address of a global or flat instruction: 64-bit VGPR pair, or scalar base plus 32-bit VGPR offset."""
+    """Return the address mode of a global or flat instruction: VGPR pair, or scalar base plus 32-bit VGPR offset."""
     vaddr, base = (*operands, None)[:2]
     immediate = np.uint64(instruction.number("offset") & 0xFFFFFFFFFFFFFFFF)
     if vaddr is None or vaddr.kind != "v":
@@ -195,7 +195,7 @@ def global_address(instruction: Instruction, context: Context, operands: list[Op
 
 
 def scratch_address(instruction: Instruction, context: Context, operands: list[Operand]) -> Address:
-    """The address of a scratch instruction: from FLAT_SCRATCH on, each lane at VGPR + SGPR + instruction offset."""
+    """Return the address mode of a scratch instruction: FLAT_SCRATCH, and VGPR + SGPR + instruction offset by lane."""
     vaddr, saddr = operands
     for operand in operands:
         if operand.is_register:

@@ -1,4 +1,4 @@
-"""What differs between the architectures, apart from hazards (`hazards`) and matrix shapes (`mfma_table`)."""
+"""Differences between gfx90a, gfx942 and gfx950, except hazards (`hazards`) and matrix shapes (`mfma_table`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Phases = tuple[tuple[int, ...], ...]
 
 
 def _spread(first_half: tuple[tuple[int, ...], ...]) -> Phases:
-    """Phases of lanes 0..31 and the same for lanes 32..63."""
+    """Return the phases of lanes 0 to 31, followed by those of lanes 32 to 63 in equal order."""
     return first_half + tuple(tuple(lane + 32 for lane in phase) for phase in first_half)
 
 
@@ -21,7 +21,7 @@ def _consecutive(lanes: int) -> Phases:
 
 @frozen
 class BankPhases:
-    """How the LDS serves one access width: which lanes go together, over how many 4-byte banks."""
+    """LDS service of one access width: the lanes served in each phase, and the number of 4-byte banks."""
 
     banks: int
     phases: Phases
@@ -68,10 +68,10 @@ _BANKS_64: Mapping[tuple[str, int], BankPhases] = {
 
 @frozen
 class AgentScope:
-    """How waves of different workgroups are ordered (AMDGPUUsage, "Memory Model"; LLVM 22 emits just this).
+    """Instructions that order waves of different workgroups (AMDGPUUsage, "Memory Model", as LLVM 22 emits it).
 
-    `release` writes caches back and counts in vmcnt, "" where stores that were waited for need nothing more; `acquire`
-    invalidates. Loads with the modifier `load`, stores with `store` ("" for any) are atomic.
+    `release` writes caches back and counts in vmcnt; it is "" if a completed store needs no write-back. `acquire`
+    invalidates caches. Loads with modifier `load` and stores with modifier `store` ("": all stores) are atomic.
     """
 
     release: str
@@ -93,7 +93,7 @@ class Arch:
     flat_scratch_set: bool  #: hardware sets FLAT_SCRATCH (AMDGPUUsage, "Architected Flat Scratch")
     transposed_reads: bool  #: ds_read_b64_tr_*
     permutes_single_blocks: bool  #: blgp also works on matrix instructions of one block
-    #: Input types whose matrix instructions take denormals, of C too, as 0, and give 0 with the sign of such a result
+    #: Input types whose matrix instructions flush denormals of A, B, C and D to 0, keeping the sign of D
     flushes_matrices: frozenset[str]
     fp8_finite_nuz: bool  #: fp8 is E4M3FNUZ/E5M2FNUZ (CDNA3), not OCP E4M3FN/E5M2
     scope: AgentScope
@@ -141,7 +141,7 @@ ARCHS: Mapping[int, Arch] = {
 
 
 def arch_of_flags(e_flags: int) -> Arch:
-    """The architecture that the ELF header names (EF_AMDGPU_MACH, low byte of e_flags)."""
+    """Return the architecture of an ELF header (EF_AMDGPU_MACH, low byte of e_flags). Raises SimulatorError."""
     arch = ARCHS.get(e_flags & 0xFF)
     if arch is None:
         known = ", ".join(f"{a.name} ({mach:#x})" for mach, a in ARCHS.items())
@@ -150,5 +150,5 @@ def arch_of_flags(e_flags: int) -> Arch:
 
 
 def named(name: str) -> Arch:
-    """The architecture of that name."""
+    """Return the architecture called `name`."""
     return next(arch for arch in ARCHS.values() if arch.name == name)

@@ -1,6 +1,6 @@
-"""Atomic operations on device memory. Lanes that meet at one address are combined in lane order.
+"""Atomic operations on device memory. Lanes with equal addresses are combined in lane order.
 
-Atomic operations never race with each other, whoever performs them; with plain accesses of other waves they do.
+Atomic operations do not race with each other; they race with plain accesses of other waves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def atomic_step(
     operands: list[Operand],
     make: Callable[[Instruction, Context, list[Operand]], Address],
 ) -> Step:
-    """A step for buffer, global or flat atomics; cmpswap takes data and comparand."""
+    """Return the step of a buffer, global or flat atomic `what`; cmpswap reads data, then comparand."""
     if what not in ATOMICS:
         raise unsupported(instruction)
     function, size = ATOMICS[what]
@@ -93,7 +93,7 @@ def _land_both(g: WaveGroup, pending: Pending) -> None:
 
 
 def _find_out(g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools) -> None:
-    """A compare-and-swap tells its waves whether what they had loaded before was stale."""
+    """Tell the reporter that a compare-and-swap showed its waves whether their earlier loads were stale."""
     units = allocation.units(offset, size)
     threads = np.broadcast_to(g.wave_ids()[:, None], units.shape)
     taken = np.broadcast_to(lanes, units.shape)
@@ -111,12 +111,10 @@ class _Atomic:
     size: int
     registers: tuple[int, ...]  #: of the data, then of the comparand
     compare: bool
-    replaces: bool  #: whether it puts a value of its own, so that memory need not be defined before
+    replaces: bool  #: whether the new value ignores the old one (swap), so that memory need not be defined
 
     def apply(self, g: WaveGroup, ticket: int) -> tuple[Array, Array | None]:
-        """Update memory; gives what the lanes found there, 0 for those that are out of a descriptor's range, and what
-        of other workgroups each wave met there (`causality`).
-        """
+        """Update memory; return old values (0 outside a descriptor's range) and what waves observe (`causality`)."""
         size = self.size
         where = self.address.resolve(g, self.step, size, transfer.active(g))
         values = transfer.numbers(g, self.registers[0], size)
@@ -136,18 +134,18 @@ class _Atomic:
                 met = meet(g, allocation, offset, size, lanes, ticket, "update")
             allocation.touch(offset[lanes], size)
             memory = allocation.data[: len(allocation.data) // size * size].view(values.dtype)
-            found = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
-            old = np.where(lanes, found, old)
+            before = combine_lanes(memory, offset // size, values, lanes, self.function, expected)
+            old = np.where(lanes, before, old)
             if g.env.strict:
-                self._note(g, allocation, offset, lanes if expected is None else lanes & (found == expected), ticket)
+                self._note(g, allocation, offset, lanes if expected is None else lanes & (before == expected), ticket)
                 if expected is not None and g.env.reporter.holds:
                     _find_out(g, allocation, offset, self.size, lanes)
-            g.env.memory.changes += bool((memory[offset[lanes] // size] != found[lanes]).any())
+            g.env.memory.changes += bool((memory[offset[lanes] // size] != before[lanes]).any())
             allocation.define(offset[lanes], size)
         return old, met
 
     def _local(self, g: WaveGroup, where: Where, values: Array, expected: Array | None) -> Array:
-        """What the lanes of a flat operation that reach LDS find there."""
+        """Update LDS for the lanes of a flat operation that address it; return their old values."""
         offset = (where.address & np.uint64(0xFFFFFFFF)).astype(np.int64)
         at = locate(g, self.step, offset, self.size, lanes=where.local, aligned=ALIGNED)
         taking = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
@@ -157,13 +155,13 @@ class _Atomic:
         return combine_lanes(memory, at.place // self.size, values, taking, self.function, expected)
 
     def _note(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools, ticket: int) -> None:
-        """Note the operation, for lanes that write: a compare-and-swap that finds something else does not."""
+        """Stamp the operation for the lanes that write, which excludes compare-and-swaps that fail."""
         waves = np.broadcast_to(g.wave_ids()[:, None], lanes.shape)[lanes]
         if waves.size:
             allocation.mark_update(offset[lanes], self.size, ticket, waves)
 
     def _check(self, g: WaveGroup, allocation: Allocation, offset: Array, lanes: Bools) -> None:
-        """Report undefined memory and unordered plain stores, where atomic ones are marked."""
+        """Report undefined memory, and unordered plain stores if the architecture marks atomic stores."""
         if g.env.arch.scope.store or not g.env.causality.tracked or self.size < 4:
             check_stores(g, self.step, allocation, offset, self.size, lanes, "atomically updates")
         undefined = allocation.load_poison(offset, self.size)

@@ -17,7 +17,7 @@ def bank_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -
 
 
 def wave_conflicts(phases: BankPhases, word: Array, width: int, active: Bools) -> Array:
-    """The same of each wave [waves]."""
+    """Extra LDS cycles of one access by wave [waves], counted as by `bank_conflicts`."""
     groups = phases.banks // width
     lanes = np.array(phases.phases)
     waves = len(word)

@@ -27,9 +27,9 @@ MOST_IMAGE = 1 << 26  #: bytes of loadable segments; shipped libraries of many k
 _MOST_METADATA = 1 << 23  #: bytes; a kernel has about two thousand
 _ALLOCATED, _WRITABLE = 2, 2  #: SHF_ALLOC and PF_W
 MOST_ARGUMENTS = 1 << 16  #: bytes of an argument block; runtimes allow fewer
-#: Relocations that the loader does: from which bit of the address on, how many bytes (AMDGPUUsage, "Relocations").
+#: Relocation type -> first bit of the address to store, bytes to store (AMDGPUUsage, "Relocations").
 _RELOCATIONS: Mapping[int, tuple[int, int]] = {1: (0, 4), 2: (32, 4), 3: (0, 8), 6: (0, 4), 13: (0, 8)}
-#: Bytes of scratch of a lane where functions call each other so that the compiler cannot tell how deep.
+#: bytes; scratch of a lane where recursion or indirect calls hide the stack's depth from the compiler
 DYNAMIC_STACK = 1 << 14
 PRELOAD_SKIP = 256  #: hardware with kernarg preload enters this many bytes behind the entry symbol
 
@@ -129,7 +129,7 @@ class KernelInfo:
 
     @property
     def signature(self) -> Signature:
-        """What a launch gives; metadata names the rest hidden."""
+        """The arguments that a launch sets; the runtime sets those that metadata calls hidden."""
         given = [arg for arg in self.metadata.get(".args", ()) if not str(arg[".value_kind"]).startswith("hidden_")]
         parameters = (
             Parameter(
@@ -146,7 +146,7 @@ class KernelInfo:
 
 @frozen
 class Patch:
-    """A word of the image that holds an address, which is known when the image has its place."""
+    """A relocation: a word of the image that holds an address, known once the image is placed."""
 
     place: int
     value: int
@@ -163,17 +163,17 @@ class CodeObject:
     kernels: Mapping[str, KernelInfo]
     image: bytes  #: the loadable segments, laid out from virtual address 0
     patches: tuple[Patch, ...]
-    variables: int  #: where the segments begin that kernels may write
-    symbols: Mapping[str, int]  #: addresses by name, of labels too
+    variables: int  #: address of the first writable segment
+    symbols: Mapping[str, int]  #: addresses by name, labels included
     raw: bytes
 
     @classmethod
     def load(cls, raw: bytes) -> CodeObject:
-        """Read an ELF code object. The disassembly of equal bytes is kept."""
+        """Read an ELF code object; equal bytes are read once. Raises SimulatorError, Unsupported."""
         return _load(bytes(raw))
 
     def line(self, address: int) -> str:
-        """FILE:LINE of the source of an instruction, "" where no debug information says so."""
+        """Return FILE:LINE of an instruction's source, "" without debug information."""
         starts, lines = source_lines(self.raw)
         at = bisect_right(starts, address) - 1
         return lines[at] if at >= 0 else ""
@@ -212,13 +212,13 @@ def _load(raw: bytes) -> CodeObject:
 
 @lru_cache(maxsize=8)
 def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
-    """Where the code of each source line begins, in order of address, and the lines; "" where a stretch ends."""
+    """Return the ascending addresses at which source lines begin, and the lines as FILE:LINE ("" ends a sequence)."""
     with reading("the debug information"):
         elf = elf_files.opened(raw)
         if not elf.has_dwarf_info():
             return [], []
         info = elf.get_dwarf_info()
-        found: dict[int, str] = {}
+        line_at: dict[int, str] = {}
         for unit in info.iter_CUs():
             program = info.line_program_for_CU(unit)
             if program is None:
@@ -226,9 +226,9 @@ def source_lines(raw: bytes) -> tuple[list[int], list[str]]:
             names, first = program["file_entry"], int(program["version"] < 5)
             for state in filter(None, (entry.state for entry in program.get_entries())):
                 name = names[state.file - first].name.decode(errors="replace")
-                found[state.address] = "" if state.end_sequence or not state.line else f"{name}:{state.line}"
-    starts = sorted(found)
-    return starts, [found[start] for start in starts]
+                line_at[state.address] = "" if state.end_sequence or not state.line else f"{name}:{state.line}"
+    starts = sorted(line_at)
+    return starts, [line_at[start] for start in starts]
 
 
 def _image(elf: ELFFile) -> bytes:
@@ -247,7 +247,7 @@ def _image(elf: ELFFile) -> bytes:
 
 
 def _patches(elf: ELFFile) -> Iterator[Patch]:
-    """What the loader changes: addresses of variables and functions in tables of the image."""
+    """Yield the relocations of the image: addresses of variables and functions that the loader fills in."""
     for section in elf.iter_sections():
         if not isinstance(section, RelocationSection) or not section["sh_flags"] & _ALLOCATED:
             continue
@@ -280,7 +280,7 @@ def _descriptor(image: bytes, address: int) -> Descriptor:
 
 
 def _checked(kernel: Any) -> Mapping[str, Any]:
-    """A kernel's metadata, if it is what AMDGPUUsage says."""
+    """Return a kernel's metadata. Raises SimulatorError where it breaks the format of AMDGPUUsage."""
     for key, most in _NUMBERS.items():
         if key in kernel:
             within(kernel[key], 0, most, f"metadata {key}")

@@ -1,4 +1,4 @@
-"""From decoded instructions to steps: which room knows the mnemonic, and what the engine keeps per instruction."""
+"""Compile decoded instructions into steps: find the module that knows the mnemonic, keep what the engine needs."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def _power_of_two_part(size: int) -> int:
 
 
 def _lds_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one LDS race stamp may cover: the narrowest access of the text, or what its offsets let show through
-    of data that is not aligned; at most 16.
+    """Return the bytes that one LDS race stamp covers: the narrowest access of the code, at most 16.
+
+    An offset that is no multiple of its access size narrows the stamp, too, as the data may then be unaligned.
     """
     grain = 16
     for instruction in instructions:
@@ -79,8 +80,9 @@ def _lds_grain(instructions: tuple[Instruction, ...]) -> int:
 
 
 def _store_grain(instructions: tuple[Instruction, ...]) -> int:
-    """Bytes that one stamp on device memory may cover: the narrowest store of the text, or what the offsets of its
-    stores let show through of data that is not aligned; at most 4.
+    """Return the bytes that one stamp on device memory covers: the narrowest store of the code, at most 4.
+
+    An offset that is no multiple of 4 narrows the stamp, too, as the data may then be unaligned.
     """
     if any("_store_format" in instruction.name for instruction in instructions):
         return 1
@@ -91,9 +93,9 @@ def _store_grain(instructions: tuple[Instruction, ...]) -> int:
 
 @lru_cache(maxsize=16)
 def _text(instructions: tuple[Instruction, ...], acquire: str) -> Text:
-    """What the instructions of a code object say together; where it has many kernels they share it.
+    """Return the properties of a code object's whole text, which its kernels share.
 
-    `acquire` is the operation that orders workgroups.
+    `acquire` names the instruction that acquires stores of other workgroups.
     """
     return Text(
         {instruction.address: index for index, instruction in enumerate(instructions)},
@@ -120,11 +122,11 @@ class Program:
 
     @cached_property
     def places(self) -> list[Instruction]:
-        """The instructions that control flow reaches from the kernel's entry, but for those behind computed jumps."""
+        """The instructions that control flow reaches from the kernel's entry without computed jumps."""
         return reachable(self.instructions, self.kernel.entry, follows)
 
     def compile(self, index: int) -> Step:
-        """The step at an index, compiled now; an index may lie in a copy of the text under relative addressing."""
+        """Compile the instruction at an index, which may lie in a copy of the text (`relative`), and keep the step."""
         copy, index_in_text = self.copies.locate(index)
         if index_in_text == len(self.instructions):
             return self._set(index, outside(self.instructions[-1]))

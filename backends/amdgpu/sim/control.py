@@ -52,7 +52,7 @@ _HARDWARE_REGISTER = scalar_bits(160)
 
 
 def compile_control(instruction: Instruction, context: Context) -> Step | None:
-    """A step for program control, None when the mnemonic is none."""
+    """Return the step of a program control instruction; None for other mnemonics."""
     name = instruction.name
     if name == "s_nop":
         count = (instruction.words[0] & 0xF) + 1
@@ -80,14 +80,14 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _access(pending: Pending) -> str:
-    """What an outstanding LDS operation does there: "read", "write" or "update"."""
+    """Return the kind of an outstanding LDS operation: "read", "write" or "update"."""
     if pending.step.kind == "ds_read":
         return "read"
     return "update" if pending.step.instruction.name in ATOMICS else "write"
 
 
 def _arrive(g: WaveGroup) -> None:
-    """Block at the barrier; LDS accesses still outstanding are not ordered by it."""
+    """Block at the barrier; stamp LDS accesses that are outstanding, which the barrier does not order."""
     if g.env.strict and (g.lgkm or g.vm):
         ahead = g.env.stamps(g, ahead=1)
         for pending in (*g.lgkm, *g.vm):
@@ -140,17 +140,17 @@ def _branch(instruction: Instruction, context: Context) -> Step:
 
 
 def _trap(instruction: Instruction) -> Step:
-    """The kernel gives up, as `llvm.trap` and failed assertions do."""
+    """Stop the launch with a finding: `llvm.trap` and failed assertions become s_trap."""
 
     def run(g: WaveGroup) -> None:
-        g.env.reporter.add("trap", "the kernel gives up", instruction, g)
+        g.env.reporter.add("trap", "the kernel stops itself", instruction, g)
         raise LaunchStopped
 
     return Step(instruction, "other", run)
 
 
 def _program_counter(instruction: Instruction, context: Context) -> Step:
-    """s_getpc, s_setpc, s_swappc, s_call: addresses are those of the loaded image."""
+    """Compile s_getpc, s_setpc, s_swappc and s_call; addresses are those of the loaded image."""
     name = instruction.name
     place = instruction.address + 4 + 4 * instruction.simm16 if name == "s_call_b64" else None
     following = instruction.address + instruction.size
@@ -189,7 +189,7 @@ def _program_counter(instruction: Instruction, context: Context) -> Step:
 
 
 def _hardware_register(instruction: Instruction, context: Context) -> Step:
-    """s_getreg and s_setreg on MODE; other registers read as 0. Only round-to-nearest-even is simulated."""
+    """Compile s_getreg and s_setreg on MODE; other registers read as 0. Only round-to-nearest-even is simulated."""
     match = _HWREG.search(instruction.text)
     if match is None:
         raise unsupported(instruction)

@@ -1,7 +1,7 @@
-"""Machine code to instructions: llvm-objdump's text for structure, the raw dwords for what the text hides.
+"""Decode machine code: mnemonic, operands and modifiers from llvm-objdump's text, the rest from the raw dwords.
 
-The text gives mnemonic, operands and modifiers. Branch distances, wait counts and 16-bit immediates come from the
-dwords, because the printer leaves out saturated wait fields and prints targets as labels.
+Branch distances, wait counts and 16-bit immediates come from the dwords, because the printer omits saturated wait
+fields and prints branch targets as labels.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ INLINE_FLOATS: Mapping[str, float] = {
     "0.1591": 0.15915494309189532,
     "0.15915494309189532": 0.15915494309189532,
 }
-#: Where LDS and scratch appear among flat addresses, as 64-bit operands give it (AMDGPUUsage, "Flat": apertures of 2^32
-#: bytes). The places are the simulator's; nothing else lies there.
+#: Flat addresses at which the apertures of LDS and scratch begin, 2^32 bytes each (AMDGPUUsage, "Flat"). The simulator
+#: chose them; no buffer lies there.
 APERTURES: Mapping[str, int] = {"src_shared_base": 1 << 48, "src_private_base": 2 << 48}
 ENCODING_SUFFIXES = ("_e32", "_e64", "_sdwa", "_dpp")
 
@@ -189,16 +189,16 @@ def parse_instruction(address: int, words: tuple[int, ...], text: str) -> Instru
 
 def parse_disassembly(listing: str) -> tuple[Instruction, ...]:
     """All instructions of an `llvm-objdump -d` listing, in order of address."""
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for line in listing.splitlines():
         match = _LINE.match(line)
         if match is None:
             continue
         words = tuple(int(word, 16) for word in match["words"].split())
-        found.append(parse_instruction(int(match["address"], 16), words, match["text"].strip()))
-    if not found:
+        instructions.append(parse_instruction(int(match["address"], 16), words, match["text"].strip()))
+    if not instructions:
         raise SimulatorError("the code object holds no instructions")
-    return tuple(found)
+    return tuple(instructions)
 
 
 def require_plain(instruction: Instruction, allowed: frozenset[str]) -> None:

@@ -108,7 +108,7 @@ def _compile_writes(
 
 
 def compile_ds(instruction: Instruction, context: Context) -> Step | None:
-    """A step for an LDS instruction, None when the mnemonic is none."""
+    """Return the step of an LDS instruction; None for other mnemonics."""
     name = instruction.name
     if not name.startswith("ds_"):
         return None

@@ -1,4 +1,4 @@
-"""What LDS instructions share: places, reads and writes with their stamps, bank conflicts."""
+"""Accesses of LDS instructions: addresses, reads and writes with race stamps, bank conflicts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from convgen.backends.sim.wave_arrays import Array, Bools, all_bits, any_along, 
 from convgen.backends.simulation import Source
 from convgen.ir.record import frozen
 
-#: Alignment that an LDS access of so many bytes needs.
+#: Bytes of an LDS access -> bytes; alignment that it needs.
 ALIGNMENT: Mapping[int, int] = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 
 @frozen(eq=False, slots=False)
 class Located:
-    """Where the lanes of an LDS access lead."""
+    """The addresses of an LDS access."""
 
-    place: Array  #: flat LDS places [waves, lanes]
-    size: int  #: bytes of each
-    lanes: Bools | None  #: that take part (None: all)
-    units: Array  #: stamps that they cover
-    sound: bool  #: whether there was nothing to report
+    place: Array  #: byte offsets in the LDS of the batch [waves, lanes]
+    size: int  #: bytes per lane
+    lanes: Bools | None  #: lanes that take part (None: all)
+    units: Array  #: indices of the stamps that they cover
+    sound: bool  #: whether the addresses broke no rule
 
     @cached_property
     def stretch(self) -> Stretch:
@@ -39,26 +39,23 @@ class Located:
 
 
 class Places:
-    """Where an LDS instruction's lanes lead, and the bank conflicts there.
-
-    Addresses that stay the same are looked at once, and a pattern of addresses that repeats is counted from memory.
-    """
+    """Computes an LDS instruction's addresses and bank conflicts, both again only after the addresses have changed."""
 
     def __init__(self, register: int, offset: int, size: int, phases: BankPhases | None) -> None:
         self.register, self.offset, self.size, self.phases = register, offset, size, phases
         self._pattern, self._cycles = b"", 0
 
     def of(self, g: WaveGroup, step: Step) -> tuple[Located, int]:
-        """The places, and the cycles that conflicts cost."""
-        given = g.v[self.register].tobytes()
-        kept = g.env.located.get(self)
-        if kept is not None and g.exec_full and given == kept[0] and g.slot is kept[1]:
-            return kept[2]
+        """Return the addresses, and the cycles lost to bank conflicts."""
+        words = g.v[self.register].tobytes()
+        cached = g.env.located.get(self)
+        if cached is not None and g.exec_full and words == cached[0] and g.slot is cached[1]:
+            return cached[2]
         address = g.v[self.register].astype(np.int64) + self.offset
-        found = locate(g, step, address, self.size), self._conflicts(g, address)
-        if g.exec_full and found[0].sound:
-            g.env.located[self] = given, g.slot, found
-        return found
+        located = locate(g, step, address, self.size), self._conflicts(g, address)
+        if g.exec_full and located[0].sound:
+            g.env.located[self] = words, g.slot, located
+        return located
 
     def _conflicts(self, g: WaveGroup, address: Array) -> int:
         if self.phases is None:
@@ -81,12 +78,12 @@ def locate(
     lanes: Bools | None = None,
     aligned: Source | None = None,
 ) -> Located:
-    """Where accesses at byte addresses lead.
+    """Check the byte addresses [waves, lanes] of an access and return where it leads.
 
-    Reports accesses beyond the workgroup's allocation or not aligned (by default to what their size needs; `aligned`
-    says what asks for it where that is not what asks for plain accesses); the former take no part. `lanes` are those
-    that are meant, by default the active ones. Register and offset add up modulo 2^32: since CI a negative base with an
-    offset that makes up for it works (LLVM, AMDGPUISelDAGToDAG.cpp, isDSOffsetLegal).
+    A lane beyond the workgroup's allocation is reported and takes no part; an unaligned one is reported. `alignment` is
+    by default that of the size, `lanes` the active ones; `aligned` is the document of the alignment rule if it is not
+    that of plain accesses. Register and offset add up modulo 2^32: since CI a negative base works with an offset that
+    compensates it (LLVM, AMDGPUISelDAGToDAG.cpp, isDSOffsetLegal).
     """
     alignment = alignment or ALIGNMENT[size]
     lds, lanes = g.env.local, active(g) if lanes is None else lanes
@@ -99,8 +96,8 @@ def locate(
             row, lane = (int(i) for i in np.argwhere(bad)[0])
             g.env.reporter.add(
                 "lds-bounds",
-                f"{size} bytes at LDS address {int(used[row, lane]):#x}; the workgroup has {lds.size:#x}: what the"
-                " kernel declares and the launch adds (--lds)",
+                f"accesses {size} bytes at LDS address {int(used[row, lane]):#x}, the workgroup has {lds.size:#x}"
+                " bytes: what the kernel declares and the launch adds (--lds)",
                 step.instruction,
                 g,
                 row,
@@ -120,7 +117,10 @@ def locate(
 
 
 def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -> tuple[Array, Bools | None]:
-    """Data and poison ([words, waves, lanes]) of a read, which is stamped, unless it is a guess that may be stale."""
+    """Read LDS and stamp the read; return data and undefined words [words, waves, lanes].
+
+    A `guess` may be stale, as a compare-and-swap follows that checks it.
+    """
     lds, lanes, units = g.env.local, at.lanes, at.units
     data = lds.load(at.stretch)
     if not g.env.strict:
@@ -146,7 +146,7 @@ def read_places(g: WaveGroup, step: Step, at: Located, *, guess: bool = False) -
 
 
 def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: Bools | None) -> None:
-    """Write data and stamp it."""
+    """Write LDS and stamp the write; `poison` flags undefined words."""
     lds, place, units = g.env.local, at.place, at.units
     some = None if at.lanes is None else at.lanes & np.ones(place.shape, np.bool_)
     if not g.env.strict:
@@ -171,7 +171,7 @@ def write_places(g: WaveGroup, step: Step, at: Located, values: Array, poison: B
 
 
 def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:
-    """Poison of store data as [registers, waves, lanes]."""
+    """Return flags of undefined store data [registers, waves, lanes]; None if all are defined."""
     rows = [g.vector_poison(register) for register in registers]
     if all(row is None for row in rows):
         return None
@@ -180,7 +180,7 @@ def data_poison(g: WaveGroup, registers: tuple[int, ...]) -> Bools | None:
 
 
 def ds_step(instruction: Instruction, context: Context, kind: str, loads: Operand | None, *others: Operand) -> Step:
-    """A step with the registers and hazards of an LDS instruction; `run` is filled in later."""
+    """Return a step with the registers and hazards of an LDS instruction; the caller sets `run`."""
     reads, touched = scalar_bits(EXEC, 2), context.bits(*others)
     writes = 0 if loads is None else context.bits(loads)
     consumes = [Consumes("mem_read", touched)]

@@ -1,4 +1,4 @@
-"""Atomic LDS instructions: read, combine, write; lanes that meet are combined one after the other."""
+"""Atomic LDS instructions: read, combine, write; lanes with equal addresses are combined one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 
 def compile_ds_atomic(instruction: Instruction, context: Context, function: Combine, size: int) -> Step:
-    """A step for ds_OP and ds_OP_rtn; cmpst takes the comparand, then the data (CDNA3 ISA, DS_CMPST_B32)."""
+    """Return the step of ds_OP or ds_OP_rtn; cmpst reads the comparand, then the data (CDNA3 ISA, DS_CMPST_B32)."""
     name = instruction.name
     returning = "_rtn_" in name
     operands = list(instruction.operands)
@@ -42,7 +42,7 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, source_bits, (register,), "the LDS address")
         refuse_poison(g, step, step.reads, every, "the data of an atomic operation")
-        found, noted = [], []
+        old_words, noted = [], []
         for number, offset in enumerate(offsets):
             at = locate(g, step, g.v[register].astype(np.int64) + offset, size, aligned=ALIGNED)
             lanes = np.ones(at.place.shape, np.bool_) if at.lanes is None else at.lanes
@@ -53,10 +53,10 @@ def compile_ds_atomic(instruction: Instruction, context: Context, function: Comb
             if swaps and g.env.strict:
                 taking = np.broadcast_to(lanes, at.units.shape)
                 g.env.local.find_out(at.units[taking], np.broadcast_to(g.stamp, at.units.shape)[taking])
-            found.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
+            old_words.append(np.moveaxis(np.ascontiguousarray(old)[..., None].view(np.uint32), -1, 0))
             g.env.counters["lds_write_bytes"] += int(lanes.sum()) * size
         kept = None if at.lanes is None else at.lanes.copy()
-        back, units = np.concatenate(found) if returning else None, np.concatenate(noted)
+        back, units = np.concatenate(old_words) if returning else None, np.concatenate(noted)
         land = land_registers if returning else land_nothing
         issue(g, Pending(step, "ds", step.writes, (back, None, kept, units), land))
 
@@ -67,9 +67,9 @@ Exchange = Callable[[WaveGroup, int, Array, Bools], Array]
 
 
 def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *, pairwise: bool) -> Exchange:
-    """What lanes find at their places, where they leave something else: the first or second of a pair of operations.
+    """Return a function that does the operation on LDS, number 0 or 1 of a pair, and returns the old values.
 
-    `places` are the registers of the data, one for each of them where they are done pairwise.
+    `places` are the first registers of the data; with `pairwise` each operation has its own.
     """
     compares = "cmpst" in name
     real = {4: np.float32, 8: np.float64}[size] if compares and name.endswith(("f32", "f64")) else None
@@ -91,7 +91,7 @@ def _exchange(name: str, function: Combine, size: int, places: Sequence[int], *,
 
 
 def note_update(g: WaveGroup, step: Step, units: Array, lanes: Bools, *, replaces: bool) -> None:
-    """Stamp the operation and report undefined memory."""
+    """Stamp an atomic operation and report undefined LDS, unless the operation `replaces` the old value."""
     lds = g.env.local
     where = np.broadcast_to(lanes, units.shape)
     mine = np.broadcast_to(g.stamp, units.shape)[where]

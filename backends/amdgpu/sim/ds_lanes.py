@@ -23,7 +23,7 @@ _TRANSPOSED = re.compile(r"ds_read_b(64|96)_tr_b(16|8|6|4)$")
 
 
 def swizzle_lanes(offset: int) -> Array:
-    """The lane that each lane reads under ds_swizzle (CDNA3 ISA, DS_SWIZZLE_B32)."""
+    """Return the lane that each lane reads under ds_swizzle [64] (CDNA3 ISA, DS_SWIZZLE_B32)."""
     if offset & 0x8000 and not offset & 0x4000:
         order = np.array([offset >> (2 * lane) & 3 for lane in range(4)])
         result: Array = _LANE // 4 * 4 + order[_LANE % 4]
@@ -38,7 +38,7 @@ def swizzle_lanes(offset: int) -> Array:
 
 
 def compile_ds_lanes(instruction: Instruction, context: Context) -> Step | None:
-    """A step for ds_bpermute, ds_permute, ds_swizzle and transposing reads, None for anything else."""
+    """Return the step of ds_bpermute, ds_permute, ds_swizzle or a transposing read; None for other mnemonics."""
     if instruction.name == "ds_swizzle_b32":
         return _swizzle(instruction, context)
     if instruction.name in ("ds_bpermute_b32", "ds_permute_b32"):
@@ -81,7 +81,7 @@ def _swizzle(instruction: Instruction, context: Context) -> Step:
 
 
 def _permute(instruction: Instruction, context: Context, *, backward: bool) -> Step:
-    """bpermute: lane i takes from lane address/4; permute: lane i gives to lane address/4, the last one wins."""
+    """Compile bpermute (lane i reads lane address/4) or permute (lane i writes lane address/4, the last one wins)."""
     step = _step(instruction, context)
     index, source = (context.vector(operand) for operand in instruction.operands[1:3])
     offset = np.uint32(instruction.number("offset"))
@@ -108,10 +108,10 @@ def _permute(instruction: Instruction, context: Context, *, backward: bool) -> S
 
 
 def transpose_groups(words: Array, bits: int) -> Array:
-    """What 16 lanes get from a transposing read of [words, waves, 64].
+    """Transpose the words [words, waves, 64] of a transposing read within each group of 16 lanes.
 
-    The lanes of a group fetch 8 bytes each, or 12 of elements of 6 bits; laid end to end they are rows of 16 elements;
-    lane l gets column l.
+    Each lane fetches 8 bytes, or 12 bytes of 6-bit elements. End to end, the group's bytes are rows of 16 elements;
+    lane l receives column l.
     """
     waves = words.shape[1]
     flat = np.ascontiguousarray(np.moveaxis(words, 0, -1))
@@ -131,7 +131,7 @@ def _transposed(instruction: Instruction, context: Context, words: int, bits: in
     step = _step(instruction, context)
     register, offset = context.vector(source), instruction.number("offset")
     size, alignment = 4 * words, 8 if words == 2 else 4
-    phases = context.arch.banks["read", size]  # of what reads as much without turning it: assumed
+    phases = context.arch.banks["read", size]  # assumed to equal those of a plain read of that size
 
     def run(g: WaveGroup) -> None:
         refuse_poison(g, step, 1 << register, (register,), "the LDS address")

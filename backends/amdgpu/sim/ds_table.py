@@ -10,7 +10,7 @@ from convgen.backends.amdgpu.sim.transfer import LOADS, STORES, Width
 from convgen.backends.sim.combine import FLOATING, INTEGER, Combine
 from convgen.backends.sim.wave_arrays import Array
 
-#: Reads and writes have the widths of loads and stores of device memory, which stand in the same order.
+#: Suffixes of reads and writes, in the order of the loads (LOADS) and stores (STORES) with equal widths.
 _READS = "u8 i8 u16 i16 u8_d16 u8_d16_hi i8_d16 i8_d16_hi u16_d16 u16_d16_hi b32 b64 b96 b128".split()
 _WRITES = "b8 b8_d16_hi b16 b16_d16_hi b32 b64 b96 b128".split()
 READS: Mapping[str, Width] = {f"ds_read_{n}": width for n, width in zip(_READS, LOADS.values(), strict=True)}

@@ -1,4 +1,4 @@
-"""The engine of waves: what strictness looks at before each instruction, and barriers."""
+"""The engine of waves: checks before each instruction, and barriers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class WaveEngine(Engine[WaveGroup, Step]):
         self.look: Callable[[WaveGroup, Step], None] | None = None  #: is called before each step
 
     def _release(self, waiting: list[WaveGroup]) -> tuple[list[WaveGroup], list[WaveGroup]]:
-        """Each workgroup passes the barrier; waves that ended do not count."""
+        """Let each workgroup pass the barrier; waves that have ended do not count."""
         return self._release_some(waiting, ())
 
     def _release_some(
         self, waiting: list[WaveGroup], live: Sequence[WaveGroup]
     ) -> tuple[list[WaveGroup], list[WaveGroup]]:
-        """Each workgroup passes the barrier none of whose waves is still on its way."""
+        """Let those workgroups pass the barrier of which no wave is still on its way."""
         busy = {(id(group.env), int(slot)) for group in live for slot in group.slot}
         parts = [(group, group.env, [(id(group.env), int(slot)) in busy for slot in group.slot]) for group in waiting]
         passing = {(id(env), int(slot)): env for group, env, held in parts for slot in group.slot[~np.array(held)]}
@@ -55,12 +55,12 @@ class WaveEngine(Engine[WaveGroup, Step]):
         return released, still
 
     def _looks_out(self, g: WaveGroup) -> bool:
-        """An atomic operation has come back, as in loops that wait for other workgroups."""
+        """Whether an atomic operation has just returned, as in loops that wait for other workgroups."""
         polled, g.polled = g.polled, False
         return polled
 
     def _state(self, groups: Sequence[WaveGroup]) -> object:
-        """Places and registers of all waves, and the LDS of their workgroups."""
+        """Return program counters and registers of all waves, and the LDS of their workgroups, as a hashable key."""
         local = {id(g.env): hash(g.env.local.data.tobytes()) for g in groups}
         waves = [(g.pc, g.mode, g.wave_ids().tobytes(), g.s.tobytes(), hash(g.v.tobytes())) for g in groups]
         return tuple(waves), tuple(local.values())
@@ -81,7 +81,7 @@ class WaveEngine(Engine[WaveGroup, Step]):
         g.now += step.wait_states
 
     def _look(self, g: WaveGroup, step: Step) -> None:
-        """What strictness checks before an instruction executes; records what it leaves behind."""
+        """Check an instruction against loads in flight and hazards before it executes; record its own hazards."""
         if step.faults:
             self._report(g, step, step.faults)
         if g.inflight:
@@ -97,7 +97,9 @@ class WaveEngine(Engine[WaveGroup, Step]):
             self.rules.note(g, step)
 
     def _report_inflight(self, g: WaveGroup, step: Step, bits: int, verb: str) -> None:
-        """Loads that vmcnt alone counts may overwrite each other's registers: they return in the order of their issue
+        """Report an access to registers in flight.
+
+        A load that vmcnt alone counts may overwrite the registers of an earlier one: they return in the order of issue
         (CDNA3 ISA 4.4), on which LLVM relies (SIInsertWaitcnts).
         """
         behind = verb == "overwrites" and step.kind in _LOADS and not step.instruction.name.startswith("flat_")

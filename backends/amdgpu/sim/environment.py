@@ -1,4 +1,4 @@
-"""What the groups of a batch share on CDNA: besides memory and findings, the architecture and scratch."""
+"""The environment of a batch on CDNA: memory, findings, architecture, scratch, image and LDS addresses."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from convgen.backends.amdgpu.sim.ds_access import Located, Places
     from convgen.backends.amdgpu.sim.state import WaveGroup
 
-#: The allocations that hold the code object's segments: those that are only read, and those behind them.
+#: Names of the allocations of the code object's segments: read-only ones, and writable ones.
 IMAGE, VARIABLES = "<code>", "<variables>"
 
 
 class Environment(Surroundings):
-    """The surroundings of one batch of workgroups."""
+    """The environment of one batch of workgroups."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Environment(Surroundings):
         self.image_base = self.memory.by_name[IMAGE].base if IMAGE in self.memory.by_name else 0
         self.scratch = scratch
         self.workgroup = (1, 1, 1)  #: work-items along x, y and z
-        #: Gives the work-item ids that v0 of some waves holds at first, [waves, lanes].
+        #: Returns the initial v0 of a group: packed work-item ids [waves, lanes].
         self.work_items: Callable[[WaveGroup], Array] = lambda g: np.zeros(0, np.uint32)
-        #: What instructions found last: words of the address register, workgroups, places and bank conflicts.
+        #: Last LDS addresses by instruction: words of the address register, workgroups, addresses and conflict cycles.
         self.located: dict[Places, tuple[bytes, Array, tuple[Located, int]]] = {}

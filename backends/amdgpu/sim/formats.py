@@ -1,8 +1,8 @@
 """Typed buffer accesses: memory formats of 1 to 4 components, which registers hold as f32, f16 or integers.
 
-tbuffer instructions name the format (their bits 22:19 data, 25:23 numbers), buffer_*_format_* take that of the
-descriptor, loads with its choice of components (CDNA3 ISA 9.1, "Buffer Data Formats", "Buffer Resource Descriptor").
-Missing components of a load are 0, the fourth one 1. Stores give every component of the format.
+A tbuffer instruction names its format (bits 22:19 data, 25:23 numbers). buffer_*_format_* use the descriptor's format,
+loads also its selection of components (CDNA3 ISA 9.1, "Buffer Data Formats", "Buffer Resource Descriptor"). A load's
+missing components are 0, its missing fourth one is 1. A store writes every component of the format.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ DATA_FORMATS: Mapping[int, tuple[int, ...]] = {
 }
 UNORM, SNORM, USCALED, SSCALED, UINT, SINT, FLOAT = 0, 1, 2, 3, 4, 5, 7
 _INTEGERS = (UINT, SINT)
-_ONE = 1  #: of the descriptor's choices, which are 0, 1, and components from 4 on
+_ONE = 1  #: selector of the constant 1 in a descriptor; 0 selects 0, 4 and above select components
 
 
 @frozen
 class Format:
-    """A format, and which component goes into each register: its number, -1 for 0 and -2 for 1."""
+    """A format, and by register the number of the component loaded, -1 for the constant 0, -2 for 1."""
 
     bits: tuple[int, ...]
     numbers: int
@@ -64,7 +64,7 @@ class Format:
         return sum(self.bits) // 8
 
     def load(self, words: Array) -> list[Array]:
-        """Registers from memory words [words, ...]: numbers as f32, or integers."""
+        """Convert memory words [words, ...] to registers: numbers as f32, or integers."""
         parts, place = [], 0
         for bits in self.bits:
             word, shift = divmod(place, 32)
@@ -76,7 +76,7 @@ class Format:
         return [parts[at] if at >= 0 else constants[at] for at in self.chosen]
 
     def store(self, values: Sequence[Array]) -> Array:
-        """Memory words [words, ...] from a number or an integer a component."""
+        """Convert one number or integer per component to memory words [words, ...]."""
         words = [np.zeros(values[0].shape, np.uint32) for _ in range(max(self.size // 4, 1))]
         place = 0
         for bits, value in zip(self.bits, values, strict=False):
@@ -119,7 +119,7 @@ def _encoded(value: Array, bits: int, numbers: int) -> Array:
 
 
 def _small_float(field: Array, bits: int) -> Array:
-    """Floats of 32 and 16 bits, and those of 11 and 10 without a sign, whose exponents are those of 16."""
+    """Decode floats of 32 or 16 bits, or unsigned ones of 11 or 10 bits, which have the exponent of f16."""
     if bits == 32:
         return field.view(np.float32)
     if bits == 8:
@@ -128,7 +128,7 @@ def _small_float(field: Array, bits: int) -> Array:
 
 
 def compile_typed(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a typed buffer load or store, None when the mnemonic is none."""
+    """Return the step of a typed buffer load or store; None for other mnemonics."""
     match = _NAME.match(instruction.name)
     if match is None:
         return None
@@ -156,7 +156,7 @@ class _Typed:
         return step.running(self._load(step) if loads else self._store(step))
 
     def _format(self, g: WaveGroup) -> Format:
-        """The format in force. Raises Unsupported."""
+        """Return the format of the instruction or of its descriptor. Raises Unsupported."""
         if self.instruction.name.startswith("t"):
             word = self.instruction.words[0]
             data, numbers = word >> 19 & 15, word >> 23 & 7
@@ -196,7 +196,7 @@ class _Typed:
         return run
 
     def _packed(self, form: Format, values: list[Array]) -> list[Array]:
-        """Components as words, or as halves of words, the first one low."""
+        """Pack components into register words: one per word, or two halves per word, the first one low."""
         if not self.half:
             return [value.view(np.uint32) for value in values]
         integer = form.numbers in _INTEGERS
@@ -226,7 +226,7 @@ class _Typed:
         return run
 
     def _values(self, g: WaveGroup, form: Format) -> list[Array]:
-        """Components from the registers: f32, or words."""
+        """Return a store's components from its registers: f32 numbers, or integer words."""
         words = [g.v[register] for register in self.context.registers(self.data)]
         if self.half:
             shifts = (16,) if self.high else (0, 16)

@@ -1,24 +1,25 @@
-"""Software-managed hazards: which pairs of instructions need wait states between them, as tables by architecture.
+"""Software-managed hazards: tables of the wait states that pairs of instructions need, by architecture.
 
 Sources: AMD CDNA3 and CDNA4 ISA, "Manually Inserted Wait States (NOPs)" and "Required Independent Instructions", and
-the hazard recognizer of LLVM 22 probed pair by pair; where they differ the larger number stands, and each row says
-which of them asks. What LLVM alone asks for is told, but kernels that ship break some of it. An instruction counts one
-wait state, `s_nop N` counts N + 1.
+the hazard recognizer of LLVM 22, probed pair by pair. Where they differ the table has the larger number, and each row
+names its source. Rules of LLVM alone are advice, as shipped kernels break some of them. An instruction counts one wait
+state, `s_nop N` counts N + 1.
 
-Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of an f32-input one, `dgemm16`
-and `dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads, `valu` vector registers a VALU instruction
-writes, `dot`, `trans`, `partial` the same for dot products, transcendentals and half-register writes, `valu_sgpr`
-scalar registers a VALU instruction writes, `valu_exec` EXEC written by v_cmpx, `m0` M0 written by the scalar ALU,
-`wide_store` data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware register.
+Producers (event kinds): `xdl` D of a matrix instruction of the XDL classes, `sgemm` D of one with f32 inputs, `dgemm16`
+and `dgemm4` D of the f64 ones, `xdl_c` SrcC that an XDL instruction reads; vector registers written by a VALU
+instruction (`valu`), a dot product (`dot`), a transcendental (`trans`), a write of half a register (`partial`);
+`valu_sgpr` scalar registers written by a VALU instruction, `valu_exec` EXEC written by v_cmpx, `m0` M0 written by the
+scalar ALU, `wide_store` data of a 96/128-bit store (`wide_store_soffset` with an SGPR offset), `setreg` a hardware
+register.
 
-Consumers (roles): `c_same` SrcC that is exactly the producer's tuple, of the same mnemonic (an accumulator is forwarded
-only from an instruction to its like: LLVM pull request 218363), `c_like` the same of another mnemonic with as many
-passes, `c_overlap` any other SrcC that overlaps it, `c64_*` the same for f64 matrix instructions, `ab` SrcA/SrcB,
-`valu_read`, `valu_write`, `plain_read` (a VALU instruction not transcendental), `other_read`/`other_write` (a VALU
-instruction that is not the same dot product), `dot_ab` (sources of the same dot product), `mem_read`, `mem_write`
-(vector memory and LDS), `vmem_sgpr`, `valu_sgpr` (as a constant), `valu_mask` (as a carry-in or lane mask),
-`lane_select`, `div_fmas`, `dpp`, `lane_read`, `first_lane_read`, `permlane`, `exec_mfma`, `exec_dpp`, `exec_lane`,
-`exec_permlane`, `m0_use`, `m0_buffer` (LDS DMA of a buffer), `hwreg`.
+Consumers (roles): `c_same` SrcC equal to the producer's tuple in an instruction of equal mnemonic (an accumulator is
+forwarded only between such instructions: LLVM pull request 218363), `c_like` SrcC equal to the tuple in an instruction
+of another mnemonic with as many passes, `c_overlap` any other SrcC that overlaps the tuple, `c64_*` these roles for f64
+matrix instructions, `ab` SrcA/SrcB, `valu_read`, `valu_write`, `plain_read` (a VALU instruction that is no
+transcendental), `other_read`/`other_write` (a VALU instruction other than that dot product), `dot_ab` (sources of an
+equal dot product), `mem_read`, `mem_write` (vector memory and LDS), `vmem_sgpr`, `valu_sgpr` (as a constant),
+`valu_mask` (as a carry-in or lane mask), `lane_select`, `div_fmas`, `dpp`, `lane_read`, `first_lane_read`, `permlane`,
+`exec_mfma`, `exec_dpp`, `exec_lane`, `exec_permlane`, `m0_use`, `m0_buffer` (LDS DMA of a buffer), `hwreg`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 Waits = Mapping[int, int]  #: wait states by passes of the producer
 PASSES = (2, 4, 8, 16)
 
-#: What asks for a row. The texts of CDNA3 and CDNA4 were read; rows of gfx90a that they have too count as CDNA2's.
+#: Sources of rows. The texts of CDNA3 and CDNA4 were read; a row of gfx90a that they contain, too, counts as CDNA2's.
 ISA3 = Source("CDNA3 ISA 4.5, Table 11")
 ISA3_MATRIX = Source("CDNA3 ISA 7.5, Table 37")
 ISA4 = Source("CDNA4 ISA 4.5, Table 11")
@@ -46,7 +47,7 @@ ISA4_MATRIX = Source("CDNA4 ISA 7.6, Table 38")
 CDNA2 = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 4.5 has the same row")
 CDNA2_MATRIX = Source("LLVM GCNHazardRecognizer for gfx90a; CDNA3 ISA 7.5 has such a row, with its own numbers")
 LLVM = Source("LLVM alone (GCNHazardRecognizer)", required=False)
-#: An accumulator of as many passes, but of another mnemonic: the manuals ask for nothing then.
+#: For an accumulator of as many passes but another mnemonic, for which the manuals require no wait states.
 LLVM_LIKE = Source("LLVM pull request 218363 alone", required=False)
 #: LLVM counts from the VALU's write. MIOpen's kernels for gfx942, which ship, set EXEC behind v_cmpx and multiply.
 STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", required=False)
@@ -54,10 +55,10 @@ STALE = Source("LLVM alone (GCNHazardRecognizer): the last writer is scalar", re
 
 @frozen
 class Row:
-    """Wait states that a pair needs, and what asks for them.
+    """The wait states that a pair of instructions needs, and the document that states this.
 
-    `shipped` is what kernels that ship leave, where that is less, by the mnemonic of the consumer and the passes of the
-    producer, with the evidence: so many do, whatever the source says.
+    `shipped` lists pairs for which shipped kernels leave fewer: mnemonic of the consumer and passes of the producer ->
+    wait states that suffice in practice, with the evidence.
     """
 
     states: Waits
@@ -65,15 +66,15 @@ class Row:
     shipped: Mapping[tuple[str, int], tuple[int, str]] = attrs.field(factory=dict)
 
     def source_of(self, consumer: str, passes: int, have: int) -> Source:
-        """What asks for more than `have` states before an instruction."""
+        """Return the document that requires more than `have` wait states; advice if shipped kernels leave `have`."""
         enough, evidence = self.shipped.get((consumer, passes), (have + 1, ""))
         return self.source if have < enough else Source(f"{self.source.text}; but {evidence}", required=False)
 
 
 class Event(NamedTuple):
-    """Something a recent instruction did that later ones must keep away from.
+    """An effect of a recent instruction that later instructions must keep a distance from.
 
-    `stale` tells that a scalar instruction has overwritten the registers since: no manual speaks of that case.
+    `stale` marks registers that a scalar instruction has overwritten since, a case that no manual mentions.
     """
 
     kind: str
@@ -86,7 +87,7 @@ class Event(NamedTuple):
 
 @frozen
 class Produces:
-    """What an instruction leaves behind: an event without its time."""
+    """A hazard that an instruction produces: an event without its time."""
 
     kind: str
     mask: int
@@ -95,7 +96,7 @@ class Produces:
 
 @frozen
 class Consumes:
-    """What an instruction touches, in one role; `passes` are those of a matrix instruction that reads SrcC."""
+    """Registers that an instruction uses in one role; `passes` are those of a matrix instruction that reads SrcC."""
 
     role: str
     mask: int
@@ -121,7 +122,7 @@ Table = Mapping[tuple[str, str], Row]
 
 
 def _common(general: Source, matrix: Source) -> Table:
-    """The rows of all generations, from an architecture's sections on instructions in general and on matrices."""
+    """Return the rows of all generations; `general` and `matrix` are an architecture's sections that state them."""
     return {
         **_rows("valu", "ab c_same c_overlap c64_same c64_overlap", _always(2), matrix),
         **_rows("valu", "dpp", _always(2), general),
@@ -157,7 +158,7 @@ def _dgemm16_8_passes(matrix: Source) -> Table:
 
 
 def _since_cdna3(general: Source, matrix: Source) -> Table:
-    """What CDNA3 brought, and CDNA4 kept."""
+    """Return the rows that CDNA3 introduced and CDNA4 kept, with those of all generations."""
     return {
         **_common(general, matrix),
         **_rows("xdl", "c_same c64_same", _TWO_PASS_SAME, matrix),
@@ -234,7 +235,7 @@ SGEMM_KIND: Mapping[str, str] = {"gfx90a": "xdl", "gfx942": "sgemm", "gfx950": "
 
 
 class HazardRules:
-    """One architecture's table, with the horizon beyond which an event of a kind matters no more."""
+    """One architecture's table, and the horizon of each kind of event: wait states until it has no effect."""
 
     def __init__(self, arch: str) -> None:
         self.table = TABLES[arch]
@@ -246,15 +247,15 @@ class HazardRules:
             self._kinds[role] = self._kinds.get(role, frozenset()) | {kind}
 
     def relevant(self, produced: Iterable[Produces]) -> tuple[Produces, ...]:
-        """The events that some row of the table asks about."""
+        """Return the events that some row of the table mentions."""
         return tuple(item for item in produced if item.mask and item.kind in self.horizon)
 
     def asked(self, uses: Iterable[Consumes]) -> tuple[Consumes, ...]:
-        """The uses that some row of the table asks about."""
+        """Return the uses that some row of the table mentions."""
         return tuple(use for use in uses if use.mask and use.role in self._kinds)
 
     def row(self, event: Event, use: Consumes, by: Step) -> Row | None:
-        """The row that speaks of `event` and a use by an instruction; None when they do not meet or nothing does."""
+        """Return the row for `event` and a use by instruction `by`; None if registers or rows do not match."""
         if not event.mask & use.mask:
             return None
         role = use.role
@@ -263,7 +264,7 @@ class HazardRules:
         return self.table.get((event.kind, role))
 
     def note(self, group: WaveGroup, step: Step) -> None:
-        """Record what `step` leaves behind, and forget what matters no more."""
+        """Record the events of `step`, and forget events beyond their horizon."""
         now, horizon = group.now, self.horizon
         events = [event for event in group.events if now - event.time <= horizon[event.kind]]
         for item in step.produces:
@@ -273,7 +274,7 @@ class HazardRules:
             group.watched |= event.mask
 
     def check(self, group: WaveGroup, step: Step) -> None:
-        """Report the uses of `step` that come too early after what the group did before, the latest first."""
+        """Report the uses of `step` that come too early after earlier events, the latest event first."""
         met = [event for event in reversed(group.events) if event.mask & step.touches]
         for use in step.consumes:
             mask, kinds = use.mask, self._kinds[use.role]
@@ -306,8 +307,7 @@ class HazardRules:
 
 
 def _forwarding(event: Event, use: Consumes, by: Step) -> str:
-    """How a matrix instruction's SrcC meets an earlier result: the very registers of its like, those of one that takes
-    as many passes, or any other overlap."""
+    """Return how SrcC of a matrix instruction relates to an earlier result: "same", "like" or "overlap" (module)."""
     if event.mask != use.mask:
         return "overlap"
     if event.step.instruction.name == by.instruction.name:
@@ -316,7 +316,7 @@ def _forwarding(event: Event, use: Consumes, by: Step) -> str:
 
 
 def overwrite(events: list[Event], registers: int) -> None:
-    """Mark a VALU instruction's events on scalar registers that the scalar ALU has written since as stale."""
+    """Mark events of VALU writes to scalar registers as stale if the scalar ALU has written these `registers` since."""
     for number, event in enumerate(events):
         if event.mask & registers and not event.stale and event.kind.startswith("valu_"):
             events[number] = event._replace(stale=True)

@@ -1,6 +1,6 @@
-"""Setting up a launch: kernel arguments, dispatch packet, and the registers that waves start with.
+"""Set up a launch: kernel arguments, dispatch packet, and the registers that waves start with.
 
-AMDGPUUsage, "Initial Kernel Execution State" and "Kernel Argument Metadata".
+Source: AMDGPUUsage, "Initial Kernel Execution State" and "Kernel Argument Metadata".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KERNARG, DISPATCH = "<kernarg>", "<dispatch>"
 
 
 def hidden_values(launch: LaunchRequest, dynamic_lds: int) -> Mapping[str, int]:
-    """What the runtime puts into hidden arguments; kinds that are not here are 0."""
+    """Return the values of hidden arguments by kind, as the runtime sets them; other kinds are 0."""
     values = {"hidden_grid_dims": 3 if launch.grid[2] > 1 else 2 if launch.grid[1] > 1 else 1}
     for axis, blocks, threads in zip("xyz", launch.grid, launch.workgroup, strict=True):
         values[f"hidden_block_count_{axis}"] = blocks
@@ -34,7 +34,7 @@ def hidden_values(launch: LaunchRequest, dynamic_lds: int) -> Mapping[str, int]:
 
 
 def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> Allocation:
-    """Build the kernel argument block; bytes that nothing defines are uninitialised."""
+    """Place the kernel argument block; bytes that no argument covers are undefined."""
     ends = [argument.offset + argument.size for argument in launch.args]
     size = max([kernel.descriptor.kernarg_size, launch.kernarg_size, *ends, 4])
     block = np.zeros((size + 3) // 4 * 4 + 64, np.uint8)
@@ -50,7 +50,7 @@ def place_arguments(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -
 
 
 def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> None:
-    """The AQL packet that the dispatch pointer leads to (HSA, "kernel dispatch packet")."""
+    """Place the AQL packet that the dispatch pointer addresses (HSA, "kernel dispatch packet")."""
     sizes = [blocks * threads for blocks, threads in zip(launch.grid, launch.workgroup, strict=True)]
     lds = max(kernel.descriptor.group_segment, launch.shared_bytes)
     packet = struct.pack(
@@ -60,7 +60,7 @@ def place_dispatch_packet(memory: Memory, kernel: KernelInfo, launch: LaunchRequ
 
 
 def place_image(memory: Memory, code: CodeObject) -> None:
-    """The code object's segments, for kernels that read constants next to their code, and for variables."""
+    """Place the code object's segments, which hold constants beside the code, and variables; apply relocations."""
     data = np.frombuffer(code.image + bytes(-len(code.image) % 4), np.uint8).copy()
     base = memory.add(IMAGE, data[: code.variables], writable=False).base
     if code.variables < len(data):
@@ -76,7 +76,7 @@ def place_image(memory: Memory, code: CodeObject) -> None:
 def start_group(
     env: Environment, descriptor: Descriptor, launch: LaunchRequest, slots: Array, groups: Array
 ) -> WaveGroup:
-    """All waves of some workgroups at the kernel's entry. `slots` and `groups` name the workgroup of each."""
+    """Return the waves of some workgroups at the kernel's entry; `slots` and `groups` number them in batch and grid."""
     threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
     wave = np.tile(np.arange(env.waves), len(groups))
     registers = max(descriptor.vgprs, descriptor.accum_offset)
@@ -112,7 +112,7 @@ def _set(g: WaveGroup, row: int, value: Array | int) -> None:
 
 
 def packed_ids(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> Array:
-    """The work-item ids that v0 holds at first, [waves, lanes]."""
+    """Return the packed work-item ids that v0 holds at the entry [waves, lanes]."""
     size_x, size_y, _ = launch.workgroup
     thread = g.wave[:, None] * 64 + np.arange(64)
     packed = thread % size_x
@@ -124,7 +124,7 @@ def packed_ids(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest) -> A
 
 
 def _work_items(g: WaveGroup, descriptor: Descriptor, launch: LaunchRequest, threads: int) -> None:
-    """v0 packs the work-item ids; lanes beyond the workgroup are inactive."""
+    """Set v0 to the packed work-item ids, and EXEC to the lanes within the workgroup."""
     g.v[0] = packed_ids(g, descriptor, launch)
     g.env.workgroup = launch.workgroup
     g.env.work_items = partial(packed_ids, descriptor=descriptor, launch=launch)

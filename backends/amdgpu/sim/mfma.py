@@ -1,11 +1,11 @@
-"""Executing matrix instructions: gather operands into matrices, multiply in f64, round once, scatter.
+"""Execute matrix instructions: gather operands into matrices, multiply in f64, round once, scatter.
 
 Products are exact in f64 and one instruction's sum is one f64 sum, rounded once to the accumulator type; f64 is plain
 f64 arithmetic. EXEC is ignored. Poison spreads along rows of A, columns of B and elements of C.
 
-Hardware sums in groups with roundings in between (measured by MMA-Sim, arXiv 2511.10909), and CDNA2, which flushes
-denormals of f16 and bf16 operands and results (`archs`), does so to each product and partial sum, too. Results are
-those of hardware only where every partial sum is exact, and none of them denormal.
+Hardware sums in groups and rounds between them (measured by MMA-Sim, arXiv 2511.10909). CDNA2, which flushes denormals
+of f16 and bf16 operands and results (`archs`), also flushes each product and partial sum. Results equal those of
+hardware only if every partial sum is exact and none is denormal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BLGP_LANES = {
 with np.errstate(invalid="ignore"):  # signalling NaNs
     _HALF64 = HALF.astype(np.float64)
     _BF16_64 = (np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-#: The numbers of the 16-bit types by bits, and the same with denormals as 0.
+#: Numbers of the 16-bit types by bits, with denormals kept and with denormals as 0.
 _NARROW_64 = {"f16": _HALF64, "bf16": _BF16_64}
 _FLUSHED_64 = {
     "f16": np.where(np.abs(_HALF64) < 2.0**-14, 0.0, _HALF64),
@@ -45,7 +45,7 @@ _TINY = np.finfo(np.float32).tiny
 
 
 def flushed(values: Array, *, signed: bool) -> Array:
-    """f32 numbers with denormals as 0, or as 0 of the same sign."""
+    """Replace denormals of f32 numbers by 0, with `signed` by 0 of their sign."""
     small = (np.abs(values) < _TINY) & (values != 0)
     if not small.any():
         return values
@@ -63,7 +63,7 @@ def _decode_xf32(words: Array) -> Array:
 
 
 def numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
-    """The numbers in the consecutive words of the last axis, low bits first, as f64."""
+    """Decode consecutive words of the last axis, low bits first, into f64 numbers."""
     if kind in _NARROW_64:
         return (_FLUSHED_64 if flush else _NARROW_64)[kind].take(words.view(np.uint16))
     if kind == "f32":
@@ -80,7 +80,7 @@ def numbers(words: Array, kind: str, fp8: str, *, flush: bool) -> Array:
 
 
 def _bit_fields(words: Array, bits: int) -> Array:
-    """Consecutive `bits`-wide fields of the last axis, low bits first; 32 of them fill `bits` words."""
+    """Split the words of the last axis into `bits`-wide fields, low bits first; 32 fields fill `bits` words."""
     as_bytes = words.view(np.uint8)
     if bits == 8:
         return as_bytes
@@ -105,9 +105,11 @@ def operand_rows(words: Array, side: int, blocks: int, *, split: bool) -> Array:
     return np.ascontiguousarray(spread.transpose(1, 3, 4, 2, 0)).reshape(waves, blocks, side, -1)
 
 
-#: How D's row index splits and where the parts go, by (M, result is f64): the shape that [waves, blocks, M, N] is
-#: viewed as, the axes in the order registers.., wave, lanes.., and the number of register axes.
 def _result_layout(row: MatrixRow) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how D lies in registers: a shape of [blocks, M, N] with M split, and the order of its axes.
+
+    Axis 0 of the order is the wave; the order lists register axes, the wave, and lane axes.
+    """
     table = {
         (16, False): ((row.blocks, 4, 4, 16), (1, 3, 0, 2, 4)),
         (32, False): ((row.blocks, 4, 2, 4, 32), (1, 2, 4, 0, 3, 5)),
@@ -119,7 +121,7 @@ def _result_layout(row: MatrixRow) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 class ResultLayout:
-    """Between [waves, blocks, M, N] matrices and [registers, waves, lanes]."""
+    """Layout of C and D: converts between matrices [waves, blocks, M, N] and [registers, waves, lanes]."""
 
     def __init__(self, row: MatrixRow) -> None:
         self.row = row
@@ -134,17 +136,17 @@ class ResultLayout:
         return moved.reshape(self.registers, waves, 64)
 
     def ordered(self, matrix: Array) -> Array:
-        """A view of [waves, blocks, M, N] with its parts in the order of the registers."""
+        """View a matrix [waves, blocks, M, N] with its parts in the order of the registers."""
         return matrix.reshape(len(matrix), *self.shape).transpose(self.order)
 
     def parts(self, registers: Array) -> Array:
-        """A view of [registers, waves, lanes] with the shape that `ordered` gives."""
+        """View registers [registers, waves, lanes] in the shape that `ordered` returns."""
         waves = registers.shape[1]
         return registers.reshape([waves if axis == 0 else self.shape[axis - 1] for axis in self.order])
 
 
 def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a dense matrix instruction, None when the mnemonic is none."""
+    """Return the step of a dense matrix instruction; None for other mnemonics."""
     row = matrix_row(instruction, context, "v_mfma_", MATRIX_ROWS)
     return None if row is None else Matrix(instruction, context, row).step()
 
@@ -152,9 +154,9 @@ def compile_mfma(instruction: Instruction, context: Context) -> Step | None:
 def matrix_row(
     instruction: Instruction, context: Context, prefix: str, rows: Mapping[str, Mapping[str, MatrixRow]]
 ) -> MatrixRow | None:
-    """What a table has of an instruction whose mnemonic begins so, None for others.
+    """Return the table row of an instruction whose mnemonic begins with `prefix`; None for other mnemonics.
 
-    Raises Unsupported for one that the architecture lacks, and for modifiers that matrix instructions do not have.
+    Raises Unsupported for an instruction that the architecture lacks, and for modifiers of other instructions.
     """
     if not instruction.name.startswith(prefix):
         return None
@@ -172,7 +174,7 @@ class Matrix:
         self.instruction, self.context, self.row = instruction, context, row
         self.d, self.a, self.b, self.c = instruction.operands[:4]
         self.scales = instruction.operands[4:6]
-        self.steering: tuple[Operand, ...] = self.scales  #: what goes with A and with B beside them
+        self.steering: tuple[Operand, ...] = self.scales  #: further sources: scales of A and B, or sparse indices
         for operand in instruction.operands:
             if operand.is_register:
                 check_tuple(operand, operand.count, context)
@@ -192,7 +194,7 @@ class Matrix:
         self._check_shapes()
 
     def _check_broadcast(self) -> None:
-        """Note modifiers that are not defined for this instruction, and go on without them.
+        """Report modifiers that are not defined for this instruction, and ignore them.
 
         Blocks of A are broadcast among 2**cbsz of the instruction's blocks (CDNA3 ISA, "Broadcasting Values"); lanes
         of B are permuted in instructions of several blocks and on CDNA2; f64 has neither.
@@ -202,7 +204,7 @@ class Matrix:
             faults.append(("encoding", f"cbsz:{self.cbsz} abid:{self.abid} with {self.row.blocks} blocks of A"))
             self.cbsz = self.abid = 0
         if self.blgp and (wide or (self.row.blocks == 1 and not self.context.arch.permutes_single_blocks)):
-            faults.append(("encoding", f"blgp:{self.blgp} is not defined here"))
+            faults.append(("encoding", f"blgp:{self.blgp} is not defined for this instruction"))
             self.blgp = 0
 
     def _check_shapes(self) -> None:
@@ -223,7 +225,10 @@ class Matrix:
     # -- gathering ----------------------------------------------------------------------------------------------------
 
     def _gather(self, operand: Operand, kind: str, side: int, lanes: Array | None) -> Callable[[WaveGroup], Array]:
-        """An operand as [waves, blocks, side, K] numbers, kept with the group until its registers are written."""
+        """Return a function that decodes an operand to numbers [waves, blocks, side, K].
+
+        The group keeps the result until one of the operand's registers is written.
+        """
         first, count, bits = self.context.vector(operand), operand.count, self.context.bits(operand)
         blocks, fp8, flush, transposed = self.row.blocks, self.fp8, self.flush, operand is self.b
         split = self.row.a_type == "f8f6f4" and BITS.get(kind.partition("_")[0]) == 8
@@ -252,11 +257,11 @@ class Matrix:
         return lambda g: gather(g)[:, source]
 
     def _gather_b(self) -> Callable[[WaveGroup], Array]:
-        """B as [waves, blocks, K, N]."""
+        """Return a function that decodes B to [waves, blocks, K, N]."""
         return self._gather(self.b, self.b_type, self.row.n, BLGP_LANES[self.blgp] if self.blgp else None)
 
     def _accumulator(self) -> Callable[[WaveGroup], Array]:
-        """C as [registers, waves, lanes] f64, or a constant."""
+        """Return a function that gives C as numbers [registers, waves, lanes], or as a constant."""
         row, c = self.row, self.c
         if not c.is_vector:
             kind = row.result
@@ -327,7 +332,7 @@ class Matrix:
         return Step(self.instruction, "mfma", self._with_poison(run, reads | writes), reads, writes, produces, consumes)
 
     def _scaling(self) -> Callable[[WaveGroup, Array, Array], tuple[Array, Array]] | None:
-        """Block scales of v_mfma_scale: one E8M0 byte a lane, for row lane % M and 32 elements of K."""
+        """Return the function that applies block scales: E8M0, one byte per lane, for row lane % M and 32 K."""
         if not self.scales:
             return None
         low, high = self.instruction.bits("op_sel", 2), self.instruction.bits("op_sel_hi", 2)

@@ -4,7 +4,8 @@ Sources: AMD CDNA2/CDNA3/CDNA4 ISA, "Matrix Arithmetic Instructions"; AMD matrix
 cycles / 4.
 
 Lane layouts, L = lane, b = block, kpl = elements of A per lane, low bits first in consecutive registers:
-  A[i][k] of block b: lane i + M * (b + blocks * (k // kpl)), element k % kpl;  B[k][j] the same with j and N.
+  A[i][k] of block b: lane i + M * (b + blocks * (k // kpl)), element k % kpl.
+  B[k][j] of block b: lane j + N * (b + blocks * (k // kpl)), element k % kpl.
   C and D, 32-bit:  16x16: lane 16 * (i // 4) + j, register 4 * b + i % 4
                     32x32: lane 32 * (i // 4 % 2) + j, register 16 * b + 4 * (i // 8) + i % 4
                     4x4:   lane 4 * b + j, register i
@@ -12,8 +13,8 @@ Lane layouts, L = lane, b = block, kpl = elements of A per lane, low bits first 
                     4x4:   lane 16 * i + 4 * b + j, one pair
   f64 4x4 keeps A at lane i + 4 * b + 16 * k.
 
-Sparse ones (smfmac): of each four neighbours along K of A two are there, kpl / 2 elements a lane; a third register has
-four bits for each four neighbours: the places of the first and of the second. D is C, too.
+Sparse instructions (smfmac): A holds two of each four neighbours along K, kpl / 2 elements per lane. A third register
+has four bits per four neighbours: the positions of the two. C is D.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class MatrixRow:
     b_type: str
     result: str  #: f32 i32 f64
     passes: int
-    sparse: bool = False  #: K counts A's elements with the zeros that are left out
+    sparse: bool = False  #: whether A stores half of the K elements, the others being zero
 
     @property
     def hazard_class(self) -> str:
-        """xdl, sgemm (f32 inputs), dgemm16 or dgemm4."""
+        """Return the kind of hazard event of D: xdl, sgemm (f32 inputs), dgemm16 or dgemm4."""
         if self.result == "f64":
             return f"dgemm{self.m}"
         return "sgemm" if self.a_type == "f32" else "xdl"
@@ -50,7 +51,7 @@ class MatrixRow:
 
 
 def _same(shapes: str, kind: str, result: str, spelling: str) -> dict[str, MatrixRow]:
-    """Rows from "MxNxK/blocks:passes" items; `spelling` formats the mnemonic."""
+    """Return rows from "MxNxK/blocks:passes" items; `spelling` is the format of the mnemonic."""
     rows: dict[str, MatrixRow] = {}
     for item in shapes.split():
         shape, _, passes = item.partition(":")
@@ -64,7 +65,7 @@ def _same(shapes: str, kind: str, result: str, spelling: str) -> dict[str, Matri
 
 
 def _sparse(shapes: str, kinds: str, result: str) -> dict[str, MatrixRow]:
-    """Rows of smfmac from "MxNxK:passes" items; kinds are "type" or "type_type"."""
+    """Return rows of smfmac from "MxNxK:passes" items; `kinds` lists "type" or "type_type"."""
     rows = {}
     for item in shapes.split():
         sizes, _, passes = item.partition(":")
@@ -82,7 +83,7 @@ _SPARSE_CDNA34: dict[str, MatrixRow] = {
     **_sparse("16x16x64:4 32x32x32:8", "i8", "i32"),
     **_sparse("16x16x64:4 32x32x32:8", _FP8_PAIRS, "f32"),
 }
-#: At twice the depth in as many passes as the dense ones of half of it.
+#: Twice the K of the dense instructions, in as many passes.
 _SPARSE_CDNA4: dict[str, MatrixRow] = {
     **_sparse("16x16x64:4 32x32x32:8", "f16 bf16", "f32"),
     **_sparse("16x16x128:4 32x32x64:8", "i8", "i32"),
@@ -130,7 +131,7 @@ _GFX950: dict[str, MatrixRow] = {
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", _NEW.format("f32")),
     **_same("32x32x64:16 16x16x128:8", "f8f6f4", "f32", "v_mfma_scale_f32_{shape}{blocks}_{type}"),
 }
-#: Dense instructions, and sparse ones.
+#: Dense instructions (MATRIX_ROWS) and sparse ones (SPARSE_ROWS): architecture -> mnemonic -> row.
 MATRIX_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {"gfx90a": _GFX90A, "gfx942": _GFX942, "gfx950": _GFX950}
 SPARSE_ROWS: Mapping[str, Mapping[str, MatrixRow]] = {
     "gfx90a": {},

@@ -1,9 +1,9 @@
 """Relative addressing of vector registers: s_set_gpr_idx_on, _off, _mode and _idx (CDNA3 ISA 6.6, "VGPR Indexing").
 
-While MODE.GPR_IDX_EN is set, M0[7:0] is added to the numbers of those vector registers of VALU instructions whose roles
-M0[15:12] names. Register numbers are fixed when an instruction is compiled, so each (index, roles) in force has a copy
-of the program's text, compiled with the sums; setting the index jumps to the same instruction of another copy. So it is
-with s_setvskip: while MODE.VSKIP is set, a copy is executed whose vector instructions do nothing (CDNA3 ISA 4.1).
+While MODE.GPR_IDX_EN is set, M0[7:0] is added to the vector register numbers of VALU instructions in the roles that
+M0[15:12] names. Register numbers are fixed when an instruction is compiled, so each (index, roles) has a copy of the
+program's text, compiled with the sums; setting the index jumps to the corresponding instruction of another copy. While
+s_setvskip has set MODE.VSKIP, a copy runs whose vector instructions do nothing (CDNA3 ISA 4.1).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DESTINATION = 8  #: the role bit of the destination; 1, 2 and 4 are those of so
 
 @frozen
 class Copy:
-    """What is added to register numbers, and to which: role bits as in M0[15:12], 0 for the text as it stands."""
+    """The key of a copy: the index added to register numbers, and the roles as in M0[15:12] (0: the plain text)."""
 
     index: int = 0
     roles: int = 0
@@ -39,19 +39,19 @@ class Copy:
 
 
 class Copies:
-    """The copies of a program's text, one behind the other in its lists; a step that leaves the code ends each."""
+    """The copies of a program's text, concatenated in its lists; each ends with a step that reports leaving it."""
 
     def __init__(self, size: int, steps: list[Step | None], executed: list[int]) -> None:
         self.size, self.steps, self.executed = size, steps, executed
         self.known: list[Copy] = [Copy()]
 
     def locate(self, index: int) -> tuple[Copy, int]:
-        """The copy that an index lies in, and the instruction's number in the text."""
+        """Return the copy that an index lies in, and the instruction's number in the text."""
         number, place = divmod(index, self.size + 1)
         return self.known[number], place
 
     def place(self, copy: Copy, index: int) -> int:
-        """The index of the same instruction in another copy, which is made if it is new."""
+        """Return the index of an instruction in `copy`, which is appended if it is new."""
         if copy not in self.known:
             room = (len(self.known) + 1) * (self.size + 1) - 1 - len(self.steps)
             self.steps.extend([None] * room)
@@ -61,17 +61,17 @@ class Copies:
 
 
 def outside(last: Instruction) -> Step:
-    """The step behind the last instruction of a copy."""
+    """Return the step after the last instruction of a copy, which reports that execution leaves the code."""
 
     def run(g: WaveGroup) -> None:
-        g.env.reporter.add("control", "execution leaves the code", None, g)
+        g.env.reporter.add("control", "execution leaves the kernel's code: a jump or a missing end", None, g)
         raise LaunchStopped
 
     return Step(last, "other", run)
 
 
 def displaced(instruction: Instruction, copy: Copy) -> Instruction:
-    """An instruction with the index added to its vector registers. Raises Unsupported where roles are not plain."""
+    """Return an instruction with the index added to its vector registers. Raises Unsupported for unusual operands."""
     if not instruction.name.startswith("v_"):
         return instruction
     row = VECTOR_ROWS.get(instruction.name)
@@ -92,7 +92,7 @@ def _moved(operand: Operand, by: int) -> Operand:
 
 
 def _enter(g: WaveGroup, copies: Copies) -> None:
-    """Go on in the copy that M0 and MODE name, wave by wave."""
+    """Continue each wave in the copy that M0 and MODE select."""
     g.targets = None
     if not g.mode & GPR_INDEX:
         g.pc = copies.place(Copy(), g.pc)
@@ -106,7 +106,7 @@ def _enter(g: WaveGroup, copies: Copies) -> None:
 
 
 def following(step: Step, copies: Copies) -> None:
-    """Make a step that writes M0 under relative addressing go on in the copy for its new index."""
+    """Make a step that writes M0 under relative addressing continue in the copy for the new index."""
     inner = step.run
 
     def run(g: WaveGroup) -> None:
@@ -123,7 +123,7 @@ def skipped(instruction: Instruction) -> bool:
 
 
 def _compile_skip(instruction: Instruction, context: Context, copies: Copies) -> Step:
-    """s_setvskip: one bit of the first operand, by the second, says whether vector instructions are skipped."""
+    """Compile s_setvskip: the bit of operand 0 that operand 1 numbers tells whether vector instructions are skipped."""
     value, bit = instruction.operands
     fetches = [scalar_fetch(operand, "u32", context, instruction) for operand in (value, bit)]
     rows = tuple(operand.index for operand in (value, bit) if operand.kind == "s")
@@ -145,7 +145,7 @@ def _compile_skip(instruction: Instruction, context: Context, copies: Copies) ->
 
 
 def compile_index(instruction: Instruction, context: Context, copies: Copies) -> Step | None:
-    """A step for s_set_gpr_idx_* or s_setvskip, None when the mnemonic is none."""
+    """Return the step of s_set_gpr_idx_* or s_setvskip; None for other mnemonics."""
     if instruction.name == "s_setvskip":
         return _compile_skip(instruction, context, copies)
     if not instruction.name.startswith("s_set_gpr_idx_"):

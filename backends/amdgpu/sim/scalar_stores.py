@@ -1,6 +1,6 @@
-"""Scalar stores and atomic operations: one place a wave, counted in lgkmcnt (CDNA3 ISA, "Scalar Memory Operations").
+"""Scalar stores and atomics: one address per wave, counted in lgkmcnt (CDNA3 ISA, "Scalar Memory Operations").
 
-What a later s_dcache_wb or another wave's cache makes of them is not modelled: data is right whatever they do.
+Scalar caches are not modelled: every wave sees a scalar store at once, without s_dcache_wb.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATOMIC = re.compile(r"s_(buffer_)?atomic_([a-z]+(?:_x2)?)$")
 
 
 def compile_scalar_store(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a scalar store or atomic operation, None when the mnemonic is none."""
+    """Return the step of a scalar store or atomic operation; None for other mnemonics."""
     match = _STORE.match(instruction.name) or _ATOMIC.match(instruction.name)
     if match is None:
         return None
@@ -64,7 +64,7 @@ def compile_scalar_store(instruction: Instruction, context: Context) -> Step | N
 
 
 def _place(instruction: Instruction, context: Context, *, buffered: bool) -> Callable[[WaveGroup], U64]:
-    """Where each wave's data goes, [waves, 1]."""
+    """Return a function that computes each wave's address [waves, 1]."""
     _, base, offset = instruction.operands
     offset_of, extra = scalar_fetch(offset, "u32", context, instruction), instruction.number("offset")
     first, signed = base.index, offset.kind != "s"
@@ -81,7 +81,7 @@ def _place(instruction: Instruction, context: Context, *, buffered: bool) -> Cal
 
 
 def _update(g: WaveGroup, step: Step, what: str, address: U64, words: Array, ticket: int) -> Array:
-    """Combine with what is in memory; gives the words found there, [words, waves, 1]."""
+    """Do an atomic operation on memory; return the old words [words, waves, 1]."""
     function, size = ATOMICS[what]
     count = size // 4
     kind = np.uint64 if size == 8 else np.uint32

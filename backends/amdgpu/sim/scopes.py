@@ -1,4 +1,4 @@
-"""Agent scope: what orders waves of different workgroups, by the architecture's own instructions (`archs`)."""
+"""Agent scope: cache instructions and atomic operations that order waves of different workgroups (`archs`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CACHES = frozenset("buffer_wbinvl1 buffer_wbinvl1_vol buffer_wbl2 buffer_invl2 
 
 
 def names(instruction: Instruction, operation: str) -> bool:
-    """Whether an instruction is an operation, given as mnemonic and modifiers; it may have more."""
+    """Whether an instruction has the mnemonic and all modifiers of `operation`."""
     return operation.startswith(instruction.name) and set(operation.split()) <= set(instruction.text.split())
 
 
 def compile_cache(instruction: Instruction, context: Context) -> Step | None:
-    """A step for an instruction on caches, None when the mnemonic is none. Data is right whatever they do."""
+    """Return the step of an instruction on caches; None for other mnemonics. Data is right whatever they do."""
     if instruction.name not in _CACHES:
         return None
     scope = context.arch.scope
@@ -43,11 +43,11 @@ def compile_cache(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _land_nothing(g: WaveGroup, pending: Pending) -> None:
-    """A writeback to a scope that orders nothing here."""
+    """Do nothing: this write-back does not reach agent scope, so it releases nothing."""
 
 
 def _land_release(g: WaveGroup, pending: Pending) -> None:
-    """A writeback has been waited for; it covers what was issued before it. Payload: tickets, epochs [waves, 1]."""
+    """Release the stores issued before a write-back that was waited for. Payload: tickets, epochs [waves, 1]."""
     upto, epochs = pending.payload
     assert upto is not None
     assert epochs is not None
@@ -63,7 +63,7 @@ def _acquire(g: WaveGroup) -> None:
 def meet(
     g: WaveGroup, allocation: Allocation, offset: Array, size: int, lanes: Bools | None, ticket: int, kind: str
 ) -> Array | None:
-    """An atomic operation at byte offsets [waves, lanes] of a buffer: publishes, and gives what the waves met there."""
+    """Publish by an atomic operation at byte offsets [waves, lanes]; return what each wave observes (`causality`)."""
     causality = g.env.causality
     if not causality.tracked:
         return None
@@ -80,7 +80,7 @@ def meet(
 
 
 def land_met(g: WaveGroup, pending: Pending) -> None:
-    """An atomic operation has come back: its waves have observed what they met. Payload 4: numbers [waves, 1]."""
+    """Record what the waves of a returned atomic operation observe. Payload 4: numbers of publications [waves, 1]."""
     met = pending.payload[4]
     if met is not None:
         g.polled = True

@@ -1,9 +1,9 @@
-"""Scratch: each lane's private memory, in one stretch a wave, the dwords of the lanes interleaved.
+"""Scratch: each lane's private memory, contiguous per wave, with the dwords of the lanes interleaved.
 
 AMDGPUUsage, "Private Segment", "Flat Scratch" and "Private Segment Buffer": byte i of lane l lies at the wave's base +
-i // 4 * 256 + l * 4 + i % 4. Waves learn their base from FLAT_SCRATCH, which hardware sets on CDNA3 and later; on CDNA2
-from user SGPRs, a descriptor with the same swizzle for buffer instructions and a base for FLAT_SCRATCH, to which the
-kernel adds its wave's offset. Flat addresses reach scratch, and LDS, through apertures.
+i // 4 * 256 + l * 4 + i % 4. On CDNA3 and later hardware sets FLAT_SCRATCH to the wave's base. On CDNA2 user SGPRs hold
+a descriptor with this swizzle, for buffer instructions, and a base for FLAT_SCRATCH, to which the kernel adds the
+offset of its wave. Flat addresses reach scratch and LDS through apertures.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _HIGH = np.uint64(0xFFFFFFFF00000000)
 
 @frozen
 class Where:
-    """Resolved lanes: addresses, the lanes that reach memory (None: all), or per word where words differ."""
+    """The addresses of an access, and its lanes in range (None: all); `words` has lanes per word if words differ."""
 
     address: U64
     lanes: Bools | None
     words: list[Bools] | None = None
-    stride: int = 4  #: bytes from word to word of a lane
-    pieces: list[U64] | None = None  #: addresses of the bytes of scratch accesses that cross dwords of a lane
-    private: bool = False  #: whether all of them lead to scratch
+    stride: int = 4  #: bytes between consecutive words of a lane
+    pieces: list[U64] | None = None  #: addresses byte by byte, for unaligned scratch accesses
+    private: bool = False  #: whether all lanes address scratch
     local: Bools | None = None  #: lanes of a flat instruction that reach LDS, at the low half of `address`
 
     def moved(self, active: int, size: int) -> int:
-        """Bytes that reach memory, of `size` a lane of so many active ones."""
+        """Return the bytes that reach memory if `active` lanes access `size` bytes each."""
         if self.words is not None:
             return sum(int(np.count_nonzero(lanes)) * min(4, size) for lanes in self.words)
         return size * (active if self.lanes is None else int(np.count_nonzero(self.lanes)))
@@ -54,10 +54,10 @@ class Where:
 
 @frozen
 class Scratch:
-    """The private memory of a batch's waves, of so many bytes a lane.
+    """The private memory of a batch's waves, `lane_bytes` per lane.
 
-    Undefined data may be stored there, as where a function saves registers of all lanes; `bits` are the undefined bits
-    of words some of whose bits are (`WaveGroup.lane_bits`), by their places.
+    Undefined data may be stored in it: functions save registers of all lanes. `bits` maps byte offsets of partly
+    undefined words to their undefined bits (`WaveGroup.lane_bits`).
     """
 
     allocation: Allocation
@@ -65,7 +65,7 @@ class Scratch:
     bits: dict[int, int] = attrs.field(factory=dict)
 
     def forget(self, g: WaveGroup, where: Where, registers: tuple[int, ...], size: int) -> None:
-        """Note which of the bytes that these registers have just been stored to are not defined."""
+        """Mark the bytes as undefined to which undefined lanes of `registers` were stored."""
         written = self.allocation.written
         assert written is not None
         for number, register in enumerate(registers):
@@ -85,7 +85,7 @@ class Scratch:
                 self.bits.update(zip(places.tolist(), known.tolist(), strict=True))
 
     def recall(self, g: WaveGroup, where: Where, registers: tuple[int, ...], poison: Bools) -> None:
-        """Tell the undefined bits of what these registers are loaded with."""
+        """Set the undefined bits of registers that are loaded from partly undefined words."""
         if where.pieces is not None or not self.bits:
             return
         for number, register in enumerate(registers):
@@ -101,7 +101,7 @@ class Scratch:
 
 
 def place_scratch(memory: Memory, number: int, waves: int, size: int) -> Scratch:
-    """Private memory of `size` bytes a lane for some waves; nothing of it is defined. Replaces that of equal number."""
+    """Place undefined private memory of `size` bytes per lane for some waves, in place of scratch `number`, if any."""
     data = np.zeros(max(waves * wave_bytes(size), _INTERLEAVE), np.uint8)
     allocation = memory.add(f"<scratch {number}>", data, private=True)
     allocation.written = np.zeros(len(data), np.bool_)
@@ -109,29 +109,29 @@ def place_scratch(memory: Memory, number: int, waves: int, size: int) -> Scratch
 
 
 def wave_bytes(size: int) -> int:
-    """Bytes of a wave's stretch, of `size` bytes a lane."""
+    """Return the bytes of a wave's scratch at `size` bytes per lane."""
     return -(-size // 4) * _INTERLEAVE
 
 
 def is_scratch(words: U32) -> bool:
-    """Whether a descriptor, word by word, has the layout of the private segment's."""
+    """Whether descriptor words [4, waves] have the swizzle of the private segment."""
     return bool(((words[3] & np.uint32(_LAYOUT)) == WORD3).all() and (words[1] >> np.uint32(31)).all())
 
 
 def scratch_where(
     g: WaveGroup, step: Step, base: Array, offset: U64, size: int, active: Bools | None, ahead: Array | int = 0
 ) -> Where:
-    """Where accesses of `size` bytes at byte offsets of each lane's memory lie, for waves with these bases.
+    """Return the addresses of `size` bytes at byte offsets of each lane's private memory, for waves with these bases.
 
-    `ahead` is how far each base is beyond where its wave's memory begins, as [waves, 1]: what a function's frame adds.
-    Reports lanes that leave their memory, which take no part.
+    `ahead` is the distance of each base from the beginning of its wave's scratch [waves, 1], which the frames of
+    callers add. A lane that leaves its memory is reported and takes no part.
     """
     room = g.env.scratch.lane_bytes
     inside = offset + np.asarray(ahead, np.uint64) // np.uint64(64) + np.uint64(size) <= np.uint64(room)
     lanes = active
     if not (inside.all() if active is None else inside[active].all()):
         beyond = ~inside if active is None else ~inside & active
-        what = f"{size} bytes beyond the {room} bytes of scratch that a lane has"
+        what = f"accesses {size} bytes beyond the {room} bytes of scratch that the kernel descriptor gives a lane"
         g.env.reporter.at_first("scratch-bounds", what, step.instruction, g, beyond)
         lanes = inside if active is None else inside & active
     dword, byte = offset >> np.uint64(2), offset & np.uint64(3)
@@ -151,7 +151,7 @@ def scratch_where(
 
 
 def flat_where(g: WaveGroup, step: Step, address: U64, size: int, active: Bools | None) -> Where:
-    """Flat addresses: those in the private aperture lead to scratch, those in the shared one to LDS, others stay."""
+    """Resolve flat addresses: the private aperture is scratch, the shared aperture LDS, all else device memory."""
     top = address & _HIGH
     private = top == np.uint64(APERTURES["src_private_base"])
     local = top == np.uint64(APERTURES["src_shared_base"])

@@ -1,4 +1,4 @@
-"""The simulator's entry: what a launch on CDNA needs."""
+"""Entry of the CDNA simulator: `simulate` executes launches of a code object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from convgen.backends.simulation import STRICT, LaunchRequest, Scrutiny, Signatu
 
 
 def signatures(code_object: bytes) -> dict[str, Signature]:
-    """What launches of a code object's kernels need, by name. Raises SimulatorError."""
+    """Return the arguments, workgroup and LDS of each kernel of a code object, by name. Raises SimulatorError."""
     return {name: kernel.signature for name, kernel in CodeObject.load(code_object).kernels.items()}
 
 
@@ -54,12 +54,11 @@ def simulate(
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. With `strict` off, loads land at once and
-    only what cannot be executed sensibly is a finding. `wave_order` "reverse" runs workgroups and waves the other way
-    round, for kernels whose result should not depend on it. The run stops after `max_findings` findings that a manual
-    asks for; what only LLVM asks for (`Finding.source`) does not stop it.
-    With a seed in `approximate`, transcendental instructions err as far as their documents allow, by the seed.
-    `progress` is called with workgroups done and in all, `observe` with each access to global memory. The
-    waves that `scrutiny.watch` is shown are a `Halt`. Raises SimulatorError.
+    only findings remain that stop the execution. `wave_order` "reverse" runs workgroups and waves in descending order,
+    to show results that depend on the order. The run stops after `max_findings` findings whose rule a manual states;
+    findings on rules of LLVM alone (`Finding.source`) do not count. With a seed in `approximate`, transcendental
+    instructions err as far as their documents allow. `progress` is called with the workgroups done and all workgroups,
+    `observe` with each access to global memory, `scrutiny.watch` with a `Halt`. Raises SimulatorError, Unsupported.
     """
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
     run.observe, run.scrutiny = observe, scrutiny
@@ -70,17 +69,17 @@ def simulate(
 
 @lru_cache(maxsize=16)
 def _program(kernel: KernelInfo, arch: str, approximate: int | None) -> Program:
-    """A kernel's program; the instructions that one run compiled serve the next."""
+    """Return a kernel's program, cached so that a later run reuses compiled instructions."""
     return Program(kernel, named(arch), approximate)
 
 
 class _Run(Run):
     sources = SOURCES
     scrutiny = STRICT
-    _begun: list[Environment]  #: of the batch that runs, and those that came to its aid
+    _begun: list[Environment]  #: of the running batch, and of workgroups started because it waited for them
 
     def load(self, code_object: bytes, *, strict: bool, approximate: int | None) -> None:
-        """Take a code object, its image in memory."""
+        """Load a code object and place its image in memory."""
         self.code, self.strict, self.approximate = CodeObject.load(code_object), strict, approximate
         place_image(self.memory, self.code)
 
@@ -98,7 +97,8 @@ class _Run(Run):
         lds_bytes = max(descriptor.group_segment, launch.shared_bytes)
         if lds_bytes > self.code.arch.lds_bytes:
             limit = self.code.arch.lds_bytes
-            self.reporter.add("lds-size", f"{lds_bytes} bytes of LDS are wanted, {limit} are there", None)
+            what = f"the launch asks for {lds_bytes} bytes of LDS, {self.code.arch.name} has {limit} per workgroup"
+            self.reporter.add("lds-size", what, None)
             raise LaunchStopped
         threads = launch.workgroup[0] * launch.workgroup[1] * launch.workgroup[2]
         if not 1 <= threads <= 1024:
@@ -108,7 +108,7 @@ class _Run(Run):
         self._batches(launch, batch_groups(kernel, waves), program, execute)
 
     def _batch(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> None:
-        """Run some workgroups, and others with them if they wait for what others do."""
+        """Run some workgroups; start further ones if they wait for memory that none of them changes."""
         begin = partial(self._begin, program, launch, waves, lds_bytes)
         self._living, self._begun = 0, []
 
@@ -125,7 +125,7 @@ class _Run(Run):
                 env.local.settle(slot, int(env.epoch[slot]))
 
     def _begin(self, program: Program, launch: LaunchRequest, waves: int, lds_bytes: int, groups: Array) -> WaveGroup:
-        """The waves of some workgroups at the kernel's entry, with surroundings of their own."""
+        """Return the waves of some workgroups at the kernel's entry, in an environment of their own."""
         count = len(groups)
         lds = Lds(count, lds_bytes, program.context.text.lds_grain)
         scratch = place_scratch(self.memory, self._living, count * waves, program.kernel.descriptor.private_segment)
@@ -143,7 +143,7 @@ class _Run(Run):
 
 
 def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, WaveGroup]:
-    """The waves of one workgroup at the kernel's entry; all arguments, and all registers but those of ids, are zero."""
+    """Return the waves of one workgroup at the kernel's entry, with arguments and registers zero except for ids."""
     run = _Run({}, (), 1, "forward", MAX_INSTRUCTIONS)
     run.load(code_object, strict=False, approximate=None)
     program = Program(run.code.kernel(kernel), run.code.arch)
@@ -155,7 +155,7 @@ def standing(code_object: bytes, kernel: str, threads: int) -> tuple[Program, Wa
 
 
 def batch_groups(kernel: KernelInfo, waves: int) -> int:
-    """Workgroups that run together: enough waves to spread the cost of an instruction, within a memory budget."""
+    """Return how many workgroups run together: as many as waves and register memory of a batch allow."""
     registers = max(kernel.descriptor.vgprs, kernel.descriptor.accum_offset)
     fitting = REGISTER_BYTES // (registers * 64 * 5)
     return max(1, min(BATCH_WAVES, fitting) // waves)

@@ -25,7 +25,7 @@ _MODIFIERS = frozenset("offset glc".split())
 
 
 def land_scalars(g: WaveGroup, pending: Pending) -> None:
-    """Payload: data [registers, waves, 1] and its poison."""
+    """Write a scalar load's data to its registers. Payload: data [registers, waves, 1] and its undefined words."""
     data, poison = pending.payload[:2]
     assert data is not None
     first = (pending.writes >> scalar_bits(0).bit_length() - 1).bit_length() - len(data)
@@ -35,7 +35,7 @@ def land_scalars(g: WaveGroup, pending: Pending) -> None:
 
 
 def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | None) -> Pending:
-    """Read `count` words at one address a wave."""
+    """Read `count` words at one address per wave; waves outside `inside` read 0."""
     lanes = address.astype(np.uint64)[:, None]
     active = None if inside is None else inside[:, None]
     parts, missing = g.env.memory.resolve(lanes, 4 * count, active)
@@ -44,7 +44,11 @@ def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | 
     if missing is not None:
         row = int(np.argwhere(missing)[0][0])
         g.env.reporter.add(
-            "out-of-bounds", f"scalar load at {int(address[row]):#x} is outside every buffer", step.instruction, g, row
+            "out-of-bounds",
+            f"scalar load of {4 * count} bytes at {int(address[row]):#x} is outside every buffer",
+            step.instruction,
+            g,
+            row,
         )
     for allocation, some in parts:
         taken = some if some is not None else (active if active is not None else np.ones(lanes.shape, np.bool_))
@@ -61,7 +65,7 @@ def _load(g: WaveGroup, step: Step, address: Array, count: int, inside: Array | 
 
 
 def compile_smem(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a scalar memory instruction, None when the mnemonic is none."""
+    """Return the step of a scalar memory instruction; None for other mnemonics."""
     if instruction.name in _CACHE:
         return Step(instruction, "smem", lambda g: None)
     if instruction.name in _TIME:
@@ -102,7 +106,7 @@ def compile_smem(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _time(instruction: Instruction, context: Context) -> Step:
-    """A time stamp: the wait-state counter stands in for the clock."""
+    """Compile a time stamp; the wait-state counter stands in for the clock."""
     (target,) = instruction.operands
     check_tuple(target, 2, context)
     step = Step(instruction, "smem", lambda g: None, 0, context.bits(target))

@@ -1,4 +1,4 @@
-"""Sparse matrix instructions: A without two of each four elements along K (CDNA3 ISA 7.4, "Sparse Matrix")."""
+"""Sparse matrix instructions: A stores two of each four elements along K (CDNA3 ISA 7.4, "Sparse Matrix")."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from convgen.backends.sim.wave_arrays import Array
 
 
 def compile_smfmac(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a sparse matrix instruction, None when the mnemonic is none."""
+    """Return the step of a sparse matrix instruction; None for other mnemonics."""
     row = matrix_row(instruction, context, "v_smfmac_", SPARSE_ROWS)
     return None if row is None else _Sparse(instruction, context, row).step()
 
 
 class _Sparse(Matrix):
-    """One such instruction being compiled. A register says which elements are there; D is C, too.
+    """One sparse instruction being compiled. SrcC holds the positions of A's elements; D is both C and result.
 
-    With CBSZ 0, ABID chooses among the sets of indices that the register has room for.
+    With CBSZ 0, ABID selects one of the sets of positions in the register.
     """
 
     def __init__(self, instruction: Instruction, context: Context, row: MatrixRow) -> None:
@@ -35,11 +35,13 @@ class _Sparse(Matrix):
         self._check_overlap()
 
     def _check_broadcast(self) -> None:
-        """Note modifiers that are not defined, and go on without them."""
+        """Report modifiers that are not defined for this instruction, and ignore them."""
         self.set, self.cbsz, self.abid = (0 if self.cbsz else self.abid), 0, 0
         quads = self.row.m * self.row.k // 64 // 4
         if self.set >= 32 // (4 * quads) or self.blgp:
-            self.context.faults.append(("encoding", f"abid:{self.set} blgp:{self.blgp} is not defined here"))
+            self.context.faults.append(
+                ("encoding", f"abid:{self.set} blgp:{self.blgp} is not defined for this instruction")
+            )
             self.set = self.blgp = 0
 
     def _check_shapes(self) -> None:
@@ -47,7 +49,7 @@ class _Sparse(Matrix):
             raise unsupported(self.instruction, f"{self.row.result_registers} result registers are wanted")
 
     def _check_overlap(self) -> None:
-        """Sources that the result is written over while they are read (LLVM, VOP3PInstructions.td, earlyclobber)."""
+        """Report a result that overlaps sources still being read (LLVM, VOP3PInstructions.td, earlyclobber)."""
         bits = self.context.bits
         if self.d.count > 4 and bits(self.d) & (bits(self.a) | bits(self.b) | bits(self.index)):
             self.context.faults.append(("matrix-overlap", "D overlaps A, B or the indices"))
@@ -56,7 +58,7 @@ class _Sparse(Matrix):
         row, context = self.row, self.context
         first, count, index = context.vector(self.a), self.a.count, context.vector(self.index)
         groups = 64 // row.m
-        quads = row.k // groups // 4  #: of a lane
+        quads = row.k // groups // 4  #: groups of four elements per lane
         shifts = np.arange(quads, dtype=np.uint32) * np.uint32(4) + np.uint32(self.set * 4 * quads)
 
         def gather(g: WaveGroup) -> Array:

@@ -1,13 +1,14 @@
-"""The state of a group of waves whose control flow has been the same so far.
+"""The state of a group of waves that have executed one sequence of instructions so far.
 
-Arrays carry the wave axis: vector registers are [register, wave, lane], scalar registers [register, wave]. What is the
-same for all waves of a group (program counter, outstanding operations, hazard history) is kept once.
+Arrays have a wave axis: vector registers are [register, wave, lane], scalar registers [register, wave]. The program
+counter, outstanding operations and hazard history are common to all waves of a group.
 
 Register bits: sets of registers are Python integers; vector register r is bit r (accumulation registers follow at the
 descriptor's accum_offset), scalar register n is bit SCALAR_BIT + n.
 
-Poison: a register's poison row is meaningful only while its bit is set in `poison`; a clean register costs nothing.
-Scalar registers have it bit by bit: compilers make masks of lanes that are defined for active lanes only.
+Poison marks undefined values. A register's poison row counts only while its bit is set in `poison`, so a defined
+register costs nothing. Scalar registers have poison by bit: compilers build lane masks that are defined for active
+lanes only.
 """
 
 from __future__ import annotations
@@ -32,43 +33,43 @@ SCALAR_BIT = 512
 
 
 def scalar_bits(index: int, count: int = 1) -> int:
-    """The register set of `count` scalar registers from `index`."""
+    """Return the register set of `count` scalar registers from `index`."""
     return ((1 << count) - 1) << (SCALAR_BIT + index)
 
 
 def vector_bits(index: int, count: int = 1) -> int:
-    """The register set of `count` vector registers from unified index `index`."""
+    """Return the register set of `count` vector registers from unified index `index`."""
     return ((1 << count) - 1) << index
 
 
 def unpack_lanes(low: U32, high: U32) -> Bools:
-    """Two words a wave to one bool a lane."""
+    """Unpack two words per wave into one flag per lane [waves, 64]."""
     pair = np.stack((low, high), axis=1).astype("<u4", copy=False)
     return np.unpackbits(pair.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
 
 
 def pack_lanes(lanes: Bools) -> tuple[U32, U32]:
-    """One bool a lane to two words a wave."""
+    """Pack one flag per lane [waves, 64] into two words per wave."""
     words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
     return words[:, 0], words[:, 1]
 
 
 @define(eq=False)
 class Pending:
-    """A memory operation that was issued and not yet forced to land.
+    """An issued memory operation that no wait has forced to complete (land) yet.
 
-    `payload` holds arrays whose second-to-last axis is the wave; `land` puts them where they belong.
+    `payload` holds arrays whose second-to-last axis is the wave; `land` writes them to registers or memory.
     """
 
     step: Step
-    kind: str  #: "vm", "ds", "smem", "flat" or "flat_memory", a flat operation no lane of which reaches LDS
+    kind: str  #: "vm", "ds", "smem", "flat" or "flat_memory" (a flat operation without a lane in LDS)
     writes: int  #: register bits in flight
     payload: tuple[Array | None, ...]
     land: Callable[[WaveGroup, Pending], None]
     tickets: tuple[int, ...] = ()  #: identify global stores
 
     def take(self, rows: Array) -> Pending:
-        """The same operation for some of the waves."""
+        """Return the operation for some of the waves."""
         parts = tuple(None if part is None else part.take(rows, axis=-2) for part in self.payload)
         return evolve(self, payload=parts)
 
@@ -88,7 +89,7 @@ class WaveGroup(Threads):
         self.inflight = 0
         self.events: list[Event] = []
         self.watched = 0  #: registers of all events
-        self.polled = False  #: an atomic operation has come back that other workgroups may be waited for with
+        self.polled = False  #: whether an atomic operation has just returned, as in a loop that polls a flag
         self.mode = 0
         self.matrices: dict[tuple[object, ...], tuple[int, Array]] = {}  #: decoded matrix operands: registers, numbers
         self.matrix_bits = 0  #: registers that `matrices` depends on
@@ -96,7 +97,7 @@ class WaveGroup(Threads):
         self.vp: Bools = np.ones((registers, n, LANES), np.bool_)
         self.s: U32 = np.zeros((SCALAR_ROWS, n), np.uint32)
         self.sp: U32 = np.full((SCALAR_ROWS, n), ALL_BITS, np.uint32)  #: undefined bits
-        #: Undefined bits of lanes of vector registers that v_writelane brought there; of what else is undefined, all
+        #: Undefined bits by lane of vector registers that v_writelane wrote; other poisoned lanes are wholly undefined
         self.lane_bits: dict[int, U32] = {}
         self.poison = vector_bits(0, registers) | scalar_bits(0, SCALAR_ROWS)
         self.exec: Bools = np.ones((n, LANES), np.bool_)
@@ -121,7 +122,7 @@ class WaveGroup(Threads):
         self.exec_full = bool(self.exec.all())
 
     def active_lanes(self) -> int:
-        """Active lanes over all waves."""
+        """Return the number of active lanes of all waves."""
         return self.count * LANES if self.exec_full else int(self.exec.sum())
 
     # -- poison -------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ class WaveGroup(Threads):
         return part
 
     def _forget(self) -> None:
-        """Drop what holds for the waves of another group only."""
+        """Drop cached state that belongs to the waves of another group."""
         self.matrices, self.matrix_bits, self.polled = {}, 0, False
 
     def signature(self) -> tuple[object, ...]:
@@ -202,7 +203,7 @@ class WaveGroup(Threads):
         return (self.pc, self.blocked, self.mode, queues, id(self.env))
 
     def merge(self, other: Self) -> Self:
-        """Hazard histories are united by age."""
+        """Return both groups as one, with hazard histories united by age."""
         self._settle()
         other._settle()
         both = super().merge(other)

@@ -1,4 +1,4 @@
-"""An instruction made ready to execute, and what the engine needs to know about it."""
+"""Compiled instructions of CDNA, and the context that compiling one needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Run = Callable[[WaveGroup], None]
 KINDS = (
     "mfma valu salu smem ds_read ds_write vmem_load vmem_store lds_dma atomic waitcnt barrier branch nop other"
 ).split()
-#: Those whose instructions do nothing where EXEC is zero (CDNA3 ISA 3.3); matrix instructions do not read it (7.1).
+#: Kinds of instructions that do nothing if EXEC is zero (CDNA3 ISA 3.3); matrix instructions do not read it (7.1).
 BY_LANES = frozenset("valu ds_read ds_write vmem_load vmem_store lds_dma atomic".split())
 
 
 @define(eq=False)
 class Step(Ready[Instruction, WaveGroup]):
-    """`control` is "", "branch" (run has set `pc`), "wait", "sleep", "barrier" or "end"."""
+    """A compiled instruction. `control` is "", "branch" (run has set `pc`), "wait", "sleep", "barrier" or "end"."""
 
     produces: tuple[Produces, ...] = ()
     consumes: tuple[Consumes, ...] = ()
@@ -37,29 +37,29 @@ class Step(Ready[Instruction, WaveGroup]):
 
 @frozen
 class Text:
-    """What all instructions of a code object together say of each: any of its kernels may come to any of them."""
+    """Properties of a code object's whole text: a kernel may reach any of its instructions."""
 
     index_of: Mapping[int, int]  #: instruction index by address
-    lds_grain: int  #: bytes that one race stamp covers in LDS
-    global_grain: int  #: the same in device memory
-    swaps: bool  #: whether there are compare-and-swaps, which find out whether loads were stale
-    local_swaps: bool  #: the same of LDS
+    lds_grain: int  #: bytes; part of LDS that one race stamp covers
+    global_grain: int  #: bytes; part of device memory that one race stamp covers
+    swaps: bool  #: whether compare-and-swaps on device memory exist, which show whether earlier loads were stale
+    local_swaps: bool  #: whether compare-and-swaps on LDS exist
     tracked: bool  #: whether any instruction acquires other workgroups' stores
 
 
 @define
 class Context:
-    """What compiling an instruction may ask: the architecture, the kernel's register allocation, its text."""
+    """Context of compiling an instruction: the architecture, the kernel's register allocation, its text."""
 
     arch: Arch
     descriptor: Descriptor
     text: Text
-    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
-    approximate: int | None = None  #: seed of the errors of transcendental instructions; None for results without
+    faults: list[tuple[str, str]] = attrs.field(factory=list)  #: (kind, message) of the instruction being compiled
+    approximate: int | None = None  #: seed of the errors of transcendental instructions; None: rounded correctly
     base: int = 0  #: index of the copy of the text that is being compiled (`relative`)
 
     def place(self, address: int) -> int:
-        """Index of the instruction at an address, in the same copy of the text; -1 where there is none."""
+        """Return the index of the instruction at an address in the copy being compiled; -1 if none starts there."""
         index = self.text.index_of.get(address)
         return -1 if index is None else self.base + index
 
@@ -69,13 +69,13 @@ class Context:
 
     def bits(self, *operands: Operand) -> int:
         """The register set of operands; constants have none."""
-        found = 0
+        registers = 0
         for operand in operands:
             if operand.is_vector:
-                found |= vector_bits(self.vector(operand), operand.count)
+                registers |= vector_bits(self.vector(operand), operand.count)
             elif operand.kind == "s":
-                found |= scalar_bits(operand.index, operand.count)
-        return found
+                registers |= scalar_bits(operand.index, operand.count)
+        return registers
 
     def registers(self, operand: Operand) -> tuple[int, ...]:
         """Unified indices of a vector operand's registers."""

@@ -1,4 +1,4 @@
-"""Stores to device memory, with the races that they make with other waves' stores."""
+"""Stores to device memory, checked for races with accesses of other waves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def store_checked(
     *,
     atomic: bool = False,
 ) -> None:
-    """Write values [words, waves, lanes] and report plain stores that change what another wave has stored.
+    """Write values [words, waves, lanes]; report a plain store that changes what another wave has stored or loaded.
 
     A wave's own stores to one address keep their order (CDNA3 ISA 4.4, VM_CNT: they return in the order of issue).
     Equal values are no race: nobody can see which came last, and compilers let several waves store one tile.

@@ -1,4 +1,4 @@
-"""What all memory instructions share: checked addresses, register data of stores, landing of loads."""
+"""Common parts of memory instructions: checks of addresses, register data of stores, completion of loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from convgen.ir.record import evolve, frozen
 
 @frozen
 class Width:
-    """What a load or store moves per lane: memory bytes, and how a narrow value sits in its register."""
+    """The width of a load or store: bytes per lane, and the place of a narrow value in its register."""
 
     size: int
     signed: bool = False
@@ -29,7 +29,7 @@ class Width:
         return max(self.size // 4, 1)
 
 
-#: Suffixes of load and store mnemonics.
+#: Suffix of a load (LOADS) or store (STORES) mnemonic -> width.
 LOADS: Mapping[str, Width] = {
     "ubyte": Width(1),
     "sbyte": Width(1, signed=True),
@@ -59,7 +59,7 @@ STORES: Mapping[str, Width] = {
 
 
 def expand(values: Array, width: Width) -> Array:
-    """Memory values to register words: sign extension and half placement, with zeros in the other half."""
+    """Convert memory values to register words: extend the sign, shift to the half; the other half is 0."""
     if width.size >= 4:
         return values
     if width.signed:
@@ -72,7 +72,7 @@ def expand(values: Array, width: Width) -> Array:
 
 
 def land_registers(g: WaveGroup, pending: Pending) -> None:
-    """Write a load's data; payload: data [registers, waves, lanes], poison of the same shape, lanes of the issue."""
+    """Write a load's data. Payload: data and undefined words [registers, waves, lanes], lanes active at issue."""
     data, poison, lanes = pending.payload[:3]
     assert data is not None
     first, count = pending.writes.bit_length() - data.shape[0], data.shape[0]
@@ -95,11 +95,11 @@ def land_registers(g: WaveGroup, pending: Pending) -> None:
 
 
 def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
-    """Landing of a d16 load, which defines the bits `half` and leaves nothing to rely on in the others.
+    """Return a function that completes a d16 load, which defines the bits `half`; the other bits change.
 
-    The ISA manuals say that they are kept, but with SRAM ECC they are not, and gfx90a does not keep them even without
-    (LLVM, GCNSubtarget::d16PreservesUnusedBits and review D112635). What one finds there is not said either, so the old
-    bits come back inverted: neither kept nor cleared.
+    The ISA manuals say that the other bits are kept, but SRAM ECC does not keep them, nor does gfx90a without ECC
+    (LLVM, GCNSubtarget::d16PreservesUnusedBits and review D112635). No document states their value, so this function
+    inverts them: code that needs them kept or cleared computes something else.
     """
     others = np.uint32(0xFFFFFFFF ^ half)
 
@@ -114,26 +114,26 @@ def _land_half(half: int) -> Callable[[WaveGroup, Pending], None]:
 
 
 def landing(width: Width) -> Callable[[WaveGroup, Pending], None]:
-    """How a load of some width lands."""
+    """Return the function that completes a load of some width."""
     return {"": land_registers, "lo": _land_half(0xFFFF), "hi": _land_half(0xFFFF0000)}[width.half]
 
 
 def land_stores(g: WaveGroup, pending: Pending) -> None:
-    """Stores have been waited for."""
+    """Record that the waves have waited for their stores."""
     land_store(g, pending.tickets)
 
 
 def land_nothing(g: WaveGroup, pending: Pending) -> None:
-    """An operation whose completion changes no register."""
+    """Complete an operation that changes no register: do nothing."""
 
 
 def active(g: WaveGroup) -> Bools | None:
-    """The active lanes, None when all are."""
+    """Return the active lanes [waves, lanes]; None if all are active."""
     return None if g.exec_full else g.exec
 
 
 def refuse_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str) -> None:
-    """Report an active lane whose vector registers are undefined where they decide something."""
+    """Report an active lane that uses undefined vector registers as `what`."""
     if not g.poison & bits or not g.env.strict:
         return
     bad = g.lanes_poison(registers)
@@ -146,7 +146,7 @@ def refuse_poison(g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...
 def refuse_scalar_poison(
     g: WaveGroup, step: Step, bits: int, registers: tuple[int, ...], what: str, *, always: bool = False
 ) -> None:
-    """Report a wave whose scalar registers are undefined where they decide something for active lanes, or always."""
+    """Report a wave with active lanes, or with `always` any wave, that uses undefined scalar registers as `what`."""
     if not g.poison & bits or not g.env.strict:
         return
     bad = g.waves_poison(registers)
@@ -159,9 +159,9 @@ def refuse_scalar_poison(
 def memory_step(
     instruction: Instruction, context: Context, kind: str, address: Address, target: Operand | None, data: int = 0
 ) -> Step:
-    """A step with the registers and hazards of a vector memory instruction; `run` is filled in later.
+    """Return a step with the registers and hazards of a vector memory instruction; the caller sets `run`.
 
-    `data` are the registers that it stores.
+    `data` is the register set that it stores.
     """
     vectors = address.vector_bits | data
     writes = 0 if target is None else context.bits(target)
@@ -183,13 +183,13 @@ def check_address(g: WaveGroup, step: Step, address: Address) -> None:
 
 
 def numbers(g: WaveGroup, first: int, size: int) -> Array:
-    """The numbers of 4 or 8 bytes that stand in the vector registers from `first` on, [waves, lanes]."""
+    """Return numbers of 4 or 8 bytes from the vector registers from `first` on [waves, lanes]."""
     words = np.ascontiguousarray(np.moveaxis(g.v[first : first + size // 4], 0, -1))
     return words.view(np.uint64 if size == 8 else np.uint32)[..., 0]
 
 
 def store_words(operand: Operand, width: Width, context: Context) -> Callable[[WaveGroup], Array]:
-    """Fetch a store's data as [registers, waves, lanes], taken at issue."""
+    """Return a function that fetches a store's data [registers, waves, lanes] at issue."""
     first, count = context.vector(operand), width.registers
     if width.half == "hi":
         return lambda g: g.v[first : first + 1] >> np.uint32(16)

@@ -37,7 +37,7 @@ _MODIFIERS = frozenset("offen idxen offset glc slc scc sc0 sc1 nt lds".split())
 
 
 def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a vector memory instruction, None when the mnemonic is none."""
+    """Return the step of a vector memory instruction; None for other mnemonics."""
     match = _NAME.match(instruction.name)
     if match is None:
         return None
@@ -66,7 +66,7 @@ def compile_vmem(instruction: Instruction, context: Context) -> Step | None:
 
 
 def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = "") -> tuple[Array, Bools | None]:
-    """Load `size` bytes a lane; words out of a descriptor's range read 0."""
+    """Load `size` bytes per lane; words outside a descriptor's range read 0."""
     if where.local is not None:
         return load_flat(g, step, where, size)
     if where.pieces is not None:
@@ -82,7 +82,7 @@ def load_words(g: WaveGroup, step: Step, where: Where, size: int, atomic: str = 
 
 
 def _load_pieces(g: WaveGroup, step: Step, where: Where) -> tuple[Array, Bools | None]:
-    """Load byte by byte: [words, waves, lanes], or values of two bytes."""
+    """Load byte by byte; return words [words, waves, lanes], or values of two bytes [1, waves, lanes]."""
     assert where.pieces is not None
     got = [load_lanes(g, step, address, 1, where.lanes) for address in where.pieces]
     words = [
@@ -103,13 +103,13 @@ def _store_pieces(g: WaveGroup, step: Step, where: Where, values: Array, ticket:
 
 
 def _may_be_atomic(instruction: Instruction, context: Context, width: transfer.Width) -> bool:
-    """Whether a store may be what other workgroups wait for."""
+    """Whether a store may be a flag that other workgroups wait for."""
     modifier = context.arch.scope.store
     return context.text.tracked and width.size >= 4 and (not modifier or modifier in instruction.modifiers)
 
 
 def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array | None:
-    """What the waves of an atomic load or store meet in memory (`scopes.meet`)."""
+    """Publish by an atomic load or store; return what each wave observes (`scopes.meet`)."""
     met: Array | None = None
     for allocation, some in g.env.memory.resolve(where.address, size, where.lanes)[0]:
         taken = some if some is not None else where.lanes
@@ -121,14 +121,14 @@ def _met(g: WaveGroup, where: Where, size: int, ticket: int, kind: str) -> Array
 
 
 def _queue(space: str) -> Callable[[Where], str]:
-    """How an access counts, from where its lanes lead (`waits`)."""
+    """Return a function from an access to its kind of pending operation (`waits`)."""
     if space != "flat":
         return lambda where: "vm"
     return lambda where: "flat_memory" if where.local is None else "flat"
 
 
 def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array, Bools | None]:
-    """Load of a flat instruction some of whose lanes reach LDS."""
+    """Load by a flat instruction of which some lanes address LDS."""
     assert where.local is not None
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     data, poison = load_lanes(g, step, where.address, size, rest)
@@ -138,7 +138,7 @@ def load_flat(g: WaveGroup, step: Step, where: Where, size: int) -> tuple[Array,
 
 
 def store_flat(g: WaveGroup, step: Step, where: Where, size: int, values: Array, ticket: int) -> None:
-    """Store of a flat instruction some of whose lanes reach LDS."""
+    """Store by a flat instruction of which some lanes address LDS."""
     assert where.local is not None
     rest = ~where.local if where.lanes is None else where.lanes & ~where.local
     store_checked(g, step, where.address, size, values, rest, ticket)
@@ -222,7 +222,7 @@ def _store(
 def _refuse_poisoned_data(
     g: WaveGroup, step: Step, registers: tuple[int, ...], words: list[Bools] | None, lanes: Bools | None
 ) -> None:
-    """Report undefined data that a store would bring into memory."""
+    """Report undefined data that a store writes to memory."""
     for number, register in enumerate(registers):
         bad = g.vector_poison(register)
         if bad is None:
@@ -237,11 +237,11 @@ def _refuse_poisoned_data(
 @frozen
 class _DmaWidth:
     memory: transfer.Width
-    lds: int  #: bytes a lane takes up in LDS
+    lds: int  #: bytes per lane in LDS
 
 
 def _dma(instruction: Instruction, context: Context, width: transfer.Width, address: Address) -> Step:
-    """A load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
+    """Compile a load straight into LDS: lane l of a wave writes at M0 + instruction offset + l * size."""
     step = transfer.memory_step(instruction, context, "lds_dma", address, None)
     m0 = scalar_bits(M0)
     step.reads |= m0
@@ -273,7 +273,7 @@ def _dma(instruction: Instruction, context: Context, width: transfer.Width, addr
 
 
 def _stamp(g: WaveGroup, step: Step, units: Array, lanes: Bools | None, *, pending: bool) -> None:
-    """Stamp the LDS that a DMA load writes: undefined while on its way, defined once landed."""
+    """Stamp the LDS that a DMA load writes: undefined while `pending`, defined once complete."""
     note: Callable[[Array, Array], object]
     if pending:
         note = lambda some, mine: g.env.local.note_write(g, step, some, mine, 0)  # noqa: E731

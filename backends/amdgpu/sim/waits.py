@@ -1,13 +1,13 @@
-"""Outstanding memory operations: when they land and what they hold in flight (AMDGPUUsage, "Memory Model", s_waitcnt).
+"""Outstanding memory operations: when they complete, and which registers are in flight (AMDGPUUsage, "Memory Model").
 
-vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, in order among
-themselves, and scalar loads, which return in any order. Flat operations count in both, and come back out of order where
-LDS answers some lanes, so only a wait for zero is sure of them (CDNA3 ISA 10.2.1, Ordering, and 10.2.2; LLVM's
-SIInsertWaitcnts forces zero behind them). Those of which no lane reaches LDS are done with vmcnt, in order (so LLVM
-waits for what it knows to be global or private). An operation lands at the latest moment the waits allow. More may be
-outstanding than a counter's field names: nothing documents that a full counter holds back the next operation until the
-oldest is done, so that orders nothing here. A field at its largest value is a wait like any other (CDNA3 ISA 4.4:
-"at, or below, specified values"), on which LLVM relies.
+vmcnt counts loads, stores and LDS DMA, which complete in order. lgkmcnt counts LDS operations, which complete in order
+among themselves, and scalar loads, which return in any order. Flat operations count in both and return out of order if
+some lanes address LDS, so only a wait for zero completes them for sure (CDNA3 ISA 10.2.1, Ordering, and 10.2.2; LLVM's
+SIInsertWaitcnts forces zero after them). A flat operation without a lane in LDS completes with vmcnt, in order (LLVM
+waits this way for addresses that it knows to be global or private). An operation completes at the latest moment that
+the waits allow. More operations may be outstanding than a counter's field can name: no document states that a full
+counter holds back the next operation, so a full counter orders nothing in this simulator. A field at its largest value
+is a wait like any other (CDNA3 ISA 4.4: "at, or below, specified values"), on which LLVM relies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _land(g: WaveGroup, pending: Pending) -> None:
 
 
 def _nothing(g: WaveGroup, pending: Pending) -> None:
-    """A flat operation has left lgkmcnt, which says nothing about its data."""
+    """Do nothing: a flat operation has left lgkmcnt, but only vmcnt tells that its data is there."""
 
 
 def _refresh(g: WaveGroup) -> None:
@@ -36,10 +36,10 @@ def _refresh(g: WaveGroup) -> None:
 
 
 def _surely_done(queue: list[Pending], allowed: int, ordered: tuple[str, ...]) -> tuple[list[Pending], list[Pending]]:
-    """Split a counter's queue into what a wait for `allowed` is sure to have completed, and what may be outstanding.
+    """Split a counter's queue into operations that a wait for `allowed` surely completes, and the rest.
 
-    Operations of the `ordered` kinds complete oldest first; the others complete at any time, so a count that is not
-    zero may be theirs alone.
+    Operations of the `ordered` kinds complete oldest first. All others complete at any time, so that a count above zero
+    may consist of them alone.
     """
     excess = len(queue) - allowed
     if excess <= 0:
@@ -56,21 +56,19 @@ def _surely_done(queue: list[Pending], allowed: int, ordered: tuple[str, ...]) -
 
 
 def wait_vm(g: WaveGroup, allowed: int) -> None:
-    """Land what a wait for vmcnt(`allowed`) is sure to have completed: all but flat operations that reach LDS come
-    back in order.
-    """
+    """Complete the operations that vmcnt(`allowed`) surely waits for: all but flat ones in LDS return in order."""
     done, g.vm = _surely_done(g.vm, allowed, ("vm", "flat_memory"))
     _land_all(g, done, g.lgkm)
 
 
 def wait_lgkm(g: WaveGroup, allowed: int) -> None:
-    """Land what a wait for lgkmcnt(`allowed`) is sure to have completed: only LDS operations come back in order."""
+    """Complete the operations that lgkmcnt(`allowed`) surely waits for: only LDS operations return in order."""
     done, g.lgkm = _surely_done(g.lgkm, allowed, ("ds",))
     _land_all(g, done, g.vm)
 
 
 def _land_all(g: WaveGroup, done: list[Pending], counted_elsewhere: list[Pending]) -> None:
-    """Land operations, but for flat ones that the other counter still counts."""
+    """Complete operations, except flat ones that the other counter still counts."""
     if not done:
         return
     for pending in done:
@@ -80,7 +78,7 @@ def _land_all(g: WaveGroup, done: list[Pending], counted_elsewhere: list[Pending
 
 
 def issue(g: WaveGroup, pending: Pending) -> None:
-    """Put an operation into its queues; without strictness it lands at once."""
+    """Put an operation into its queues; without strictness it completes at once."""
     if not g.env.strict:
         _land(g, pending)
         return
@@ -94,7 +92,7 @@ def issue(g: WaveGroup, pending: Pending) -> None:
 
 
 def allowed(instruction: Instruction) -> tuple[int, int]:
-    """How many may be outstanding behind s_waitcnt: of vmcnt, in bits 3:0 and 15:14, and of lgkmcnt, in bits 11:8.
+    """Return the counts of s_waitcnt: vmcnt (bits 15:14 and 3:0) and lgkmcnt (bits 11:8).
 
     expcnt guards nothing on CDNA.
     """
@@ -103,7 +101,7 @@ def allowed(instruction: Instruction) -> tuple[int, int]:
 
 
 def compile_waitcnt(instruction: Instruction, context: Context) -> Step | None:
-    """s_waitcnt."""
+    """Return the step of s_waitcnt; None for other mnemonics."""
     if instruction.name != "s_waitcnt":
         return None
     vm, lgkm = allowed(instruction)

@@ -1,4 +1,4 @@
-"""Looking at waves while they run: before each instruction, or before those at some places."""
+"""Show waves to a caller while they run: before each instruction, or before the instructions at some places."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from convgen.ir.record import frozen
 
 @frozen(eq=False)
 class Halt:
-    """Waves that stand before an instruction together. Arrays are copies; their first axis is the wave."""
+    """Waves about to execute an instruction together. Arrays are copies; their first axis is the wave."""
 
     kernel: str
     pc: int  #: bytes from the kernel's start
     instruction: str
     line: str  #: FILE:LINE of the source, where the object has debug information
     group: WaveGroup  #: the waves themselves, not to be changed
-    step: Step  #: the instruction made ready to execute
+    step: Step  #: the compiled instruction
 
     @property
     def workgroups(self) -> Array:
@@ -58,7 +58,7 @@ class Halt:
 
     @property
     def undefined(self) -> tuple[Bools, Bools]:
-        """Which vector registers [waves, registers, 64] and scalar ones [waves, 129] hold nothing defined."""
+        """Flags of undefined vector registers [waves, registers, 64] and scalar registers [waves, 129]."""
         g = self.group
         vectors = np.stack([_or_none(g.vector_poison(n), (g.count, 64)) for n in range(len(g.v))], axis=1)
         scalars = np.stack([_or_none(g.scalar_poison(n), (g.count,)) for n in range(len(g.s))], axis=1)
@@ -70,7 +70,10 @@ def _or_none(row: Bools | None, shape: tuple[int, ...]) -> Bools:
 
 
 def watcher(code: CodeObject, kernel: KernelInfo, scrutiny: Scrutiny) -> Callable[[WaveGroup, Step], None] | None:
-    """What is called before each step, if anybody looks. Raises SimulatorError for a place where nothing starts."""
+    """Return the function to call before each step, None without `scrutiny.watch`.
+
+    Raises SimulatorError for a place where no instruction starts.
+    """
     watch, entry = scrutiny.watch, kernel.descriptor.entry
     if watch is None:
         return None

@@ -20,7 +20,7 @@ _ZERO = Source(
 
 
 def _extracted_from(instruction: Instruction) -> int | None:
-    """The lowest bit of v0 that an instruction extracts, None where it does something else."""
+    """Return the lowest bit of v0 that an instruction extracts; None if it does something else."""
     name, text = instruction.name, instruction.text.replace(",", " ").split()[1:]
     if name.startswith("v_bfe_u32") and len(text) > 3 and text[1] == "v0":
         return _number(text[2])
@@ -37,7 +37,7 @@ def _number(text: str) -> int | None:
 
 
 def watched(step: Step, instruction: Instruction, context: Context) -> Step:
-    """The step, which reports that it takes an id out of v0 that the descriptor did not ask for."""
+    """Make a step report that it extracts a work-item id from v0 that the descriptor did not ask for."""
     lowest, dims = _extracted_from(instruction), context.descriptor.work_item_dims
     if lowest is None or lowest < _BITS * dims or lowest >= 3 * _BITS:
         return step

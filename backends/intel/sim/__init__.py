@@ -1,10 +1,10 @@
 """A strict simulator of Intel Xe code objects (zebin for XeHPG, XeHPC, Xe2).
 
-`simulate` runs launches: `launch` sets up payload and registers, `engine` executes groups of threads (`state`) whose
-control flow agrees, each instruction compiled once (`compile`) into a `step`. What instructions do: `alu`, `dpas`,
-`lsc`, `block2d`, `gateway`, `control`. What hardware does not promise: `scoreboard` (when results are there), `rules`
-and the checks beside each kind of message, races (`backends.sim`), poison (in `state`, beside the values). An
-`adversary` has loads read as late as they may (`late`) and runs threads in orders that kernels like least.
+`simulate` runs launches: `launch` sets up payload and registers, `engine` executes groups of threads (`state`) that are
+at one instruction, each instruction compiled once (`compile`) into a `step`. Instructions are implemented in `alu`,
+`dpas`, `lsc`, `block2d`, `gateway` and `control`. Checks: `scoreboard` (SWSB annotations), `syntax_rules` and the
+checks beside each kind of message, races (`backends.sim`), undefined values (`state`). An `adversary` delays loads as
+long as their waits allow (`late`) and runs threads in unfavourable orders.
 
 Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (defect of XeHPC), "code-end",
 "end-suppression", "send-suppression", "dpas-suppression", "half-suppression", "mul-suppression" (`defects`),
@@ -12,9 +12,9 @@ Findings: "distance", "token-wait", "token", "swsb" (annotations), "send-war" (d
 "barrier", "dpas", "dpasw", "region", "type", "acc-wr-en", "register-range", "message", "message-length",
 "unsupported-message", "block2d", "end-of-thread", "slm-size", "control", "runaway".
 
-Not simulated: rounding other than to nearest even, bindless surfaces, descriptors in registers, calls, scratch memory,
-the very error of math functions (they are rounded correctly, or with `approximate` wrong by no more than is documented:
-`curves`), the order in which atomic operations meet.
+Not simulated: bindless surfaces, descriptors in registers, calls, scratch memory, the exact error of math functions
+(they are rounded correctly, or with `approximate` within the documented error: `curves`), the order of atomic
+operations of several threads.
 
 May import: convgen.backends.simulation, convgen.backends.sim; nothing from selection or emission."""
 

@@ -1,8 +1,8 @@
-"""An adversary: delays and orders of threads that the hardware may have, and that kernels like least.
+"""An adversary: delays and thread orders that the hardware permits and that expose missing synchronisation.
 
-Threads run in squads, one after the other, each until it can do no more: first one squad is ahead, behind the next
-barrier another. The squad that is behind is held at its signal of a barrier until all others have passed it and can do
-no more. The two threads of a fused pair are of one squad. Loads read late (`late`).
+Threads run in squads, one squad after the other, each until it blocks; the leading squad changes at each barrier. The
+last squad is held at its barrier signal until all other squads have passed the barrier and block. The two threads of a
+fused pair are in one squad. Loads read memory late (`late`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Adversary:
     ordered: bool = True  #: squads run one after the other
 
     def squads(self, g: ThreadGroup, *, fused: bool) -> Array:
-        """The squad of each thread: neighbours are in different ones, the two of a fused pair in one."""
+        """Return the squad of each thread: neighbours differ, except the two of a fused pair."""
         units = g.wave >> 1 if fused else g.wave
         return (units + self.seed) % SQUADS
 
     def parts(self, g: ThreadGroup, *, fused: bool) -> list[ThreadGroup]:
-        """A group's squads."""
+        """Split a group into its squads."""
         if not self.ordered:
             return [g]
         parts, squads = [], self.squads(g, fused=fused)
@@ -44,7 +44,7 @@ class Adversary:
         return parts
 
     def rank(self, g: ThreadGroup, phase: int) -> tuple[bool, int]:
-        """The group with the least rank runs first; `phase` counts the barriers that were passed."""
+        """Return a key: the group with the least key runs first. `phase` counts the barriers passed."""
         return g.held, (g.squad + phase) % SQUADS
 
     def holds(self, g: ThreadGroup, phase: int) -> bool:

@@ -1,4 +1,4 @@
-"""Arithmetic, logic, moves, comparisons and math: everything that computes lane by lane."""
+"""Arithmetic, logic, moves, comparisons and math: the instructions that compute lane by lane."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ONE = Region(0, 0, 1)
 
 
 def compile_alu(instruction: Instruction, context: Context) -> Step | None:
-    """A step for an instruction that computes, None when it is none."""
+    """Return the step of an instruction that computes lane by lane; None for all others."""
     step = _compile(instruction, context)
     if step is None:
         return None
@@ -43,9 +43,9 @@ def compile_alu(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _in_passes(op: Operation, passes: Passes) -> Run:
-    """What an instruction does whose second pass may read what the first has written."""
+    """Return the function of a compressed instruction whose second pass may read results of the first (`passes`)."""
     windows = ((0, passes.split), (passes.split, op.lanes))
-    silent = evolve(op.context, faults=[])  # what the whole has broken is noted already
+    silent = evolve(op.context, faults=[])  # faults of the whole instruction are recorded already
     steps = [_compile(evolve(op.instruction, window=window), silent) for window in windows]
     runs = [step.run for step in steps if step is not None]
 
@@ -111,7 +111,7 @@ def _compile(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _may_carry(instruction: Instruction) -> bool:
-    """Whether an instruction adds numbers of 32 bits, whose sum overflows where it has one more (IGC, ADD3O.md)."""
+    """Whether an instruction adds unsigned 32-bit numbers, the only overflow that is simulated (IGC, ADD3O.md)."""
     operands = (instruction.dst, *instruction.sources)
     plain = all(o is not None and o.type == "ud" and not (o.negate or o.absolute) for o in operands)
     return plain and instruction.op in ("add", "add3") and not (instruction.dst and instruction.dst.saturate)
@@ -128,7 +128,7 @@ def _is_raw(instruction: Instruction) -> bool:
 
 
 def _copy(instruction: Instruction, context: Context) -> Step:
-    """A move of bits: what is undefined moves along byte by byte; denormals of floating-point types flush."""
+    """Compile a move of bits: undefined bytes stay undefined; floating-point denormals are flushed."""
     sources = operands(instruction, context)
     goal = target(instruction.dst, instruction.exec_size, instruction, context)
     acts = active(instruction, context)
@@ -151,7 +151,7 @@ def _copy(instruction: Instruction, context: Context) -> Step:
 
 
 def _computing(instruction: Instruction, sources: list[Reader], function: table.Function) -> Callable[..., Array]:
-    """Fetch, bring to one working type, compute."""
+    """Return a function that fetches the sources, converts them to one working type, and computes."""
     kind = float_type(instruction)
     dtype = {"": np.int64, "df": np.float64}.get(kind, np.float32)
     mixed = (kind and any(s.type not in FLOATS for s in sources)) or kind == "df"
@@ -168,7 +168,7 @@ def _computing(instruction: Instruction, sources: list[Reader], function: table.
 
 
 def _function(instruction: Instruction, context: Context) -> table.Function | None:
-    """What an instruction computes, None when it is not one of these."""
+    """Return the function that an instruction computes; None for instructions of other modules."""
     op, kind = instruction.op, float_type(instruction)
     if op in SHIFTS:
         return _shift(instruction)
@@ -191,7 +191,7 @@ def _function(instruction: Instruction, context: Context) -> table.Function | No
 
 
 def _math(instruction: Instruction, context: Context) -> table.Function:
-    """A function of the math unit; with a seed, with the errors that it may have."""
+    """Return a function of the math unit; with a seed its results err within the documented bound."""
     curve = CURVES.get(instruction.sub)
     if curve is None and instruction.sub not in table.MATH:
         raise unsupported(instruction, "math function")
@@ -202,7 +202,7 @@ def _math(instruction: Instruction, context: Context) -> table.Function:
 
 
 def _shift(instruction: Instruction) -> table.Function:
-    """Shifts work on 8 bytes when the value or the result has them, else on 4."""
+    """Return a shift or rotation: on 8 bytes if value or result has 8, else on 4; rotations on the wider of the two."""
     op, value = instruction.op, instruction.sources[0]
     assert instruction.dst is not None
     size = max(SIZES[value.type], SIZES[instruction.dst.type], 4)
@@ -221,7 +221,7 @@ def _shift(instruction: Instruction) -> table.Function:
 
 
 def wide_slots(instruction: Instruction, lanes: int, context: Context) -> slice:
-    """The wide accumulator slots of a destination, or those of acc0 for an implicit one."""
+    """Return the slots of `wide` of an accumulator destination, else those of acc0."""
     dst, grf = instruction.dst, context.layout.grf
     first = (dst.reg * grf + dst.sub * 4) // 4 if dst is not None and dst.file == "acc" else 0
     return slice(first, first + lanes)
@@ -236,7 +236,7 @@ def keep_wide(g: ThreadGroup, slots: slice, value: Array, on: Bools | None) -> N
 
 
 def _accumulating(instruction: Instruction, context: Context) -> Step:
-    """addc, subb, mach, macl: they read or write acc0 without naming it."""
+    """Compile addc, subb, mach and macl, which read or write acc0 without naming it."""
     op, platform, lanes = instruction.op, context.platform, instruction.exec_size
     sources = operands(instruction, context)
     goal = target(instruction.dst, lanes, instruction, context)
@@ -287,7 +287,7 @@ def _accumulating(instruction: Instruction, context: Context) -> Step:
 
 
 def _with_carry(op: str, a: Array, b: Array, size: int) -> tuple[Array, Array]:
-    """The result of addc or subb on unsigned numbers of so many bytes, and its carry or borrow."""
+    """Return the result of addc or subb on unsigned numbers of `size` bytes, and its carry or borrow."""
     if op == "addc":
         total = a + b
         return total, total >> (8 * size)

@@ -1,4 +1,4 @@
-"""What instructions that compute have in common: their sources, registers, conditions and working type."""
+"""Common parts of instructions that compute: sources, registers, conditions and working type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def operands(instruction: Instruction, context: Context) -> list[Reader]:
 
 
 def new_step(instruction: Instruction, context: Context, sources: list[Reader], goal: Writer) -> Step:
-    """A step with the registers that an instruction touches; `run` is filled in later."""
+    """Return a step with the registers that an instruction uses; the caller sets `run`."""
     reads, writes = context.layout.control_bits, goal.bits
     for item in sources:
         reads |= item.bits
@@ -43,7 +43,7 @@ def new_step(instruction: Instruction, context: Context, sources: list[Reader], 
 
 
 def union(sources: list[Reader], g: ThreadGroup) -> Bools | None:
-    """The lanes that any source leaves undefined."""
+    """Return the lanes in which any source is undefined; None if there are none."""
     return united([item.undefined(g) for item in sources])
 
 

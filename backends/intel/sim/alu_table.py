@@ -1,4 +1,4 @@
-"""What arithmetic instructions do, on numbers of the working types (int64, float32, float64).
+"""Functions of arithmetic instructions on numbers of the working types (int64, float32, float64).
 
 Integers keep their sign in int64 and wrap when the result is stored, so that 32-bit sums and products are exact before.
 Intel's programmer's reference manuals, "Instruction Set Reference"; mnemonics as IGA prints them.
@@ -18,7 +18,7 @@ _MASK = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFFFFFF}
 
 
 def unsigned(value: Array, size: int) -> Array:
-    """The bits of a value of `size` bytes as a number that is not negative (for 8 bytes: as they are)."""
+    """Return the `size` bytes of a value as an unsigned number; 8 bytes are returned unchanged."""
     return value & _MASK[size] if size < 8 else value
 
 
@@ -38,23 +38,23 @@ def rotate_left(value: Array, count: Array, size: int) -> Array:
 
 
 def leading_zeros(value: Array) -> Array:
-    """Of the low 32 bits; 32 where there is none set."""
+    """Return the leading zeros of the low 32 bits; 32 if no bit is set."""
     return 32 - np.frexp(unsigned(value, 4).astype(np.float64))[1].astype(np.int64)
 
 
 def first_low(value: Array) -> Array:
-    """The number of the lowest bit set, 0xFFFFFFFF where there is none (fbl)."""
+    """Return the number of the lowest bit set, 0xFFFFFFFF if none is set (fbl)."""
     bits = unsigned(value, 4)
     return np.where(bits == 0, 0xFFFFFFFF, 31 - leading_zeros(bits & -bits))
 
 
 def first_high_unsigned(value: Array) -> Array:
-    """Zeros in front of the highest bit set, 0xFFFFFFFF where there is none (fbh on ud)."""
+    """Return the zeros above the highest bit set, 0xFFFFFFFF if none is set (fbh on ud)."""
     return np.where(unsigned(value, 4) == 0, 0xFFFFFFFF, leading_zeros(value))
 
 
 def first_high_signed(value: Array) -> Array:
-    """Bits in front of the highest one that differs from the sign (fbh on d)."""
+    """Return the bits above the highest bit that differs from the sign (fbh on d)."""
     return first_high_unsigned(np.where(value < 0, ~value, value))
 
 

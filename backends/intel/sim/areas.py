@@ -1,4 +1,4 @@
-"""An instruction as rules see it: which bytes each operand's lanes lie in, and in which types it computes."""
+"""Instructions as restrictions see them: the bytes of each operand's lanes, and the types of the computation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Area:
 
     @property
     def registers(self) -> int:
-        """How many registers the bytes from the first to the last element lie in."""
+        """The number of registers that the bytes from the first to the last element touch."""
         return int((self.places.max() + self.size - 1) // self.grf - self.places.min() // self.grf) + 1
 
     @property
@@ -127,7 +127,7 @@ class Operation:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """Of all operands."""
+        """The types of all operands."""
         areas = self.sources if self.dst is None else (self.dst, *self.sources)
         return frozenset(area.type for area in areas if area.type)
 
@@ -149,7 +149,7 @@ class Operation:
 
     @property
     def multiplies_dwords(self) -> bool:
-        """Whether two 32-bit integers are multiplied, which goes the way of 64-bit operations."""
+        """Whether two 32-bit integers are multiplied, for which the rules of 64-bit operations hold."""
         return self.op == "mul" and all(source.type in ("d", "ud") for source in self.sources)
 
     @cached_property
@@ -159,7 +159,7 @@ class Operation:
 
     @cached_property
     def mixes_halves(self) -> bool:
-        """Whether hf stands beside f."""
+        """Whether hf and f are mixed."""
         return {"hf", "f"} <= self.types
 
     @property

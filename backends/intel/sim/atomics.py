@@ -1,4 +1,4 @@
-"""Atomic operations on global and local memory, lane by lane where lanes meet."""
+"""Atomic operations on global and local memory; lanes with equal addresses are combined in lane order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _float(function: Combine) -> Combine:
     return apply
 
 
-#: What becomes of the old value and the operand.
+#: Name of an operation -> function of the old value and the operand.
 COMBINATIONS: Mapping[str, Combine] = {
     **{name: INTEGER[name] for name in "add sub swap umin umax smin smax and or xor".split()},
     "increment": lambda old, new: old + old.dtype.type(1),
@@ -50,7 +50,7 @@ def atomic(
     *,
     local: bool,
 ) -> Array:
-    """Perform an operation; gives the old values [threads, lanes]. A compare takes (expected, new)."""
+    """Do an atomic operation; return the old values [threads, lanes]. A compare takes (expected, new)."""
     kind = f"u{size}"
     function = COMBINATIONS[name]
     expected = values[0].astype(kind) if name == "compare" else None
@@ -65,7 +65,8 @@ def atomic(
         check_own_loads(g, step, where[:, 0], units, address, size, taken)
         bad = slm.note_update(g, step, units, mine, where)
         if bad is not None:
-            g.env.reporter.add("poison", "the memory updated is undefined", step.instruction, g, int(where[0][0]))
+            what = "the memory of an atomic operation is undefined"
+            g.env.reporter.add("poison", what, step.instruction, g, int(where[0][0]))
         note_local(g, step, "update", where[:, 0], units)
         return combine_lanes(slm.data.view(kind), place // size, operand, taken, function, expected)
     deliver_before_store(g, address, size, lanes, local=False)

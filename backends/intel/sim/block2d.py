@@ -1,9 +1,9 @@
-"""2-D block loads, stores and prefetches: a rectangle of a surface that a one-register payload describes.
+"""2-D block loads, stores and prefetches of a rectangle of a surface, which a one-register payload describes.
 
 Payload (cl_intel_subgroup_2d_block_io, LLVM's XeGPU documentation, checked against IGC's and nGEN's output): q0 base,
 d2 width - 1 and d3 height - 1 and d4 pitch - 1 (width and pitch in bytes), d5 x (elements), d6 y,
-d7 count - 1 in bits 23:16, block height - 1 in 15:8, block width - 1 in 7:0. What lies outside the surface reads as 0
-and is not written. Limits are those of oneDNN's block_2d_utils.hpp.
+d7 count - 1 in bits 23:16, block height - 1 in 15:8, block width - 1 in 7:0. Elements outside the surface read as 0 and
+are not written. Limits are those of oneDNN's block_2d_utils.hpp.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_WIDTH = 64
 LARGEST = 1 << 24
 MOST_ROWS = {LOAD_2D: 32, STORE_2D: 8}
 MOST_ROW_BYTES = 64
-MOST_RESPONSE = 31  #: that the descriptor can say; a block of 32 registers says it too
+MOST_RESPONSE = 31  #: registers; largest value of the descriptor's field, which a block of 32 registers has, too
 
 
 @frozen
@@ -49,9 +49,9 @@ def power_of_two(value: int) -> int:
 
 @frozen
 class Placement:
-    """Where the dwords of a block go: for each register dword, which bytes of the surface, relative to (x, y).
+    """The surface element behind each element of the block's registers, relative to (x, y).
 
-    `column` and `row` are [dwords, parts], in bytes and rows; an element of `part` bytes stands at each; -1 is padding.
+    `column` (bytes) and `row` are flat, one entry per element of `part` bytes; -1 is padding.
     """
 
     column: Array
@@ -60,7 +60,7 @@ class Placement:
 
 
 def placement(shape: BlockShape, size: int, grf: int, *, vnni: bool, transposed: bool) -> Placement:
-    """The layout of a block's elements in registers; blocks begin at register boundaries, rows are padded."""
+    """Return the layout of a block's elements in registers; blocks begin at register boundaries, rows are padded."""
     columns, rows = np.meshgrid(np.arange(shape.width), np.arange(shape.height))  # [height, width]
     if transposed:
         grid = _rows_of(columns.T, rows.T, size)
@@ -100,7 +100,7 @@ def _to_registers(values: Array, size: int, grf: int) -> Array:
 
 
 def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Step:
-    """A step for a 2-D block message."""
+    """Return the step of a 2-D block message."""
     message = instruction.message
     assert message is not None
     layout = context.layout
@@ -129,7 +129,7 @@ def compile_block2d(instruction: Instruction, lsc: Lsc, context: Context) -> Ste
 
 
 def _elements(data: Array, inside: Bools | None, size: int) -> Array:
-    """Words [n, threads, elements] as elements; what lies outside is 0."""
+    """Convert words [n, threads, elements] to elements; those outside the surface are 0."""
     if size == 8:
         pair: Array = data[0].astype(np.uint64) | data[1].astype(np.uint64) << np.uint64(32)
         return pair
@@ -169,12 +169,12 @@ class Block:
         self._move(g, shape, origin, words, taking)
 
     def _check(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> bool:
-        """Report what the payload must not hold; false when the block cannot be executed."""
+        """Report values that the payload must not hold; return False if the block cannot be executed."""
         lsc, size = self.lsc, self.lsc.memory_bytes
         width, height, pitch = words[:, 2] + 1, words[:, 3] + 1, words[:, 4] + 1
         x = words[:, 5].astype(np.int32).astype(np.int64)
         row_bytes = shape.width * shape.count * size
-        grain = self.context.platform.pitch_multiple
+        grain, widest = self.context.platform.pitch_multiple, 8 if size == 4 else 4
         rules: Mapping[str, Array | bool] = {
             f"the base is not aligned to {BASE_ALIGNMENT} bytes": origin % np.uint64(BASE_ALIGNMENT) != 0,
             f"the surface is narrower than {LEAST_WIDTH} bytes": width < LEAST_WIDTH,
@@ -186,15 +186,17 @@ class Block:
             f"the pitch reaches {LARGEST} bytes": pitch >= LARGEST,
             f"the pitch is no multiple of {grain} bytes": pitch % grain != 0,
             "x is no multiple of 4 bytes": x * size % 4 != 0,
-            f"a row of {row_bytes} bytes; at most {MOST_ROW_BYTES}": row_bytes > MOST_ROW_BYTES,
+            f"a row has {row_bytes} bytes, at most {MOST_ROW_BYTES} are possible": row_bytes > MOST_ROW_BYTES,
             "a row is no multiple of 4 bytes": shape.width * size % 4 != 0,
-            f"{shape.height} rows; at most {MOST_ROWS[lsc.op]}": shape.height > MOST_ROWS[lsc.op],
-            "a store has one block": lsc.op == STORE_2D and shape.count != 1,
-            "transposing takes d32 or d64": lsc.transposed and size < 4,
-            "transposing takes one block": lsc.transposed and shape.count != 1,
-            "a transposed block is at most 8 wide": lsc.transposed and shape.width > (8 if size == 4 else 4),
-            "packing takes d8 or d16": lsc.vnni and size > 2,
-            "a block is either packed or transposed": lsc.vnni and lsc.transposed,
+            f"the block has {shape.height} rows, at most {MOST_ROWS[lsc.op]} are possible": shape.height
+            > MOST_ROWS[lsc.op],
+            f"a store of {shape.count} blocks, 1 is possible": lsc.op == STORE_2D and shape.count != 1,
+            f"transposing elements of {size} bytes, 4 and 8 are possible": lsc.transposed and size < 4,
+            f"transposing {shape.count} blocks, 1 is possible": lsc.transposed and shape.count != 1,
+            f"transposing {shape.width} columns, at most {widest} are possible": lsc.transposed
+            and shape.width > widest,
+            f"packing (VNNI) elements of {size} bytes, 1 or 2 are possible": lsc.vnni and size > 2,
+            "a block is both packed (VNNI) and transposed": lsc.vnni and lsc.transposed,
         }
         fine = True
         for message, broken in rules.items():
@@ -206,20 +208,20 @@ class Block:
         if fine and (lsc.op == STORE_2D or self.message.dst.reg >= 0):
             wanted = len(self._placement(shape).column) * size // self.context.layout.grf
             if payload != min(wanted, MOST_RESPONSE if lsc.op == LOAD_2D else wanted):
-                what = f"the message has {payload} registers of data; the block takes {wanted}"
+                what = f"the message has {payload} registers of data, the block needs {wanted}"
                 g.env.reporter.add("message-length", what, self.instruction, g)
                 fine = False
         return fine
 
     def _placement(self, shape: BlockShape) -> Placement:
-        found = self.placements.get(shape)
-        if found is None:
+        layout = self.placements.get(shape)
+        if layout is None:
             lsc = self.lsc
-            found = placement(
+            layout = placement(
                 shape, lsc.memory_bytes, self.context.layout.grf, vnni=lsc.vnni, transposed=lsc.transposed
             )
-            self.placements[shape] = found
-        return found
+            self.placements[shape] = layout
+        return layout
 
     def _move(self, g: ThreadGroup, shape: BlockShape, origin: Array, words: Array, taking: Bools) -> None:
         size = self.lsc.memory_bytes

@@ -35,7 +35,7 @@ class Implicit:
 
 @frozen(eq=False)
 class KernelInfo:
-    """A kernel: its code and what .ze_info says of it."""
+    """A kernel: its code and its entry in .ze_info."""
 
     name: str
     code: bytes
@@ -106,7 +106,7 @@ def _load(data: bytes) -> CodeObject:
 
 @lru_cache(maxsize=64)
 def _parsed(info: bytes) -> Any:
-    """What a .ze_info says, which nobody is to change: that of kernels that differ in their code only is the same."""
+    """Parse a .ze_info; the result is cached, so callers must not change it. Raises SimulatorError."""
     try:
         return yaml_of(info, ".ze_info")
     except UserError as error:
@@ -125,10 +125,10 @@ def _kernels(info: Any, sections: Mapping[str, bytes]) -> Mapping[str, KernelInf
 
 
 def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
-    """Product family and graphics core family; 0 stands for "not said"."""
+    """Return product family and graphics core family of the compatibility note; None where it has none."""
     if note is None:
         raise SimulatorError("the code object has no .note.intelgt.compat, so its platform is unknown")
-    found: dict[int, int] = {}
+    fields: dict[int, int] = {}
     at = 0
     while at + 12 <= len(note):
         name_size, size, kind = struct.unpack_from("<III", note, at)
@@ -136,9 +136,9 @@ def _compatibility(note: bytes | None) -> tuple[int | None, int | None]:
         owner = note[at : at + name_size]
         at += (name_size + 3) // 4 * 4
         if owner.rstrip(b"\0") == b"IntelGT" and size == 4:
-            found[kind] = struct.unpack_from("<I", note, at)[0]
+            fields[kind] = struct.unpack_from("<I", note, at)[0]
         at += (size + 3) // 4 * 4
-    return found.get(1) or None, found.get(2) or None
+    return fields.get(1) or None, fields.get(2) or None
 
 
 def _kernel(entry: Mapping[str, Any], code: bytes) -> KernelInfo:

@@ -1,4 +1,4 @@
-"""Comparisons, and what is chosen by them: cmp, sel, csel."""
+"""Comparisons and selections: cmp, sel, csel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, united
 
 
 def select(instruction: Instruction, context: Context) -> Step:
-    """sel: by predicate, or the smaller or larger with a condition (a NaN loses against a number)."""
+    """Compile sel: a source by predicate, or with a condition the smaller or larger one (a number beats a NaN)."""
     sources = operands(instruction, context)
     goal = target(instruction.dst, instruction.exec_size, instruction, context)
     step = new_step(instruction, context, sources, goal)
@@ -66,7 +66,7 @@ def _pick(first: Bools, a: Bools | None, b: Bools | None) -> Bools | None:
 
 
 def _alike(values: list[Array], kind: str) -> list[Array]:
-    """Numbers in one working type."""
+    """Convert numbers to one working type."""
     if not kind:
         return values
     dtype = np.float64 if kind == "df" else np.float32
@@ -74,7 +74,7 @@ def _alike(values: list[Array], kind: str) -> list[Array]:
 
 
 def compare(instruction: Instruction, context: Context) -> Step:
-    """cmp: flags of acting lanes, and all ones or zeros for the destination."""
+    """Compile cmp: set the flags of active lanes, and the destination to all ones or zeros."""
     sources = operands(instruction, context)
     goal = target(instruction.dst, instruction.exec_size, instruction, context)
     acts = active(instruction, context)
@@ -106,7 +106,7 @@ def compare(instruction: Instruction, context: Context) -> Step:
 
 
 def choose(instruction: Instruction, context: Context) -> Step:
-    """csel: the first source where the third compares with zero as asked, else the second."""
+    """Compile csel: the first source in lanes whose third source compares with zero as asked, else the second."""
     sources = operands(instruction, context)
     goal = target(instruction.dst, instruction.exec_size, instruction, context)
     on_lanes = enabled(instruction)

@@ -1,4 +1,4 @@
-"""From decoded instructions to steps: which room knows the instruction, and what is checked of every one."""
+"""Compile decoded instructions into steps: find the module that knows one, check the rules that hold for all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COMPILERS: tuple[Callable[[Instruction, Context], Step | None], ...] = (
 
 
 def grains(instructions: tuple[Instruction, ...]) -> tuple[int, int]:
-    """Bytes that a race stamp may cover on local and on global memory: the narrowest access of the text."""
+    """Return the bytes that a race stamp covers in local and in global memory: the narrowest accesses of the code."""
     local, store = 8, 4
     for instruction in instructions:
         message = instruction.message
@@ -80,7 +80,7 @@ class Program:
         return reachable(self.instructions, 0, follows)
 
     def compile(self, index: int) -> Step:
-        """The step at an index, compiled now."""
+        """Compile the instruction at an index and keep the step."""
         instruction, context = self.instructions[index], self.context
         targets = tuple((o.value, context.index_of.get(o.value, -1)) for o in instruction.sources if o.kind == "label")
         step = _compiled(index, instruction, context.platform, context.layout, context.simd, self.rules, targets)
@@ -100,9 +100,9 @@ def _compiled(
     rules: Rules,
     targets: tuple[tuple[int, int], ...],
 ) -> Step:
-    """The step of an instruction; `targets` has (address, index) of its labels.
+    """Compile an instruction; `targets` holds (address, index) of its labels.
 
-    Kept beyond a kernel: what is simulated next is often the same kernel again, or one that differs in a few lines.
+    The cache outlives a kernel: the next simulation often runs that kernel again, or one that differs in a few lines.
     """
     context = Context(
         platform,

@@ -1,8 +1,8 @@
 """Program control: jumps of whole threads, structured branches of channels, syncs and no-ops.
 
-A channel that is switched off remembers in `resume` the address at which it runs again. goto sends channels to its
-second target, where a join takes them up; when no channel is left, the thread goes to the first target (Intel's
-programmer's reference manuals, "goto" and "join"; if, else, endif, while, break and cont work in the same way).
+A channel that is switched off keeps in `resume` the address at which it runs again. goto sends channels to its second
+target, where a join switches them on; if no channel is left, the thread jumps to the first target (Intel's programmer's
+reference manuals, "goto" and "join"). if, else, endif, while, break and cont switch channels off and on like goto.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from convgen.backends.sim.wave_arrays import Array, Bools, any_along
 
 
 def compile_control(instruction: Instruction, context: Context) -> Step | None:
-    """A step for program control, None for other instructions."""
+    """Return the step of a program control instruction; None for other instructions."""
     op = instruction.op
     if op == "nop":
         return Step(instruction, "nop", lambda g: None)
@@ -39,14 +39,14 @@ def compile_control(instruction: Instruction, context: Context) -> Step | None:
 
 def _illegal(instruction: Instruction) -> Callable[[ThreadGroup], None]:
     def run(g: ThreadGroup) -> None:
-        g.env.reporter.add("control", "an illegal instruction is executed", instruction, g)
+        g.env.reporter.add("control", "executes an illegal instruction", instruction, g)
         raise LaunchStopped
 
     return run
 
 
 def _targets(instruction: Instruction, context: Context) -> list[int]:
-    """The addresses that a branch names, as instruction indices; -1 where there is none."""
+    """Return the instruction indices of a branch's targets; -1 if no instruction starts there."""
     return [context.index_of.get(o.value, -1) for o in instruction.sources if o.kind == "label"]
 
 
@@ -68,10 +68,10 @@ def _go(g: ThreadGroup, targets: Array) -> None:
 
 
 def _check_pairs(instruction: Instruction, g: ThreadGroup, taken: Bools) -> None:
-    """Report a scalar branch at which the two threads of a fused pair part: they have one instruction pointer.
+    """Report a scalar branch that only one thread of a fused pair takes: the two share an instruction pointer.
 
-    Where they part at a branch of channels, the mask of the pair keeps even instructions without a mask from the thread
-    that has left (IGC, SWWA.cpp, "NoMask WA", whose defect DG2's table of workarounds does not have).
+    A branch of channels may diverge within a pair: the mask of the pair then stops even instructions without a mask in
+    the thread that has left (IGC, SWWA.cpp, "NoMask WA", whose defect DG2's table of workarounds does not have).
     """
     if not g.env.fused or taken.all() or not taken.any():
         return
@@ -80,12 +80,13 @@ def _check_pairs(instruction: Instruction, g: ThreadGroup, taken: Bools) -> None
     apart = (pair[order][1:] == pair[order][:-1]) & (taken[order][1:] != taken[order][:-1])
     if apart.any():
         row = int(order[1:][apart][0])
-        what = f"threads {int(g.wave[row]) & ~1} and {int(g.wave[row]) | 1}, a fused pair, part at a scalar branch"
+        pair_of = int(g.wave[row]) & ~1
+        what = f"only one of threads {pair_of} and {pair_of + 1}, a fused pair, takes the scalar branch"
         g.env.reporter.add("fused-branch", what, instruction, g, row)
 
 
 def _jump(instruction: Instruction, context: Context) -> Step:
-    """jmpi: the whole thread, by the first bit of its flag."""
+    """Compile jmpi, which moves the whole thread, by the first bit of its flag."""
     targets = _targets(instruction, context)
     if not targets:
         raise unsupported(instruction, "jump to a register")
@@ -108,7 +109,7 @@ def _jump(instruction: Instruction, context: Context) -> Step:
 
 
 def _chosen(instruction: Instruction) -> Callable[[ThreadGroup], Bools]:
-    """The running channels that the predicate chooses, over all channels."""
+    """Return a function that gives the running channels that the predicate selects, over all channels."""
     count, first = instruction.exec_size, instruction.offset
     scalar = count == 1
     value = predicate(instruction) if instruction.predicate else None
@@ -168,7 +169,7 @@ def _goto(instruction: Instruction, context: Context) -> Step:
 
 
 def _join(instruction: Instruction, context: Context) -> Step:
-    """join and endif: channels that wait here run again."""
+    """Compile join and endif: channels that wait for this address run again."""
     targets = _targets(instruction, context)
 
     def run(g: ThreadGroup) -> None:
@@ -222,7 +223,7 @@ def _while(instruction: Instruction, context: Context) -> Step:
 
 
 def _break(instruction: Instruction, context: Context) -> Step:
-    """break and cont: channels go to the second target, the thread to the first when none is left."""
+    """Compile break and cont: channels go to the second target, the thread to the first if no channel is left."""
     skip = _targets(instruction, context)[0]
     address = instruction.sources[1].value
     chosen = _chosen(instruction)

@@ -1,8 +1,8 @@
-"""Functions of the math unit: what is documented of their error, and results anywhere within it.
+"""Functions of the math unit: documented error bounds, and results anywhere within them.
 
-By default a result is the exact one, rounded. With a seed it is any that the documents allow, the same for the same
-operand, so that kernels which rely on more are seen; denormals of f32 are then zeros, going in and coming out, as
-nothing says that the unit keeps them.
+By default a result is the exact one, rounded. With a seed it is any result that the documents allow, equal for equal
+operands, so that a kernel that relies on more fails. Denormals of f32 then become zeros as operands and results, as no
+document states that the unit keeps them.
 
 Source: Intel, documentation of ESIMD, "Math functions supported by hardware": errors in units in the last place; of
 sines and cosines for operands of at most 32767 half turns, in radians, beyond which a result means nothing. Of halves
@@ -33,11 +33,11 @@ class Curve:
     absolute: float = 0.0
 
     def __call__(self, operand: Array) -> Array:
-        """The exact result, for storing to round it."""
+        """Return the exact result, which the store rounds."""
         return self.exact(operand.astype(np.float64))
 
     def within(self, seed: int, type_: str) -> Callable[[Array], Array]:
-        """A result of a type that the documents allow instead."""
+        """Return a function whose results, of type `type_`, lie anywhere within the documented error, by `seed`."""
         dtype, flushes = np.dtype(VIEWS[type_]), type_ == "f"
 
         def function(operand: Array) -> Array:
@@ -52,7 +52,7 @@ class Curve:
 
 
 def _ulp(wide: Array, dtype: np.dtype[Any]) -> Array:
-    """The distance of floats at exact results, at least that of the smallest normal ones."""
+    """Return the distance between neighbouring floats at exact results, at least that at the least normal number."""
     info = np.finfo(dtype)
     exponent = np.frexp(np.maximum(np.abs(np.nan_to_num(wide)), float(info.tiny)))[1] - 1
     return np.asarray(np.ldexp(1.0, exponent - info.nmant))

@@ -1,10 +1,9 @@
-"""From machine code to instructions: iga64's JSON, and its text where the JSON leaves something out.
+"""Decode machine code: iga64's JSON, and its text for fields that the JSON omits.
 
-There are two forms of it (IGAJSONv1.md and IGAJSONv2.md in IGC's folder visa/iga; the second is printed since 2023):
-`insts` with every field, or `elems` without those that are null, false or zero, and with other names. The first is
-turned into the second before it is read. Such JSON of IGA 1.1.0 has no region for a register addressed through a0 and
-forgets the braces around a send's source when the descriptor is in a register; the one comes from the text, the other
-is repaired.
+The JSON has two forms (IGAJSONv1.md and IGAJSONv2.md in IGC's folder visa/iga; iga64 prints the second since 2023):
+`insts` with every field, or `elems` with other names and without fields that are null, false or zero. The first form is
+converted to the second. JSON of IGA 1.1.0 lacks the region of a register addressed through a0, which is read from the
+text, and the braces around a send's source if the descriptor is in a register, which are repaired.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ SIZES = {
 }
 
 
-EACH_ROW = -1  #: as vertical stride: every row has an address of its own
+EACH_ROW = -1  #: vertical stride of a region whose rows have addresses of their own (Vx1, VxH)
 
 
 @frozen
 class Region:
-    """`<vertical; width, horizontal>` in elements; a destination has only the last."""
+    """A region `<vertical; width, horizontal>` in elements; a destination has only the horizontal stride."""
 
     vertical: int
     width: int
@@ -64,7 +63,7 @@ class Operand:
 
 @frozen
 class Payload:
-    """Consecutive whole registers of a send; `length` is what IGA derived."""
+    """Consecutive whole registers of a send; `length` is IGA's number of registers."""
 
     reg: int  #: -1 for null
     length: int
@@ -72,7 +71,7 @@ class Payload:
 
 @frozen
 class Message:
-    """A send: where it goes and with what."""
+    """A send: its unit, descriptor and payloads."""
 
     unit: str  #: shared function: ugm, slm, gtwy, dc0, dc1 ...
     dst: Payload
@@ -117,7 +116,7 @@ def follows(i: Instruction) -> tuple[bool, tuple[int, ...]]:
 
 @lru_cache(maxsize=32)
 def disassemble(code: bytes, platform: Platform) -> tuple[Instruction, ...]:
-    """All instructions of a kernel's section, padding included; that of equal bytes is kept."""
+    """Decode all instructions of a kernel's section, padding included; equal bytes are decoded once."""
     tool = IGA64.find()
     if tool is None:
         raise SimulatorError(f"no iga64 found ({IGA64.wanted}), which decodes Intel code")
@@ -155,12 +154,12 @@ _LINE = re.compile(r"^\s*/\* \[([0-9A-F]+)\]\s*\*/\s*(.*?)\s*(?://.*)?$")
 
 
 def _lines(text: str) -> dict[int, str]:
-    found = {}
+    texts = {}
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:
-            found[int(match[1], 16)] = re.sub(r"\s+", " ", match[2])
-    return found
+            texts[int(match[1], 16)] = re.sub(r"\s+", " ", match[2])
+    return texts
 
 
 # ---------------------------------------------------------------- both forms of the JSON
@@ -186,7 +185,7 @@ _NAMES = {"Vt": "v", "Wi": "w", "Hz": "h"}
 
 
 def _renewed(old: dict[str, Any]) -> dict[str, Any]:
-    """An object of the first form, with objects of the second in it, as the second has it."""
+    """Convert one object of the first form, whose parts are converted already, to the second form."""
     fields = {_NAMES.get(key, key): item for key, item in old.items() if item is not None}
     if isinstance(fields.get("sbid"), str):
         number, _, event = fields["sbid"].lstrip("$").partition(".")

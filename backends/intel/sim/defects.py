@@ -1,8 +1,8 @@
-"""Defects of the hardware that a program must work round, as far as its text shows them.
+"""Hardware defects whose workarounds a program lacks, as far as its text shows this.
 
-Each kind is one workaround of IGC, with its rule as IGC applies it; `Platform.defects` has the kinds that production
-steppings want (IGC, skuwa/iacm_g1*_hw_wa.c, ipvc_hw_wa.c and igt_20_0*_hw_wa.c: DG2-G10 from C0 on, G11 from B0 on,
-G12, PVC from XT A0 on, Xe2). The defect that `send-war` reports depends on the path and is the scoreboard's.
+Each kind is one workaround of IGC, with IGC's rule; `Platform.defects` lists the kinds that production steppings need
+(IGC, skuwa/iacm_g1*_hw_wa.c, ipvc_hw_wa.c and igt_20_0*_hw_wa.c: DG2-G10 from C0 on, G11 from B0 on, G12, PVC from XT
+A0 on, Xe2). The defect of `send-war` depends on the executed path, so `scoreboard` checks it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHOLE = 8  #: steps and repetitions of a dpas that fills the array
 
 @frozen
 class Defect:
-    """A workaround: its name, and what finds the instructions that lack it, with a message each."""
+    """A workaround: its name, and a function that yields the instructions that lack it, with a message each."""
 
     names: str
     missing: Callable[[Code, Layout], Iterator[tuple[int, str]]]
@@ -30,12 +30,12 @@ class Defect:
 
 def defects_of(code: Code, layout: Layout, kinds: frozenset[str]) -> Faults:
     """Return the missing workarounds of some kinds, by instruction."""
-    found: Faults = {}
+    faults: Faults = {}
     for kind in sorted(kinds):
         defect = DEFECTS[kind]
         for index, message in defect.missing(code, layout):
-            found[index] = (*found.get(index, ()), (kind, f"{message} [{defect.names}]"))
-    return found
+            faults[index] = (*faults.get(index, ()), (kind, f"{message} [{defect.names}]"))
+    return faults
 
 
 def _is_end(instruction: Instruction) -> bool:
@@ -94,7 +94,7 @@ def _nothing_behind(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
     """IGC, SWWA.cpp, HWWorkaround: a nop follows the last message unless other code does."""
     for index, instruction in enumerate(code):
         if _is_end(instruction) and (index + 1 == len(code) or code[index + 1].op == "illegal"):
-            yield index, "no legal instruction follows the end of the thread; a nop is wanted"
+            yield index, "no legal instruction follows the end of the thread: add a nop"
 
 
 def _no_csel(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
@@ -129,9 +129,11 @@ def _diverges(instruction: Instruction) -> bool:
 
 
 def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, insertDummyMovForHWRSWA: where a kernel has a predicated send with a destination or a divergent
-    branch, a mov of the first register of src1 to itself precedes the first dpas of a block, and the first behind each
-    such send. Any other ALU instruction that writes the register does as well.
+    """Yield dpas that lack a mov of src1's first register to itself (IGC, SWWA.cpp, insertDummyMovForHWRSWA).
+
+    In a kernel with a predicated send that has a destination, or with a divergent branch, such a mov must precede the
+    first dpas of each block and the first dpas after each such send. Any ALU instruction that writes the register
+    serves as well.
     """
     if not any(_is_fused_send(each) or _diverges(each) for each in code):
         return
@@ -151,13 +153,15 @@ def _not_rewritten(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
 
 
 def _suppressed(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA: a dpas.8x8 whose src1 an instruction other than a
-    send somewhere writes may not read the src1 of the dpas before it: not as the second of a chain, nor at the head of
-    one behind a dpas that is no chain, but for one whose result it reads or somebody in between waits for. IGC puts a
-    dummy dpas with another src1 before the chain.
+    """Yield dpas.8x8 that read the src1 of the dpas before them.
 
-    IGC does so without a look at other blocks where the chain is a block's first; here the blocks that may run before
-    are what is before it. It also counts a src1 that its own block does not write as written by arithmetic.
+    IGC, SWWA.cpp, prepareDPASFuseRSWA, and SWSB_G4IR.cpp, needWA. The rule holds for a src1 that an instruction other
+    than a send writes anywhere. It concerns the second dpas of a chain, and the head of a chain after a dpas that is no
+    chain, unless the head reads that dpas' result or an instruction between them waits for it. IGC puts a dummy dpas
+    with another src1 before the chain.
+
+    IGC adds the dummy to the first chain of every block without looking at other blocks, and takes a src1 that the
+    block does not write as written by arithmetic. This function looks at the blocks that may run before.
     """
     written = _by_arithmetic(code, layout)
     blocks = list(_blocks(code))
@@ -190,7 +194,7 @@ _Walk = Callable[[range, frozenset[int]], Iterator[tuple[int, frozenset[int]]]]
 
 
 def _entries(code: Code, blocks: Sequence[range], walk: _Walk) -> Sequence[frozenset[int]]:
-    """What reaches each block along any path, given what a block makes of what reaches it (the last that it yields)."""
+    """Return the set that reaches each block along any path; the last set that `walk` yields leaves a block."""
     starts = {code[block.start].address: number for number, block in enumerate(blocks)}
     entries = [frozenset[int]() for _ in blocks]
     waiting = list(range(len(blocks)))
@@ -215,14 +219,14 @@ def _adds_to(instruction: Instruction, before: Instruction) -> bool:
 
 def _by_arithmetic(code: Code, layout: Layout) -> set[int]:
     """The registers that instructions other than sends write somewhere."""
-    found: set[int] = set()
+    registers: set[int] = set()
     for instruction in code:
         if _is_dpas(instruction):
             assert instruction.dst is not None
-            found.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
+            registers.update(range(instruction.dst.reg, instruction.dst.reg + _repeats(instruction)))
         else:
-            found.update(_written(instruction, layout))
-    return found
+            registers.update(_written(instruction, layout))
+    return registers
 
 
 def _waits(instruction: Instruction, token: tuple[int, str] | None) -> bool:
@@ -251,7 +255,7 @@ def _chains(code: Code, block: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _neighbours(code: Code, of_pipe: Callable[[Instruction], bool]) -> Iterator[tuple[int, Instruction]]:
-    """The instructions of a pipe, each with the one before it in the text, across blocks as IGC goes."""
+    """Yield the instructions of a pipe, each with the one before it in the text, across blocks as in IGC."""
     before: Instruction | None = None
     for index, instruction in enumerate(code):
         if instruction.message is None and of_pipe(instruction):
@@ -285,8 +289,9 @@ def _moves_halves(instruction: Instruction) -> bool:
 
 
 def _bus_switched(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, fixReadSuppressioninFPU0: where one of two neighbours in the float pipe moves halves as they are
-    and the other does not, none of their sources may be the same. IGC puts a csel in between.
+    """Yield instructions that share a source with their neighbour in the float pipe, if only one of them moves halves.
+
+    IGC, SWWA.cpp, fixReadSuppressioninFPU0, puts a csel in between.
     """
     for index, before in _neighbours(code, _in_float_pipe):
         instruction = code[index]
@@ -301,7 +306,7 @@ _PRODUCTS, _COMPLETED = ("mul", "mac"), ("mach", "macl")
 
 
 def _is_flat(instruction: Instruction, width: int) -> bool:
-    """IGC, isFlatRegRegion of src1: its elements lie as those of the destination do, whole elements apart."""
+    """Whether src1 has the offset and stride of the destination, a stride of whole elements (IGC, isFlatRegRegion)."""
     source, dst = instruction.sources[1], instruction.dst
     assert dst is not None
     assert source.region is not None
@@ -317,9 +322,10 @@ def _is_flat(instruction: Instruction, width: int) -> bool:
 
 
 def _src1_kept(code: Code, layout: Layout) -> Iterator[tuple[int, str]]:
-    """IGC, SWWA.cpp, mulMacRSWA: of neighbours in the integer pipe that share registers of src1, the second flat: two
-    mul or mac, or two mach, of which the first is not flat; or a mach behind what is none of these. IGC puts an add of
-    an immediate in between.
+    """Yield multiplications whose flat src1 shares registers with src1 of the instruction before in the integer pipe.
+
+    IGC, SWWA.cpp, mulMacRSWA: two mul or mac, or two mach, the first not flat; or a mach after an instruction that is
+    none of these. IGC puts an add of an immediate in between.
     """
     for index, before in _neighbours(code, _in_integer_pipe):
         instruction = code[index]

@@ -104,7 +104,7 @@ def _shape(instruction: Instruction, context: Context, *, fused: bool) -> DpasSh
     dst, (c, b, a) = instruction.dst, instruction.sources
     assert dst is not None
     if int(depth) != DEPTH:
-        context.fault("dpas", f"systolic depth {depth}, which cannot be; the hardware has {DEPTH}")
+        context.fault("dpas", f"systolic depth {depth}, the hardware has {DEPTH}")
     for operand in (a, b):
         if operand.type not in BITS:
             raise unsupported(instruction, f"dpas on {operand.type}")
@@ -138,14 +138,14 @@ def _accumulator_bytes(shape: DpasShape, type_: str) -> int:
 
 
 def _check(shape: DpasShape, context: Context, *, fused: bool) -> None:
-    """The rules of DPAS.md, and of Mesa's instruction_restrictions, that an assembler does not enforce."""
+    """Report breaches of DPAS.md and of Mesa's instruction_restrictions, which an assembler does not check."""
     platform, grf = context.platform, context.layout.grf
     floats = {kind in FLOATING for kind in (shape.a_type, shape.b_type)}
     narrow = shape.d_type in ("hf", "bf") or shape.c_type in ("hf", "bf")
     rules = {
-        f"execution size {shape.columns}; {platform.name} has {platform.dpas_width}": shape.columns
+        f"execution size {shape.columns}, {platform.name} has {platform.dpas_width}": shape.columns
         != platform.dpas_width,
-        f"{shape.rows} rows; 1 to 8 are possible": not 1 <= shape.rows <= 8,
+        f"{shape.rows} rows, 1 to 8 are possible": not 1 <= shape.rows <= 8,
         "integers and floating point cannot mix": len(floats) != 1
         or (shape.a_type in FLOATING) != (shape.d_type in ("f", "hf", "bf")),
         f"{shape.b_type} and {shape.a_type} cannot mix": floats == {True} and shape.a_type != shape.b_type,
@@ -173,7 +173,7 @@ Decode = Callable[[Array], Array]
 
 
 def _decoder(type_: str, other: str) -> Decode:
-    """Bytes [..., n] to numbers [..., n * 8 / bits] in f64."""
+    """Return a function that decodes bytes [..., n] to f64 numbers [..., n * 8 / bits]."""
     if type_ == "hf":
         return lambda raw: raw.view(np.float16).astype(np.float64)
     if type_ == "bf":
@@ -196,7 +196,7 @@ def _decoder(type_: str, other: str) -> Decode:
 
 
 def _decoders(instruction: Instruction, shape: DpasShape) -> tuple[Decode, Decode]:
-    """The decoders of both sources. Raises Unsupported for types that do not go together."""
+    """Return the decoders of both sources. Raises Unsupported for types that cannot be combined."""
     try:
         return _decoder(shape.a_type, shape.b_type), _decoder(shape.b_type, shape.a_type)
     except NotImplementedError:
@@ -215,7 +215,7 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
     row_bytes = shape.rows * ROW_BYTES
 
     def rows_of(array: Array, g: ThreadGroup) -> Array:
-        """The bytes of src2; both halves of a fused pair."""
+        """Return the bytes of src2, for dpasw both halves of the fused pair."""
         mine = array[:, shape.a : shape.a + shape.a_bytes]
         if fused:
             even, odd = _pairs(g, instruction)
@@ -225,7 +225,7 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
     def run(g: ThreadGroup) -> None:
         if g.on < shape.columns and not instruction.no_mask:
             off = ~np.logical_and.reduce(g.mask[:, : shape.columns], axis=1)
-            g.env.reporter.at_first("dpas", "some channels are off", instruction, g, off)
+            g.env.reporter.at_first("dpas", "some channels are disabled, dpas needs all of them", instruction, g, off)
         raw_a = np.ascontiguousarray(rows_of(g.regs, g))
         raw_b = np.ascontiguousarray(g.regs[:, shape.b : shape.b + b_bytes])
         a = decode_a(raw_a).reshape(g.count, shape.rows, shape.k)
@@ -254,7 +254,7 @@ def _run(instruction: Instruction, shape: DpasShape, context: Context, *, fused:
 
 
 def _mark(g: ThreadGroup, shape: DpasShape, undefined: Bools | None, d_size: int, units: int) -> None:
-    """Poison the undefined elements of the destination, and define the others."""
+    """Mark the elements of the destination as undefined or defined."""
     place = slice(shape.d, shape.d + shape.rows * shape.columns * d_size)
     if undefined is not None:
         g.poison[:, place] = np.repeat(undefined.reshape(g.count, -1), d_size, axis=1)
@@ -275,7 +275,7 @@ def _number(raw: Array, type_: str) -> Array:
 
 
 def _stored(total: Array, type_: str, *, saturate: bool) -> Array:
-    """One rounding to the accumulator; integers wrap or saturate."""
+    """Round sums once to the accumulator's type; integers wrap or saturate."""
     if type_ == "bf":
         return np.asarray(total.astype(ml_dtypes.bfloat16)).view(np.uint16)
     if type_ in ("f", "hf"):
@@ -288,7 +288,7 @@ def _stored(total: Array, type_: str, *, saturate: bool) -> Array:
 
 
 def _pairs(g: ThreadGroup, instruction: Instruction) -> tuple[Array, Array]:
-    """The rows of the even and the odd thread of each row's fused pair; both must be at this instruction."""
+    """Return the rows of the even and the odd thread of each fused pair; report pairs of which one is elsewhere."""
     if not g.env.fused:
         g.env.reporter.add("dpasw", "the kernel runs without EU fusion, which pairs threads", instruction, g)
     keys = g.group_id.astype(np.int64) * (g.env.waves + g.env.waves % 2) + g.wave

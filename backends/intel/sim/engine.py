@@ -1,4 +1,4 @@
-"""The engine of threads: what the scoreboard says before each instruction, and barriers."""
+"""The engine of threads: the scoreboard's checks before each instruction, and barriers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
         self._phase = 0  #: barriers passed
 
     def _release(self, waiting: list[ThreadGroup]) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
-        """Let through the workgroups all of whose threads have signalled."""
+        """Let the workgroups pass whose threads have all signalled; report a deadlock if there are none."""
         released, still = self._pass(waiting)
         if not released:
             self._deadlock(waiting[0])
         return released, still
 
     def _pass(self, waiting: list[ThreadGroup]) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
-        """The groups that pass a barrier which all threads of their workgroups have signalled, and the others."""
+        """Return the groups that pass a barrier, as all threads of their workgroups have signalled, and the rest."""
         env = self.env
         passed = env.arrived >= env.waves
         env.arrived[passed] = 0
@@ -58,7 +58,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
     def _release_some(
         self, waiting: list[ThreadGroup], live: Sequence[ThreadGroup]
     ) -> tuple[list[ThreadGroup], list[ThreadGroup]]:
-        """Threads that are held behind their signal of a barrier do not keep others from passing it."""
+        """Let other threads pass a barrier that the adversary's held threads have signalled."""
         return self._pass(waiting) if self.env.adversary is not None else ([], waiting)
 
     def _start(self, first: ThreadGroup) -> list[ThreadGroup]:
@@ -84,7 +84,7 @@ class ThreadEngine(Engine[ThreadGroup, Step]):
 
     def _deadlock(self, group: ThreadGroup) -> None:
         arrived, step = int(self.env.arrived[group.slot[0]]), self.program.steps[group.pc - 1]
-        message = f"waits for ever: {arrived} of {self.env.waves} threads have signalled and no other can"
+        message = f"waits for ever: {arrived} of {self.env.waves} threads have signalled, and no other thread can"
         self.reporter.add("barrier", message, None if step is None else step.instruction, group)
         raise LaunchStopped
 

@@ -1,4 +1,4 @@
-"""What the groups of a batch share on Xe: besides memory and findings, surfaces and barriers."""
+"""The environment of a batch on Xe: memory, findings, surfaces and barriers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Environment(Surroundings):
-    """The surroundings of one batch of workgroups."""
+    """The environment of one batch of workgroups."""
 
     local: Slm
 

@@ -1,4 +1,4 @@
-"""Which lanes an instruction acts on: channel enables, predicates, conditional flags."""
+"""Active lanes of an instruction: channel enables, predicates, conditional flags."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_flag(instruction: Instruction, context: Context) -> None:
 
 
 def enabled(instruction: Instruction) -> Lanes:
-    """The running lanes, predicates aside; None when all are."""
+    """Return a function that gives the running lanes, before predication; None if all run."""
     if instruction.window is not None:
         return _windowed(instruction, instruction.window)
     if instruction.no_mask:
@@ -95,7 +95,10 @@ def undefined_flags(instruction: Instruction, g: ThreadGroup, lanes: Bools | Non
 
 
 def active(instruction: Instruction, context: Context) -> Lanes:
-    """The lanes that act: running and, with a predicate, chosen by it. An undefined predicate is reported."""
+    """Return a function that gives the active lanes: running, and selected by the predicate, if there is one.
+
+    An undefined predicate is reported.
+    """
     on = enabled(instruction)
     if not instruction.predicate:
         return on

@@ -1,14 +1,14 @@
-"""Barriers, fences and the end of a thread: what orders memory accesses of different threads.
+"""Barriers, fences and the end of a thread, which order memory accesses of the threads of a workgroup.
 
-A barrier orders a store to local memory if a fence behind it was waited for before the signal, and a load, or an
-atomic operation with a result, if its destination was. An access that is not ordered is carried over into the epoch
-behind the barrier, where it races (`backends.sim.local`). A global store is behind a fence of the global unit;
-`scopes` has what orders workgroups.
+A barrier orders a store to local memory if the thread waited for a later fence before its signal. It orders a load, or
+an atomic operation with a result, if the thread waited for the destination. Any other access is carried over into the
+epoch after the barrier, where it races (`backends.sim.local`). A global store needs a fence of the global unit;
+`scopes` orders workgroups.
 
 IGC's LSC_FENCE.md has a fence wait for all earlier accesses of the thread to its unit, but its scoreboard pass (visa,
 SWSB_G4IR.cpp, clearSLMWARWAissue) has every SLM store and fence wait for the destinations of all SLM loads in flight on
-DG2, MTL, ARL and PVC (HWCaps.inc, hasSLMWARIssue). So there a fence orders stores only, and a later store of the same
-thread may overtake a load (`Platform.slm_fence_orders_loads`).
+DG2, MTL, ARL and PVC (HWCaps.inc, hasSLMWARIssue). On these platforms a fence therefore orders stores only, and a later
+store may overtake a load of its own thread (`Platform.slm_fence_orders_loads`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ END_REGISTERS = 16  #: the end-of-thread message comes from the last so many reg
 
 
 def compile_gateway(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a fence, a gateway message or a wait at a barrier; None for anything else."""
+    """Return the step of a fence, a gateway message or a barrier wait; None for other instructions."""
     message = instruction.message
     if instruction.op == "sync" and instruction.sub == "bar":
         return _wait(instruction, context)
@@ -85,7 +85,7 @@ def _fence(instruction: Instruction, decoded: Lsc, context: Context) -> Step:
 
 
 def retire(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Out-of-order instructions have completed: what that orders needs no barrier's help."""
+    """Drop the accesses that completed out-of-order instructions `done` order, and land the stores of their fences."""
     for index, order, unit in g.fences:
         if index not in done:
             continue
@@ -121,7 +121,7 @@ def _carry_over(g: ThreadGroup, access: LocalAccess) -> None:
 
 
 def _signal(instruction: Instruction, context: Context) -> Step:
-    """Signal the barrier; dword 2 of the payload holds the number of threads, in bytes 2 and 3."""
+    """Compile a barrier signal; dword 2 of the payload holds the number of threads, in bytes 2 and 3."""
     message = instruction.message
     assert message is not None
     layout = context.layout
@@ -149,15 +149,15 @@ def _signal(instruction: Instruction, context: Context) -> Step:
             got = int(header[wrong.argmax()])
             env.reporter.at_first(
                 "barrier",
-                f"header dword 2 is {got:#x}; {env.waves} threads want {env.waves << 24 | env.waves << 16:#x}",
+                f"header dword 2 is {got:#x}, {env.waves} threads need {env.waves << 24 | env.waves << 16:#x}",
                 instruction,
                 g,
                 wrong,
             )
         if not env.barriers:
-            env.reporter.add("barrier", "the kernel declares no barrier (barrier_count)", instruction, g)
+            env.reporter.add("barrier", "the kernel declares no barrier: .ze_info has barrier_count 0", instruction, g)
         if g.signalled:
-            env.reporter.add("barrier", "signals again before it has waited", instruction, g)
+            env.reporter.add("barrier", "signals a barrier again before it has waited for it", instruction, g)
         g.signalled = True
         np.add.at(env.arrived, g.slot, 1)
         env.counters["barriers"] += g.count

@@ -1,7 +1,7 @@
-"""Messages of the old data ports (dc0, dc1), which IGC still uses on XeHPG for surfaces and everywhere for atomics.
+"""Messages of the old data ports (dc0, dc1), which IGC still uses on XeHPG for surfaces, and for atomics everywhere.
 
-Intel's programmer's reference manuals, "Data Port Messages": bits 7:0 binding table index, 13:8 control, 18:14 type,
-19 header, 24:20 response, 28:25 address registers. They become the records of the newer messages.
+Descriptor (Intel's programmer's reference manuals, "Data Port Messages"): bits 7:0 binding table index, 13:8 control,
+18:14 type, 19 header, 24:20 response, 28:25 address registers. Messages are converted to the records of LSC (`Lsc`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fields:
 
     @classmethod
     def decode(cls, descriptor: int) -> Fields:
-        """Take a descriptor apart."""
+        """Return the fields of a descriptor."""
         return cls(
             descriptor & 0xFF,
             descriptor >> 8 & 0x3F,
@@ -48,7 +48,7 @@ class Fields:
 
 @frozen
 class Gather:
-    """A message with an address a lane: operation, bytes of an address, of an element, channels, lanes of payloads."""
+    """A message with one address per lane: operation, bytes of an address and element, channels, lanes of payloads."""
 
     op: int
     address: int
@@ -75,7 +75,7 @@ def _surface(op: int, address: int) -> Callable[[Fields, int], Gather]:
 
 
 def _scattered(op: int) -> Callable[[Fields, int], Gather]:
-    """Bits 1:0 say byte, dword or quadword, bits 3:2 how many: bytes make one element of so many (MDC_A64_DS)."""
+    """Decode a scattered message: bits 1:0 byte, dword or quadword, bits 3:2 their number; bytes form one element."""
 
     def make(fields: Fields, grf: int) -> Gather:
         size, count = (1, 4, 8, 0)[fields.control & 3], 1 << (fields.control >> 2 & 3)
@@ -86,7 +86,7 @@ def _scattered(op: int) -> Callable[[Fields, int], Gather]:
 
 
 def _atomic(table: Mapping[int, int], address: int) -> Callable[[Fields, int], Gather]:
-    """On 64-bit addresses the lanes are those of a register pair and bit 4 means 64-bit data."""
+    """Decode an atomic message; with 64-bit addresses lanes are those of a register pair, and bit 4 is 64-bit data."""
 
     def make(fields: Fields, grf: int) -> Gather:
         op = table.get(fields.control & 15, -1)
@@ -114,7 +114,7 @@ _GATHERS: Mapping[tuple[str, int], Callable[[Fields, int], Gather]] = {
 
 
 def compile_hdc(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a data port message, None for other instructions."""
+    """Return the step of a data port message; None for other instructions."""
     message = instruction.message
     if message is None or message.unit not in ("dc0", "dc1"):
         return None

@@ -1,8 +1,8 @@
-"""Loads that read as late as they may: what memory holds when their wait is executed is what they deliver.
+"""Late loads: a load returns the memory content at the time of its wait.
 
-An adversary (`adversary`) has every load read twice, when it is issued, and again when a wait, or a fence that orders
-loads, shows that it is complete. A kernel in which the two differ computes what depends on timing. A later store of
-the same thread to the same bytes has the load read first, where nothing lets the store overtake it.
+Under an `adversary` every load reads twice: when it is issued, and when a wait, or a fence that orders loads, shows
+that it is complete. If the two differ, the kernel's result depends on timing. A later store of the thread to the loaded
+bytes makes the load read first, unless the store may overtake it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from convgen.backends.intel.sim.state import ThreadGroup
 from convgen.backends.sim.wave_arrays import U64, Array, Bools
 from convgen.ir.record import define, evolve
 
-LINE_BITS = 6  #: overlaps are looked for by lines of 64 bytes, which may find more than there are
+LINE_BITS = 6  #: overlaps are searched by lines of 64 bytes, which may report more than there are
 
 #: (group, addresses [threads, lanes], lanes): reads memory without a finding, and writes the registers.
 Again = Callable[[ThreadGroup, U64, "Bools | None"], None]
@@ -23,7 +23,7 @@ Again = Callable[[ThreadGroup, U64, "Bools | None"], None]
 
 @define(eq=False)
 class LateLoad:
-    """A load that has not read memory for good."""
+    """A load that will read memory again."""
 
     step: int  #: index of its instruction
     order: int
@@ -34,28 +34,28 @@ class LateLoad:
     again: Again
 
     def take(self, rows: Array) -> LateLoad:
-        """For some of the threads."""
+        """Return the load for some of the threads."""
         lanes = None if self.lanes is None else self.lanes[rows]
         return evolve(self, address=self.address[rows], lanes=lanes)
 
     def joined(self, other: LateLoad) -> LateLoad:
-        """For the threads of both groups."""
+        """Return the load for the threads of both groups."""
         lanes = None
         if self.lanes is not None or other.lanes is not None:
             lanes = np.concatenate([load.taken() for load in (self, other)])
         return evolve(self, address=np.concatenate((self.address, other.address)), lanes=lanes)
 
     def taken(self) -> Bools:
-        """The lanes that take part."""
+        """The active lanes [threads, lanes]."""
         return np.ones(self.address.shape, np.bool_) if self.lanes is None else self.lanes
 
     def lines(self) -> Array:
-        """The lines of memory that are read, some of them several times."""
+        """The lines of memory that are read, with repetitions."""
         return lines_of(self.address, self.size, self.lanes)
 
 
 def lines_of(address: U64, size: int, lanes: Bools | None) -> Array:
-    """The lines that `size` bytes at each address lie in, some of them several times."""
+    """Return the lines that `size` bytes at each address touch, with repetitions."""
     first = (address if lanes is None else address[lanes]).ravel() >> np.uint64(LINE_BITS)
     return np.unique(first) + np.arange((size >> LINE_BITS) + 2, dtype=np.uint64)[:, None]
 
@@ -63,7 +63,7 @@ def lines_of(address: U64, size: int, lanes: Bools | None) -> Array:
 def note_late(
     g: ThreadGroup, index: int, address: U64, size: int, lanes: Bools | None, again: Again, *, local: bool
 ) -> None:
-    """Have a load read again when it is known to be complete."""
+    """Register a load to read again when it is known to be complete."""
     if g.env.adversary is not None and g.env.adversary.late:
         g.order += 1
         kept = None if lanes is None else lanes.copy()  # registers and flags may change meanwhile
@@ -79,7 +79,7 @@ def _deliver(g: ThreadGroup, due: Callable[[LateLoad], bool]) -> None:
 
 
 def deliver(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Out-of-order instructions have completed: those that are loads, and loads in front of fences that order them."""
+    """Let the loads read that completed instructions `done` settle: loads and, before their fences, earlier loads."""
     orders_local = g.env.platform.slm_fence_orders_loads
     upto = {True: 0, False: 0}
     for index, order, unit in g.fences:
@@ -89,7 +89,7 @@ def deliver(g: ThreadGroup, done: frozenset[int]) -> None:
 
 
 def deliver_before_store(g: ThreadGroup, address: U64, size: int, lanes: Bools | None, *, local: bool) -> None:
-    """A store is issued: loads of the same threads that it may not overtake read what it overwrites first."""
+    """Let the threads' loads read, before a store is issued, whose bytes it overwrites and that it may not overtake."""
     if not g.late or (local and not g.env.platform.slm_fence_orders_loads):
         return
     stored = lines_of(address, size, lanes)

@@ -1,8 +1,8 @@
-"""Setting up a launch: arguments, payload, and the registers that threads start with.
+"""Set up a launch: arguments, payload, and the registers that threads start with.
 
 Payload in memory, at the address in r0.0: cross-thread data without its inline part, then local ids, thread by thread
-(zebin specification; NEO, "implicit arguments" and "per-thread data"). Bits that r0 does not promise are filled with
-nonsense, so that a kernel that forgets a mask is caught.
+(zebin specification; NEO, "implicit arguments" and "per-thread data"). Reserved bits of r0 hold nonsense, to expose a
+kernel that forgets a mask.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Payload:
 
 
 def implicit_value(item: Implicit, launch: LaunchRequest) -> bytes | None:
-    """What the runtime puts into a payload argument; None when it is the host's business."""
+    """Return the value that the runtime puts into a payload argument; None if the host sets it."""
     dimensions = 3 if launch.grid[2] > 1 or launch.workgroup[2] > 1 else 2
     if launch.grid[1] == launch.workgroup[1] == 1 and dimensions == 2:
         dimensions = 1
@@ -69,7 +69,7 @@ def threads_of(kernel: KernelInfo, launch: LaunchRequest) -> int:
 
 
 def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> Payload:
-    """Build the payload and put it into memory; bytes that nothing defines are uninitialised."""
+    """Place the payload in memory; bytes that no argument covers are undefined."""
     end = max([kernel.payload_bytes] + [argument.offset + argument.size for argument in launch.args])
     cross = np.zeros(-(-end // 32) * 32, np.uint8)
     defined = np.zeros(len(cross), np.bool_)
@@ -94,7 +94,7 @@ def place_payload(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> 
 
 
 def local_ids(kernel: KernelInfo, launch: LaunchRequest) -> tuple[Bytes, Bools]:
-    """Local ids of all threads of a workgroup as u16 x, y, z, each padded; [threads, bytes]."""
+    """Return the local ids of a workgroup's threads as u16 x, y, z, each padded [threads, bytes]."""
     threads, size = threads_of(kernel, launch), kernel.local_id_bytes
     ids, defined = np.zeros((threads, size), np.uint8), np.zeros((threads, size), np.bool_)
     if not size:
@@ -111,7 +111,7 @@ def local_ids(kernel: KernelInfo, launch: LaunchRequest) -> tuple[Bytes, Bools]:
 
 
 def surfaces_of(memory: Memory, kernel: KernelInfo, launch: LaunchRequest) -> dict[int, Allocation]:
-    """The buffers behind binding table entries: those of the arguments with the same index."""
+    """Return the buffers of binding table entries: those of the arguments that the entries name."""
     offsets = {item.offset: item.index for item in kernel.payload if item.index >= 0 and item.size == 8}
     by_index = {
         offsets[argument.offset]: memory.by_name[argument.value]
@@ -132,7 +132,7 @@ def start_group(
     *,
     hardware_ids: bool,
 ) -> ThreadGroup:
-    """All threads of some workgroups at the kernel's entry."""
+    """Return the threads of some workgroups at the kernel's entry."""
     slots = np.arange(len(groups))
     wave = np.tile(np.arange(env.waves), len(groups))
     g = ThreadGroup(env, np.repeat(slots, env.waves), np.repeat(groups, env.waves), wave, layout, score)

@@ -37,7 +37,7 @@ UNITS = ("ugm", "slm", "tgm")
 
 
 def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
-    """A step for an LSC message, None for other sends."""
+    """Return the step of an LSC message; None for other sends."""
     message = instruction.message
     if message is None or message.unit not in UNITS:
         return None
@@ -63,7 +63,7 @@ def compile_lsc(instruction: Instruction, context: Context) -> Step | None:
 
 @define(eq=False)
 class Access:
-    """What an LSC message moves, and where its payloads lie."""
+    """The data that an LSC message moves, and the places of its payloads."""
 
     instruction: Instruction
     message: Message
@@ -93,7 +93,7 @@ class Access:
 def compile_access(
     instruction: Instruction, lsc: Lsc, binding: int, width: int, context: Context, *, local: bool
 ) -> Step:
-    """A step for a message with an address a lane, whose payloads have room for `width` lanes."""
+    """Return the step of a message with one address per lane, whose payloads have room for `width` lanes."""
     layout, message = context.layout, instruction.message
     assert message is not None
     vector = len(lsc.channels) or lsc.vector
@@ -153,7 +153,7 @@ def _addresses(
 
 
 def surface_base(g: ThreadGroup, instruction: Instruction, binding: int) -> np.uint64:
-    """Where the buffer of a binding table entry begins."""
+    """Return the address of the buffer of a binding table entry."""
     allocation = g.env.surfaces.get(binding)
     if allocation is None:
         raise unsupported(instruction, f"binding table entry {binding} belongs to no argument")
@@ -163,7 +163,7 @@ def surface_base(g: ThreadGroup, instruction: Instruction, binding: int) -> np.u
 def memory_load(
     access: Access, g: ThreadGroup, at: U64, lanes: Bools | None, *, again: bool = False
 ) -> tuple[Array, Bools | None]:
-    """Words or narrow values [n, threads, count] and their poison; `again` neither checks nor knows poison."""
+    """Load words or narrow values [n, threads, count] and their undefined ones; `again` skips all checks."""
     channels = access.lsc.channels
     if channels and channels[-1] >= len(channels):  # not the first ones
         whole = evolve(access, vector=1, lsc=evolve(access.lsc, channels=()))
@@ -218,7 +218,7 @@ def _load(access: Access, returns: bool) -> Callable[[ThreadGroup], None]:
 
 
 def element_values(words: Array, bad: Bools | None, memory: int, vector: int, size: int) -> tuple[Array, Bools | None]:
-    """What was loaded as register elements [vector, threads, lanes]."""
+    """Convert loaded words to register elements [vector, threads, lanes]."""
     if memory == 8:
         pairs = words.reshape(vector, 2, *words.shape[1:]).astype(np.uint64)
         values = pairs[:, 0] | pairs[:, 1] << np.uint64(32)
@@ -233,7 +233,7 @@ def _taken(g: ThreadGroup, lanes: Bools | None, count: int) -> int:
 
 
 def store_values(access: Access, g: ThreadGroup, reg: int) -> tuple[Array, Bools | None]:
-    """A data payload as words or narrow values [n, threads, count], and the poison of what is stored of it."""
+    """Return a store's data payload as words or narrow values [n, threads, count], and flags of undefined ones."""
     lsc, size = access.lsc, access.lsc.register_bytes
     if lsc.transposed:
         count = access.size // 4

@@ -10,7 +10,7 @@ VECTORS = (1, 2, 3, 4, 8, 16, 32, 64)
 #: Bytes in memory and in a register, by data size code.
 DATA: Mapping[int, tuple[int, int]] = {0: (1, 1), 1: (2, 2), 2: (4, 4), 3: (8, 8), 4: (1, 4), 5: (2, 4)}
 LOAD, LOAD_QUAD, LOAD_2D, STORE, STORE_QUAD, STORE_2D, FENCE = 0, 2, 3, 4, 6, 7, 31
-#: Fences: how far they reach, and what becomes of the lines of the first-level cache (IGC, visa_igc_common_header.h,
+#: Fences: their scope, and what they do to lines of the first-level cache (IGC, visa_igc_common_header.h,
 #: LSC_SCOPE and LSC_FENCE_OP; their bits: BuildIR, `translateLscFence`).
 GROUP, LOCAL, TILE, GPU = range(4)
 NO_FLUSH, EVICT, INVALIDATE, DISCARD, CLEAN = range(5)

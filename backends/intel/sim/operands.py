@@ -1,4 +1,4 @@
-"""Sources: reading regions with modifiers, with the poison of what is read."""
+"""Source operands: read regions and apply modifiers; undefined bytes are read along."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def element_bytes(operand: Operand, lanes: int, start: int, *, destination: bool
 
 @lru_cache(maxsize=1 << 10)
 def _steps(region: Region | None, lanes: int, destination: bool) -> Array:
-    """From the first lane's element to that of each, in elements."""
+    """Return the distance of each lane's element from the first, in elements."""
     lane = np.arange(lanes)
     if region is None:
         return lane
@@ -118,14 +118,14 @@ def _flushed(get: Get, type_: str) -> Get:
 
 
 def flush(values: Array, smallest: float) -> Array:
-    """Numbers below a type's normal ones as zeros of the same sign."""
+    """Replace denormals, numbers below `tiny`, by zeros of their sign."""
     return np.where(np.abs(values) < smallest, np.copysign(values.dtype.type(0), values), values)
 
 
 def source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool = False
 ) -> Reader:
-    """Make a source of `lanes` elements ready."""
+    """Return a reader of a source of `lanes` elements."""
     if operand.kind == "imm":
         values = immediate(operand, lanes, _word_steps(instruction))
         if operand.negate or operand.absolute:
@@ -175,7 +175,7 @@ def source(
 
 
 def _index(elements: Array) -> slice | Array:
-    """Element numbers as a slice where they are evenly spaced; one element where all are the same."""
+    """Return element numbers as a slice if they are evenly spaced, of one element if all are equal."""
     first = int(elements[0])
     if len(elements) == 1 or (elements == first).all():
         return slice(first, first + 1)
@@ -213,7 +213,7 @@ def immediate(operand: Operand, lanes: int, steps: int = 1) -> Array:
 
 
 def _tiny_float(bits: int) -> float:
-    """A restricted 8-bit float: sign, 3 bits of exponent (bias 3), 4 of mantissa; 0 stands for zero."""
+    """Decode a restricted 8-bit float: sign, 3 bits of exponent (bias 3), 4 of mantissa; 0 is zero."""
     if bits & 0x7F == 0:
         return 0.0
     size = (1 + (bits & 15) / 16) * 2.0 ** ((bits >> 4 & 7) - 3)
@@ -280,7 +280,7 @@ def indirect_places(operand: Operand, lanes: int, instruction: Instruction, g: T
 
 
 def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int) -> None:
-    """Report registers that are still under way."""
+    """Report registers that an earlier instruction may still write."""
     bits = 0
     for place in np.unique(places).tolist():
         bits |= byte_bits(place, size)
@@ -293,7 +293,7 @@ def _look_up(g: ThreadGroup, instruction: Instruction, places: Array, size: int)
 def _indirect_source(
     operand: Operand, lanes: int, instruction: Instruction, context: Context, *, logical: bool
 ) -> Reader:
-    """A register addressed through a0; which ones they are the scoreboard learns when they are read."""
+    """Return a reader of registers addressed through a0, which the scoreboard checks when they are read."""
     size, type_ = operand.size, operand.type
 
     def get(g: ThreadGroup) -> Array:

@@ -35,7 +35,7 @@ _WORDS: Mapping[int, int] = {0: 1, 2: 2, 3: 4, 4: 8, 5: 16}
 
 @frozen
 class Kind:
-    """A block message: where its address is in the header and in what unit."""
+    """A block message: the place of its address in the header, and the address's unit."""
 
     stores: bool
     wide: bool = False  #: qword 0 is an address
@@ -55,7 +55,7 @@ _KINDS: Mapping[tuple[str, int], Kind] = {
 def compile_blocks(
     instruction: Instruction, port: str, number: int, control: int, binding: int, context: Context, *, local: bool
 ) -> Step:
-    """A step for a block message."""
+    """Return the step of a block message."""
     message = instruction.message
     assert message is not None
     kind = _KINDS.get((port, number))

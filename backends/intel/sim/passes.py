@@ -3,17 +3,17 @@
 "A compressed instruction spans across 2 adjacent destination registers and is split into 2 parts. The split point is
 where the destination crosses its GRF boundary. The source operand of the second part must not overlap with the
 destination operand of the first part at DW granularity" (the hardware's restriction as IGC's HWConformity.cpp quotes it
-at avoidInstDstSrcOverlap). Mesa's has_source_and_destination_hazard and its register allocator describe the same: a
+at avoidInstDstSrcOverlap). Mesa's has_source_and_destination_hazard and its register allocator agree: a
 SIMD16 instruction is two SIMD8 ones, so one that reads a single element for all lanes out of its destination, elements
 narrower than the destination's, or registers one off from it, reads what its first half wrote. A register has 32 bytes
 on XeHPG and 64 on XeHPC and Xe2, so there only 64-bit types, strided destinations and SIMD32 are concerned.
 
-IGC's allocator keeps an instruction from the same when its destination fits a register and a source does not
-(G4_Verifier, verifyDstSrcOverlap; hasDstSrcOverlapPotential); the split is then where that source crosses. madm, which
-has accumulators between its parts, is exempt there and here. dpas and messages have rules of their own.
+IGC's allocator also avoids such an overlap if the destination fits a register and a source does not (G4_Verifier,
+verifyDstSrcOverlap; hasDstSrcOverlapPotential); the split is then where that source crosses. madm, which has
+accumulators between its parts, is exempt. dpas and messages have rules of their own.
 
-An instruction that breaks the rule is reported and computes what two passes compute. Of operands addressed through a0,
-sources are looked at when they are read, destinations are not.
+An instruction that breaks the rule is reported and executed in two passes. Sources addressed through a0 are checked
+when they are read; destinations addressed through a0 are not checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXEMPT = frozenset(("madm",))
 
 @frozen(eq=False)
 class Passes:
-    """How an instruction of two passes is split, and which operands that concerns."""
+    """The split of an instruction into two passes, and the sources that overlap the destination."""
 
     split: int  #: the first lane of the second pass
     overlapping: tuple[int, ...]  #: sources of the second pass in the first one's destination
@@ -52,7 +52,7 @@ class Passes:
 
 
 def passes_of(op: Operation) -> Passes | None:
-    """The passes of an instruction for which they may matter, None for any other."""
+    """Return the passes of an instruction whose second pass may read results of the first; None for all others."""
     dst = op.dst
     if dst is None or not dst.is_register or op.op in EXEMPT:
         return None
@@ -71,7 +71,7 @@ def passes_of(op: Operation) -> Passes | None:
 
 
 def overlapped(op: Operation, passes: Passes, number: int, g: ThreadGroup) -> Bools:
-    """The [thread, lane] of an indirect source that the first pass's destination covers."""
+    """Return flags [thread, lane] of an indirect source's elements that lie in the first pass's destination."""
     source = op.sources[number]
     places = indirect_places(source.operand, op.lanes, op.instruction, g)[:, passes.split :]
     dwords: Array = np.fromiter(passes.written, np.int64)

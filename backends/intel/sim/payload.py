@@ -1,4 +1,4 @@
-"""Whole registers as messages use them: addresses, data to store, data that comes back."""
+"""Payloads of messages in whole registers: addresses, stored data, loaded data."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def check_length(context: Context, what: str, given: int, wanted: int) -> None:
 
 
 def elements(g: ThreadGroup, reg: int, size: int, count: int) -> Array:
-    """`count` unsigned numbers of `size` bytes from a register on, [threads, count]."""
+    """Return `count` unsigned numbers of `size` bytes from a register on [threads, count]."""
     first = reg * g.layout.grf // size
     return g.views[f"u{size}"][:, first : first + count]
 
 
 def undefined(g: ThreadGroup, reg: int, size: int, count: int) -> Bools | None:
-    """Which of these numbers are undefined."""
+    """Return flags of undefined numbers among `count` of `size` bytes from a register on; None if all are defined."""
     start = reg * g.layout.grf
     if not g.dirty & g.layout.units(start, size * count):
         return None
@@ -49,7 +49,7 @@ def undefined(g: ThreadGroup, reg: int, size: int, count: int) -> Bools | None:
 
 
 def refuse(g: ThreadGroup, instruction: Instruction, bad: Bools | None, lanes: Bools | None, what: str) -> None:
-    """Report undefined numbers of lanes that take part."""
+    """Report undefined numbers in active lanes; `what` names them in the finding."""
     if bad is None:
         return
     if lanes is not None:
@@ -63,7 +63,7 @@ Landing = Callable[[ThreadGroup, int, int, Array, "Bools | None", "Bools | None"
 
 
 def fill(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None, bad: Bools | None = None) -> None:
-    """Write numbers [threads, count] from a register on, and leave be what is known of undefined ones."""
+    """Write numbers [threads, count] from a register on, without changing which bytes are undefined."""
     first = reg * g.layout.grf // size
     place = g.views[f"u{size}"][:, first : first + values.shape[1]]
     if lanes is None:
@@ -94,7 +94,7 @@ def land(g: ThreadGroup, reg: int, size: int, values: Array, lanes: Bools | None
 
 
 def spoil(g: ThreadGroup, start: int, end: int) -> None:
-    """Bytes of whole registers that a message returns without defining them."""
+    """Mark bytes of whole registers as undefined that a message returns without defining them."""
     if start < end:
         g.poison[:, start:end] = 1
         g.dirty |= g.layout.units(start, end - start)

@@ -1,4 +1,4 @@
-"""Which pipe executes an instruction: by the type of its destination alone, as IGA's and IGC's annotations show."""
+"""The pipe of an instruction, which depends on its destination's type alone, as annotations of IGA and IGC show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between the platforms: one row each. Numbers and rules come from Intel's tools and documentation:
+"""Differences between XeHPG, XeHPC and Xe2: one row each. Numbers and rules come from Intel's tools and documentation:
 IGA (platform names, token counts), IGC's visa documentation (DPAS.md, DPASW.md) and SWSB pass (pipes, distances), IGC's
 HWCaps.inc and workaround tables (what operations lack; the names stand beside the fields), the NEO runtime (payload),
 the GPU occupancy calculator (local memory)."""

@@ -1,4 +1,4 @@
-"""What a restriction on register regions is, and where the restrictions are written."""
+"""Records of restrictions on register regions, and the documents that state the restrictions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MULTIPLIERS = {"mul": 1, "mac": 1, "mad": 2}  #: the source that may not be bf
 
 @frozen
 class InstructionRule:
-    """What no instruction may do."""
+    """A restriction on an instruction as a whole."""
 
     says: str
     source: str
@@ -36,7 +36,7 @@ class InstructionRule:
 
 @frozen
 class SourceRule:
-    """What no source may do, given its number."""
+    """A restriction on one source, whose number it is given."""
 
     says: str
     source: str

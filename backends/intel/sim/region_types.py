@@ -53,17 +53,17 @@ TYPE_RULES = (
         lambda op, dst: op.lanes > 1 and dst.size == 1 and dst.is_packed and not op.is_raw_move,
     ),
     InstructionRule(
-        "the destination's elements are narrower than the operation's, and not as far apart as those are wide",
+        "the destination is narrower than the execution type, and its stride is below that type's size",
         TYPES,
         _narrow_stride,
     ),
     InstructionRule(
-        "the destination's elements are narrower than the operation's, and do not begin where those would",
+        "the destination is narrower than the execution type, and is not aligned to that type",
         TYPES,
         _narrow_start,
     ),
     InstructionRule(
-        "integers become hf or hf integers, and the destination is not dwords apart from a dword on",
+        "a conversion between integers and hf needs a destination aligned to 4 bytes with a stride of 4 bytes",
         TYPES,
         lambda op, dst: _half_of_integer(op, dst) and (dst.stride != 4 or (dst.is_register and dst.start % 4 != 0)),
     ),
@@ -182,13 +182,17 @@ CHANNEL_RULES = (
         lambda op, s, n: s.each_row and (s.type in FLOATS or s.size == 8),
     ),
     SourceRule(
-        "hf beside f has no indirect source", MIXED, lambda op, s, n: op.mixes_halves and s.operand.kind == "indirect"
+        "an operation on hf and f has an indirect source",
+        MIXED,
+        lambda op, s, n: op.mixes_halves and s.operand.kind == "indirect",
     ),
     InstructionRule(
-        "hf and f meet in a move only", "IGC, isIllegalMixedMode", lambda op, dst: op.op != "mov" and op.mixes_halves
+        "an operation other than mov mixes hf and f",
+        "IGC, isIllegalMixedMode",
+        lambda op, dst: op.op != "mov" and op.mixes_halves,
     ),
     InstructionRule(
-        "more lanes of f than a register has become packed hf",
+        "more lanes than a register has f elements are converted to packed hf",
         HALVES,
         lambda op, dst: op.converts_halves and dst.type == "hf" and op.lanes > op.native_lanes,
     ),
@@ -208,10 +212,10 @@ def _brain_destination(op: Operation, dst: Area) -> bool:
 BRAIN_RULES = (
     InstructionRule("all operands are bf", BRAIN, lambda op, dst: op.types == {"bf"}),
     InstructionRule(
-        "bf meets another type than f", BRAIN, lambda op, dst: "bf" in op.types and not op.types <= {"bf", "f"}
+        "bf is mixed with another type than f", BRAIN, lambda op, dst: "bf" in op.types and not op.types <= {"bf", "f"}
     ),
     InstructionRule(
-        "more lanes with bf than a register has of f",
+        "an operation on bf has more lanes than a register has f elements",
         BRAIN,
         lambda op, dst: "bf" in op.types and op.lanes > op.native_lanes,
     ),

@@ -1,9 +1,8 @@
 """Restrictions on register regions: one row each, with the place where it is written.
 
 The sections named are those of Intel's programmer's reference manuals ("Register Region Restrictions"); Mesa's
-brw_eu_validate.c quotes most of them, function by function, and IGC's HWConformity.cpp works round them, platform by
-platform (HWCaps.inc says which). Where the two differ, IGC's form for the platform stands. The kernels of Intel's own
-compiler keep all of these.
+brw_eu_validate.c quotes most of them, function by function, and IGC's HWConformity.cpp works round them by platform
+(HWCaps.inc). Where the two differ, the row has IGC's form for the platform. Kernels of Intel's compiler break none.
 """
 
 from __future__ import annotations
@@ -217,16 +216,16 @@ RULES: tuple[InstructionRule | SourceRule, ...] = (
 
 
 def broken(op: Operation) -> list[str]:
-    """What an instruction breaks, each with its source."""
-    platform, found = op.context.platform, []
+    """Return the restrictions that an instruction breaks, as messages with their documents."""
+    platform, findings = op.context.platform, []
     for rule in RULES:
         if not rule.platforms(platform):
             continue
         if isinstance(rule, InstructionRule):
             if op.dst is not None and rule.broken(op, op.dst):
-                found.append(f"{rule.says} [{rule.source}]")
+                findings.append(f"{rule.says} [{rule.source}]")
             continue
         for number, source in enumerate(op.sources):
             if source.operand.kind in rule.kinds and rule.broken(op, source, number):
-                found.append(f"src{number}: {rule.says} [{rule.source}]")
-    return found
+                findings.append(f"src{number}: {rule.says} [{rule.source}]")
+    return findings

@@ -1,7 +1,7 @@
-"""Where registers live: one array of bytes a thread holds the general registers and, behind them, the others.
+"""The register file: one array of bytes per thread, general registers first, then the architecture registers.
 
-Sets of bytes are Python integers, bit n for byte n (`Layout.bits`); a *unit* is as much as a general register, and sets
-of units say where a group's registers may be undefined.
+Sets of bytes are Python integers, bit n for byte n. A *unit* has the size of a general register; sets of units tell
+which registers of a group may be undefined.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def flag(self) -> int:
-        """Only scoreboard bits: flags are kept apart, by channel."""
+        """The place of the flags' scoreboard bits; the flags themselves are kept by channel elsewhere."""
         return self.address + ADDRESS_BYTES
 
     @property

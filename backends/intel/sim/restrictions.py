@@ -21,7 +21,7 @@ LOGIC = frozenset(("and", "or", "xor", "not"))
 
 @frozen
 class Restriction:
-    """What instructions of some names (all without names) may not do; `kind` is that of the finding."""
+    """A restriction on instructions of some names (without names, on all); `kind` is that of the finding."""
 
     says: str
     broken: Callable[[Operation, Platform], bool]
@@ -105,7 +105,7 @@ RESTRICTIONS = (
         only("mul"),
     ),
     Restriction(
-        "of a 32-bit and a narrower integer factor, the narrower comes first",
+        "src0 is narrower than the 32-bit integer src1: exchange the factors",
         lambda op, p: op.sources[0].size < 4 and op.sources[1].type in ("d", "ud") and not op.sources[1].is_immediate,
         only("mul"),
     ),
@@ -163,7 +163,7 @@ RESTRICTIONS = (
 
 
 def broken(op: Operation) -> list[tuple[str, str]]:
-    """What an instruction breaks, as kinds and messages with their sources."""
+    """Return the restrictions that an instruction breaks, as kinds and messages with their documents."""
     platform = op.context.platform
     return [
         (rule.kind, f"{rule.says} [{rule.source}]")

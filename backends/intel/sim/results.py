@@ -1,4 +1,4 @@
-"""Destinations: results as register data, written under the execution mask, with their poison."""
+"""Destinations: results as register data, written under the execution mask, with undefined lanes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
 
 
 def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array:
-    """Working numbers as data of a register type: rounding to nearest even, saturation, flushing of denormals."""
+    """Convert working numbers to a register type: round to nearest even, saturate, flush denormals."""
     if type_ in FLOATS:
         if values.dtype == np.int64:
             values = values.astype(np.float64 if type_ == "df" else np.float32)
@@ -48,7 +48,7 @@ def convert(values: Array, type_: str, control: int, *, saturate: bool) -> Array
 
 
 def _to_integer(values: Array, type_: str) -> Array:
-    """Toward zero, with saturation; NaN gives 0."""
+    """Convert floats to integers: round toward zero, saturate, NaN to 0."""
     limits = np.iinfo(VIEWS[type_])
     whole = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     inside = np.where((whole > limits.min) & (whole < limits.max), whole, 0).astype(limits.dtype)
@@ -62,7 +62,7 @@ Put = Callable[[ThreadGroup, Array, "Bools | None", "Array | None"], None]
 
 @define(eq=False)
 class Writer:
-    """A destination ready to be written: `put(group, data, active lanes or None, undefined lanes or None)`."""
+    """A compiled destination: `put(group, data, active lanes or None, undefined lanes or None)`."""
 
     put: Put
     bits: int
@@ -71,7 +71,7 @@ class Writer:
 
 
 def target(operand: Operand | None, lanes: int, instruction: Instruction, context: Context) -> Writer:
-    """Make a destination of `lanes` elements ready."""
+    """Return a writer of a destination of `lanes` elements."""
     if operand is None or operand.kind == "null":
         return Writer(lambda g, data, active, undefined: None, 0, "" if operand is None else operand.type)
     layout = context.layout
@@ -122,7 +122,7 @@ def _write(place: Array, data: Array, active: Bools | None) -> None:
 
 
 def _marks(undefined: Array | None, dtype: np.dtype[Any]) -> Array:
-    """Poison of each lane's element: all bits of an undefined lane, or the bits that are given."""
+    """Return the poison of each lane's element: all bits of an undefined lane, or the given marks."""
     if undefined is None:
         return np.zeros(1, dtype)
     return undefined if undefined.dtype != np.bool_ else np.where(undefined, ~dtype.type(0), dtype.type(0))

@@ -1,11 +1,11 @@
-"""Device scope: what orders threads of different workgroups, and what of it is still under way.
+"""Device scope: fences and atomic operations that order threads of different workgroups, complete or in flight.
 
-A fence of the global unit releases, or acquires, when it is known to be done, as its reach and what it does to the
-first-level cache say; an atomic operation is observed when its result is. Neither counts before the scoreboard says so.
+A fence of the global unit releases or acquires, depending on its scope and its operation on the first-level cache; an
+atomic operation observes by its result. Either takes effect once the scoreboard shows that it is complete.
 
-IGC 1.0.12504 takes more for granted, which is believed on request only (`scoreboard.Rules`): that its stores go past
-that cache, so that on XeHPC a fence releases them without a flush, and that a fence waits for the atomic operations
-issued before it, so that none need have come back.
+IGC 1.0.12504 assumes more, which is simulated on request only (`scoreboard.Rules`): its stores bypass the first-level
+cache, so that on XeHPC a fence releases them without a flush, and a fence waits for earlier atomic operations, so that
+their results need not have arrived.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from convgen.backends.sim.global_access import everyone
 from convgen.backends.sim.wave_arrays import Array, Bools
 from convgen.ir.record import frozen
 
-#: What a fence must do to the first-level cache, which holds what is stored, to be written back, and what was loaded.
+#: Operations on the first-level cache that release (write back stores) and acquire (drop loaded lines).
 _RELEASES, _ACQUIRES = (msg.EVICT, msg.CLEAN), (msg.EVICT, msg.INVALIDATE)
 _RELEASES_OF_IGC = (*_RELEASES, msg.NO_FLUSH, msg.INVALIDATE)
 
 
 @frozen
 class Order:
-    """What a fence does to the order of workgroups."""
+    """The effect of a fence on the order of workgroups."""
 
     releases: bool = False
     acquires: bool = False
@@ -38,7 +38,7 @@ class Order:
 
 
 def order_of(instruction: Instruction, platform: Platform, *, trust_igc: bool) -> Order:
-    """What an instruction does to the order of workgroups; nothing where it is no fence of the global unit."""
+    """Return an instruction's effect on the order of workgroups; none unless it is a fence of the global unit."""
     message = instruction.message
     if message is None or message.unit != "ugm" or message.descriptor is None:
         return Order()
@@ -52,7 +52,7 @@ def order_of(instruction: Instruction, platform: Platform, *, trust_igc: bool) -
 
 
 def begin_fence(g: ThreadGroup, step: Step, order: Order) -> None:
-    """A fence is issued: it covers what was stored, and what has been observed, so far."""
+    """Issue a fence, which covers the stores issued and the publications observed so far."""
     causality = g.env.causality
     if causality.tracked and (order.releases or order.acquires):
         for one in g.underway if order.waits else ():
@@ -66,7 +66,7 @@ def begin_fence(g: ThreadGroup, step: Step, order: Order) -> None:
 def begin_atomic(
     g: ThreadGroup, step: Step, allocation: Allocation, offset: Array, size: int, lanes: Bools, kind: str
 ) -> None:
-    """An atomic operation at byte offsets [threads, lanes] of a buffer is issued: it publishes, and meets others'."""
+    """Issue an atomic operation at byte offsets [threads, lanes]: it publishes, and will observe publications."""
     causality = g.env.causality
     if causality.tracked:
         met = causality.meet(allocation, allocation.units(offset, size), lanes, map(int, g.wave_ids()), kind)
@@ -75,14 +75,14 @@ def begin_atomic(
 
 
 def _observe(g: ThreadGroup, one: Underway) -> None:
-    """An atomic operation has come back."""
+    """Record what the threads of a completed atomic operation observe."""
     if one.upto is None:
         for thread, number in zip(g.wave_ids(), one.numbers, strict=True):
             g.env.causality.observe(int(thread), int(number))
 
 
 def land(g: ThreadGroup, done: frozenset[int]) -> None:
-    """Out-of-order instructions have completed."""
+    """Let the fences and atomic operations among completed instructions take effect."""
     causality = g.env.causality
     for one in g.underway:
         if one.step not in done:

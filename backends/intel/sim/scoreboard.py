@@ -1,21 +1,21 @@
 """The software scoreboard under the worst latencies that its annotations allow.
 
-A `Score` is what may still be under way on the paths that led to one instruction. For each in-order pipe it holds the
-last instructions, newest first, that no distance has shown to be done; for each token the out-of-order instructions
-that set it and whether their sources may still be read. Distances and waits take away; an instruction that touches
-what is left is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
+A `Score` holds the instructions that may be in flight on the paths to one instruction: for each in-order pipe the last
+instructions, newest first, that no distance has completed; for each token the out-of-order instructions that set it,
+and whether their sources may still be read. Distances and waits remove instructions. An access to a register of a
+remaining instruction is a finding. The rules are those of IGC's SWSB pass and IGA's dependency analysis:
 
-- read after write: always, except of accumulators and flags inside one in-order pipe, which hardware interlocks, and
-  of flags by branches;
-- write after write and write after read: where the earlier instruction is out of order or in another pipe;
+- read after write: always a hazard, except for accumulators and flags inside one in-order pipe, which hardware
+  interlocks, and for flags read by branches;
+- write after write and write after read: a hazard if the earlier instruction is out of order or in another pipe;
 - a new use of a token waits for the old one; a control register write is seen by the next instruction that waits A@1;
-- an out-of-order instruction may overwrite the source of an earlier one of the same unit (a message's destination,
-  math, dpas), which has read it by then (neither IGC nor IGA adds a wait);
-- an in-order instruction is done when enough later ones of its pipe have issued (`Platform.distances`).
+- an out-of-order instruction may overwrite the source of an earlier one of its own unit (a message's destination, math,
+  dpas), which has read it by then (neither IGC nor IGA adds a wait);
+- an in-order instruction is complete when enough later ones of its pipe have issued (`Platform.distances`).
 
-IGC takes more for granted: it asks for no distance across a branch or jump, which in its model takes longer (23
-cycles) than any in-order instruction, and none from a comparison to a predicate or a move of flags in another pipe
-(IGA adds one there). Nothing promises either, so they are believed only on request (`Rules.trust_igc`).
+IGC assumes more: it puts no distance across a branch or jump, which in its model takes longer (23 cycles) than any
+in-order instruction, and none from a comparison to a predicate or a move of flags in another pipe (IGA adds one there).
+No document promises either, so both are assumed on request only (`Rules.trust_igc`).
 
 Scores are interned and remember their successors, so that a loop pays for each instruction once.
 """
@@ -37,16 +37,16 @@ NONE: Ops = frozenset()
 
 @frozen
 class Rules:
-    """What is taken for granted."""
+    """The assumptions of a simulation."""
 
-    errata: bool = True  #: look for hardware defects that the program must work round
-    trust_igc: bool = False  #: what Intel's compiler takes for granted holds
-    approximate: int | None = None  #: math functions are exact, or err as this seed says
+    errata: bool = True  #: report missing workarounds of hardware defects
+    trust_igc: bool = False  #: assume what code of Intel's compiler relies on
+    approximate: int | None = None  #: seed of the errors of math functions; None: rounded correctly
 
 
 @frozen
 class Token:
-    """What a token stands for."""
+    """The instructions in flight under a token."""
 
     ops: Ops = NONE
     sources: Ops = NONE  #: those of `ops` whose sources may not have been read
@@ -59,7 +59,7 @@ State = tuple[tuple[tuple[Ops, ...], ...], tuple[Token, ...], Ops]
 
 @frozen
 class Outcome:
-    """What an instruction does to a score."""
+    """The effect of an instruction on a score."""
 
     score: Score
     findings: tuple[tuple[str, str], ...]
@@ -77,14 +77,14 @@ class Score:
         self._steps: dict[int, Outcome] = {}
 
     def after(self, step: Step) -> Outcome:
-        """Issue an instruction."""
+        """Issue an instruction: return the next score, findings, and completed instructions."""
         outcome = self._steps.get(step.index)
         if outcome is None:
             outcome = self._steps[step.index] = self.board.issue(self, step)
         return outcome
 
     def union(self, other: Score) -> Score:
-        """What may be under way on either of two paths."""
+        """Return the score of instructions in flight on either of two paths."""
         if self is other:
             return self
         pipes = tuple(_union_pipe(a, b) for a, b in zip(self.pipes, other.pipes, strict=True))
@@ -113,14 +113,14 @@ class Scoreboard:
         self.empty = self.intern((((),) * len(PIPES), (IDLE,) * self.count, NONE))
 
     def intern(self, state: State) -> Score:
-        """The score of a state."""
+        """Return the one score of a state."""
         score = self.scores.get(state)
         if score is None:
             score = self.scores[state] = Score(self, state)
         return score
 
     def issue(self, score: Score, step: Step) -> Outcome:
-        """Waits, checks, then what the instruction leaves under way."""
+        """Apply an instruction's waits, check its registers, and add it to the instructions in flight."""
         pipes, tokens = list(score.pipes), list(score.tokens)
         findings: list[tuple[str, str]] = []
         retired: set[int] = set()
@@ -220,7 +220,7 @@ class Scoreboard:
                         findings.append(("send-war", f"{message}: on this platform .src is not enough"))
 
     def _set_token(self, step: Step, tokens: list[Token], chain: Ops, findings: list[tuple[str, str]]) -> Ops:
-        """Note an out-of-order instruction under its token; gives the dpas that wait for a later one's token."""
+        """Record an out-of-order instruction under its token; return the dpas that share a later one's token."""
         token = step.instruction.token
         ops = chain | {step.index}
         if token is None or token[1]:
@@ -236,7 +236,7 @@ class Scoreboard:
         return NONE
 
     def indirect(self, score: Score, index: int, reads: int) -> tuple[tuple[str, str], ...]:
-        """Findings for registers that instruction `index` turned out to read, with `score` behind it."""
+        """Return findings on registers that instruction `index` reads through a0; `score` is the one after it."""
         findings: list[tuple[str, str]] = []
         for letter, queue in zip(PIPES, score.pipes, strict=True):
             for earlier in (self._step(at) for ops in queue for at in ops if at != index):
@@ -260,7 +260,7 @@ class Scoreboard:
 
 
 def describe(layout: Layout, byte: int) -> str:
-    """A register byte's name."""
+    """Return the name of a register byte, such as r12.4:ub."""
     if byte < layout.acc:
         return f"r{byte // layout.grf}.{byte % layout.grf}:ub"
     areas: Mapping[str, tuple[int, int]] = {

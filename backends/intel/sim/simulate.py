@@ -1,4 +1,4 @@
-"""The simulator's entry: what a launch on Xe needs."""
+"""Entry of the Xe simulator: `simulate` executes launches of a code object."""
 
 from __future__ import annotations
 
@@ -48,16 +48,15 @@ def simulate(
     """Execute launches of a code object, one after the other, on buffers that are changed in place.
 
     `uninitialised` names buffers whose bytes are undefined until stored. `wave_order` "reverse" runs workgroups and
-    threads the other way round. The run stops after `max_findings` findings. `progress` is called with workgroups
-    done and in all, `observe` with each access to global memory that goes lane by lane. With `hardware_ids`,
-    threads start behind the prologue that loads local ids, which come in registers: runtimes do both. Code of
-    Intel's compiler wants `trust_igc` (see `scoreboard`) and, where it is older than the workaround for a defect of
-    XeHPC, as IGC 1.0.12504 is, no look for `errata`. With the seed `approximate`, math functions err as much as is
-    documented (see `curves`). An `adversary` delays loads and orders threads as kernels like least. Raises Unsupported
-    where `scrutiny` wants to be shown threads.
+    threads in descending order. The run stops after `max_findings` findings. `progress` is called with the workgroups
+    done and all workgroups, `observe` with each lane-by-lane access to global memory. With `hardware_ids`, local ids
+    are in registers and threads start after the prologue that loads them; runtimes do both. Code of Intel's compiler
+    needs `trust_igc` (see `scoreboard`); code of IGC 1.0.12504, which lacks a workaround for a defect of XeHPC, needs
+    `errata` off. With the seed `approximate`, math functions err as far as documented (see `curves`). An `adversary`
+    delays loads and orders threads unfavourably. Raises SimulatorError, and Unsupported if `scrutiny` has a `watch`.
     """
     if scrutiny.watch is not None:
-        raise Unsupported("looking at registers while a kernel for Xe runs")
+        raise Unsupported("given a trace or break on Xe, supported on AMD only: run without")
     run = _Run(buffers, uninitialised, max_findings, wave_order, max_instructions)
     run.observe, run.adversary = observe, adversary
     run.reporter.allow(scrutiny.allow)
@@ -98,7 +97,8 @@ class _Run(Run):
         slm_bytes = max(kernel.slm, launch.shared_bytes)
         if slm_bytes > self.code.platform.max_slm:
             limit = self.code.platform.max_slm
-            self.reporter.add("slm-size", f"{slm_bytes} bytes of local memory are wanted, {limit} are there", None)
+            what = f"the launch asks for {slm_bytes} bytes of local memory, a workgroup has {limit}"
+            self.reporter.add("slm-size", what, None)
             raise LaunchStopped
         waves = threads_of(kernel, launch)
         execute = partial(self._batch, program, launch, payload, waves, slm_bytes)

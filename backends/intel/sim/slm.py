@@ -1,7 +1,7 @@
 """Local memory of a workgroup: bounds, alignment, races, bank conflicts.
 
-Banks are an assumption, as nothing public settles them: 32 banks of 4 bytes (16 on XeHPG would double the figure), one
-access of each bank a clock, lanes that want the same dword share it.
+Banks are an assumption, as no public document states them: 32 banks of 4 bytes (16 on XeHPG would double the
+conflicts), one access per bank and clock, shared by lanes that access one dword.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TAG = np.uint64(0xFFFFFFFF ^ 1 << 28)  #: IGC marks local addresses by bit 28, w
 
 
 class Slm(Lds):
-    """Local memory that remembers the loads which a barrier does not order."""
+    """Local memory that remembers loads in flight across a barrier."""
 
     def __init__(self, slots: int, size: int, grain: int) -> None:
         super().__init__(slots, size, grain, "slm-race")
-        #: The row of the thread that stores to a unit, for the time of one store; -1 without.
+        #: By unit, the row of the thread that stores to it, during one store; else -1.
         self.owner: npt.NDArray[np.int32] = np.full(len(self.read), -1, np.int32)
         self._carried: dict[int, list[tuple[Array, Array, Located]]] = {}  #: by epoch: units, stamps, instruction
 
     def remember(self, g: ThreadGroup, access: LocalAccess) -> None:
-        """A thread signals a barrier while a load, or an atomic operation with a result, is under way."""
+        """Remember a load, or an atomic operation with a result, in flight while its thread signals a barrier."""
         stamps = (g.stamp[:, 0] + np.uint32(1 << 9))[access.rows]
         for epoch in np.unique(stamps >> np.uint32(9)):
             if epoch not in self._carried:
@@ -54,7 +54,7 @@ class Slm(Lds):
         super()._overwrites(group, step, others, where, units)
 
     def _unwaited(self, unit: int) -> str | None:
-        """Report a store to a unit that a load, in flight at the barrier, may still read."""
+        """Return the message for a store to a unit that a load in flight at the barrier may still read; else None."""
         for loaded, mine, instruction in self._carried.get(int(self.read[unit] >> np.uint32(9)), ()):
             met = loaded == unit
             if met.any():
@@ -67,7 +67,7 @@ class Slm(Lds):
 def check_own_loads(
     g: ThreadGroup, step: Step, rows: Array, units: Array, address: U64, size: int, lanes: Bools | None
 ) -> None:
-    """Report a store that may overtake a load of the same thread; where it may not, have late loads read."""
+    """Let late loads of the thread read before a store; report a load of the thread that the store may overtake."""
     deliver_before_store(g, address, size, lanes, local=True)
     if g.env.platform.slm_fence_orders_loads:
         return
@@ -75,7 +75,7 @@ def check_own_loads(
     if not loads:
         return
     shape = np.broadcast_shapes(rows.shape, units.shape)
-    # A load that is under way has stamped what it reads with its thread's epoch, or the next.
+    # A load in flight has stamped its bytes with its thread's epoch, or with the next one.
     read, mine = g.env.local.read.take(units), g.stamp[:, 0].take(rows)
     own = ((read ^ mine) & SEVERAL == 0) | (read & SEVERAL == SEVERAL)
     if not np.count_nonzero(own & (read >> np.uint32(9) >= mine >> np.uint32(9))):
@@ -96,7 +96,7 @@ def check_own_loads(
 def places(
     g: ThreadGroup, step: Step, address: U64, size: int, alignment: int, lanes: Bools | None
 ) -> tuple[Array, Bools | None]:
-    """Flat places of the accesses and the lanes that stay inside; the others are reported."""
+    """Return flat byte offsets of the accesses and the lanes in bounds; report lanes out of bounds or unaligned."""
     slm = g.env.local
     address = address & TAG
     beyond = address > np.uint64(max(slm.size - size, 0))
@@ -123,7 +123,7 @@ def places(
 def load_local(
     g: ThreadGroup, step: Step, address: U64, size: int, alignment: int, lanes: Bools | None
 ) -> tuple[Array, Bools | None]:
-    """Data [words, threads, lanes] and which of it was never written; lanes that take no part read anything."""
+    """Load data [words, threads, lanes] and flags of undefined words; idle lanes read arbitrary data."""
     place, lanes = places(g, step, address, size, alignment, lanes)
     slm = g.env.local
     units = slm.units(place, size)
@@ -149,7 +149,7 @@ def load_local(
 
 
 def peek_local(g: ThreadGroup, address: U64, size: int, alignment: int) -> Array:
-    """Data [words, threads, lanes] without a look at whether it may be read; addresses outside read the last bytes."""
+    """Load data [words, threads, lanes] without any check; addresses out of bounds read the last bytes."""
     slm = g.env.local
     offset = np.minimum((address & TAG).astype(np.int64), max(slm.size - size, 0)) & ~(alignment - 1)
     return slm.load(Stretch.of(offset + (g.slot * slm.stride)[:, None], size))
@@ -165,7 +165,7 @@ def store_local(
     lanes: Bools | None,
     bad: Bools | None,
 ) -> None:
-    """Write [words, threads, lanes]; undefined data leaves undefined memory."""
+    """Write data [words, threads, lanes]; undefined data makes memory undefined."""
     place, lanes = places(g, step, address, size, alignment, lanes)
     slm = g.env.local
     units = slm.units(place, size)
@@ -188,7 +188,7 @@ def store_local(
 
 
 def count_conflicts(g: ThreadGroup, place: Array, size: int, lanes: Bools | None) -> None:
-    """Count the clocks beyond the first that each dword of an access needs in its fullest bank."""
+    """Count bank conflicts: the clocks beyond the first that each dword of an access needs in its fullest bank."""
     if place.shape[1] == 1:
         return
     word = place >> 2

@@ -1,4 +1,4 @@
-"""What asks for the rule behind each kind of finding. Messages of the encoding's own rules name theirs besides."""
+"""The document behind each kind of finding. A finding on the encoding names its rule's document in its message, too."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SOURCES: Mapping[str, Source] = {
     "barrier": _BARRIER,
     "block2d": _MESSAGES,
     "code-end": Source(f"{_SKUWA}: Wa_16013338947, a legal instruction behind the end of a thread"),
-    "control": Source("the zebin: nothing is there to execute"),
+    "control": Source("the zebin: no instruction starts at that place"),
     "distance": _SCOREBOARD,
     "dpas": _DPAS,
     "dpasw": _DPAS,
     "dpas-suppression": Source(f"{_SKUWA}: Wa_18023229625, prepareDPASFuseRSWA"),
     "dst-src-overlap": Source("IGC, avoidInstDstSrcOverlap; Mesa, has_source_and_destination_hazard"),
-    "end-of-thread": Source("PRM, End of Thread: its payload and what may still be under way"),
+    "end-of-thread": Source("PRM, End of Thread: its payload, and which operations may still be in flight"),
     "end-suppression": Source(f"{_SKUWA}: Wa_14016880151, a csel in front of the end of a thread"),
     "fused-branch": Source(
         "IGC, FlowGraph.cpp (no jmpi under EU fusion) and CISABuilder.cpp, Jump; HWCaps.inc hasFusedEU"
@@ -36,13 +36,13 @@ SOURCES: Mapping[str, Source] = {
     "message-length": _MESSAGES,
     "misaligned": _MESSAGES,
     "mul-suppression": Source("IGC, visa/SWWA.cpp, for skuwa/igt_20_0*_hw_wa.c: Wa_18035690555, mulMacRSWA"),
-    "no-progress": Source("the launch: what is waited for never comes"),
-    "out-of-bounds": Source("the launch: no buffer of it is there"),
-    "poison": Source("PRM, Thread Payload: everything else starts undefined"),
+    "no-progress": Source("the launch: no workgroup is left that could change what the thread waits for"),
+    "out-of-bounds": Source("the launch: none of its buffers contains the address"),
+    "poison": Source("PRM, Thread Payload: registers and memory not listed there start undefined"),
     "read-only": Source("the launch: the buffer is read-only"),
     "region": Source("PRM, Register Region Restrictions; Mesa, brw_eu_validate.c"),
     "register-range": Source("the zebin: the registers that grf_count gives a thread"),
-    "runaway": Source("the simulator's limit of instructions"),
+    "runaway": Source("the simulator's limit of instructions per thread"),
     "send-suppression": Source(f"{_SKUWA}: Wa_16012061344, Wa_16012292205 and Wa_22012856258, insertDummyMovForHWRSWA"),
     "send-war": Source("nGEN, ONEAPI_PVC_SEND_WAR_WA; IGC, Wa for Ponte Vecchio"),
     "slm-race": Source(

@@ -1,9 +1,10 @@
-"""The state of a group of hardware threads whose control flow has been the same so far.
+"""The state of a group of hardware threads that have executed one sequence of instructions so far.
 
-Arrays carry the thread axis first: registers are [thread, byte], flags and masks [thread, channel]. What is the same
-for all threads of a group (program counter, scoreboard) is kept once.
+The thread is the first axis of arrays: registers are [thread, byte], flags and masks [thread, channel]. The program
+counter and the scoreboard are common to all threads of a group.
 
-Poison: undefined bytes are 1 in `poison`, meaningful only where the unit's bit is set in `dirty`; flags have their own.
+Undefined bytes are 1 in `poison`, which counts only while the unit's bit is set in `dirty`; flags have a poison array
+of their own.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class LocalAccess:
     returns: bool  #: gives data, so that the wait for its destination shows it to be complete
 
     def take(self, place: Array) -> LocalAccess:
-        """For a part of the group; `place` gives each row's new number, -1 where it is not in the part."""
+        """Return the access for a part of the group; `place` has each row's new number, -1 outside the part."""
         kept = place[self.rows] >= 0
         return evolve(self, rows=place[self.rows[kept]], units=self.units[kept])
 
     def joined(self, other: LocalAccess, count: int) -> LocalAccess:
-        """For the threads of both groups, of which the first has `count`."""
+        """Return the access for the threads of both groups, of which the first has `count`."""
         rows, units = (self.rows, other.rows + count), (self.units, other.units)
         return evolve(self, rows=np.concatenate(rows), units=np.concatenate(units))
 
@@ -61,11 +62,11 @@ class Underway:
     numbers: Array  #: what the threads had observed, or have met (`causality`)
 
     def take(self, rows: Array) -> Underway:
-        """For some of the threads."""
+        """Return the operation for some of the threads."""
         return Underway(self.step, self.upto, self.epochs[rows], self.numbers[rows])
 
     def joined(self, other: Underway) -> Underway:
-        """For the threads of both groups."""
+        """Return the operation for the threads of both groups."""
         epochs, numbers = (self.epochs, other.epochs), (self.numbers, other.numbers)
         return Underway(self.step, self.upto, np.concatenate(epochs), np.concatenate(numbers))
 
@@ -109,7 +110,7 @@ class ThreadGroup(Threads):
         self.ready()
 
     def ready(self) -> None:
-        """Make what is derived from the arrays."""
+        """Create the views and counts that are derived from the arrays."""
         self.views: dict[str, Array] = {kind: self.regs.view(kind) for kind in ("u1", "u2", "u4", "u8")}
         for kind in ("i1", "i2", "i4", "i8", "f2", "f4", "f8"):
             self.views[kind] = self.regs.view(kind)
@@ -122,13 +123,13 @@ class ThreadGroup(Threads):
         self.on = CHANNELS if all_on.all() else int(all_on.argmin())
 
     def outstanding_stores(self) -> tuple[int, ...]:
-        """None: a thread's own accesses to one address stay in order (IGC loads behind its stores without a wait)."""
+        """Return no tickets: a thread's accesses to one address stay ordered (IGC puts no wait between)."""
         return ()
 
     # -- poison -------------------------------------------------------------------------------------------------------
 
     def clean(self, units: int) -> None:
-        """Look which of some units are still undefined anywhere."""
+        """Clear the `dirty` bits of those units that have no undefined byte left."""
         left = self.dirty & units
         grf = self.layout.grf
         while left:

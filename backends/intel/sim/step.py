@@ -1,4 +1,4 @@
-"""An instruction made ready to execute, and what the engine needs to know about it."""
+"""Compiled instructions of Xe, and the context that compiling one needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ KINDS = "dpas alu math send_ugm send_slm send_gtwy send_other sync branch nop".s
 
 @define(eq=False)
 class Step(Ready[Instruction, ThreadGroup]):
-    """Registers count by bytes. `control` is "", "branch" (run may set `pc` or `targets`), "barrier" or "end".
+    """A compiled instruction, with register sets by byte.
+
+    `control` is "", "branch" (run may set `pc` or `targets`), "wait", "barrier" or "end".
 
     `pipe` is the in-order pipe's letter, "*" for out of order, "" for none.
     """
@@ -30,15 +32,15 @@ class Step(Ready[Instruction, ThreadGroup]):
     pipe: str = ""
     fence: str = ""  #: "slm" or "ugm"
     is_dpas: bool = False
-    factors: int = 0  #: of `reads`, the bytes of src1 and src2 of a dpas
+    factors: int = 0  #: bytes of `reads` that are src1 and src2 of a dpas
     is_send: bool = False
-    unit: str = ""  #: that a message goes to; the mnemonic of other instructions
-    drains: bool = False  #: takes longer than any in-order instruction, as IGC counts
+    unit: str = ""  #: destination of a message; for other instructions the mnemonic
+    drains: bool = False  #: whether it takes longer than any in-order instruction in IGC's model
 
 
 @define
 class Context:
-    """What compiling an instruction may ask."""
+    """Context of compiling an instruction: platform, register layout, SIMD width, addresses, assumptions."""
 
     platform: Platform
     layout: Layout
@@ -46,10 +48,10 @@ class Context:
     index_of: dict[int, int]  #: instruction index by address
     grain: int = 4  #: bytes that a local memory race stamp covers
     errata: bool = True  #: whether defects of the hardware count that older compilers did not know
-    trust_igc: bool = False  #: whether what Intel's compiler takes for granted holds
+    trust_igc: bool = False  #: whether to assume what code of Intel's compiler relies on
     approximate: int | None = None  #: the seed by which math functions err as much as they may
     faults: list[tuple[str, str]] = attrs.field(factory=list)  #: of the instruction being compiled
 
     def fault(self, kind: str, message: str) -> None:
-        """Note a finding that the encoding alone shows."""
+        """Record a finding that the encoding alone shows."""
         self.faults.append((kind, message))

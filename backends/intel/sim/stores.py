@@ -1,4 +1,4 @@
-"""Global stores: numbered, so that a fence can order them, and compared with those of other threads."""
+"""Global stores: each has a ticket, by which a fence orders it, and is checked against other threads' stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convgen.backends.sim.wave_arrays import U64, Array, Bools
 def store_global(
     g: ThreadGroup, step: Step, address: U64, size: int, values: Array, lanes: Bools | None, alignment: int
 ) -> None:
-    """Write [words, threads, lanes]."""
+    """Write data [words, threads, lanes] and check it against other threads' accesses."""
     env = g.env
     deliver_before_store(g, address, size, lanes, local=False)
     ticket = env.ticket()

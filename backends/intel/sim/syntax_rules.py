@@ -1,4 +1,4 @@
-"""What an assembler lets pass and the hardware does not promise to do right: annotations, types, regions, overlaps."""
+"""Rules of the encoding that assemblers do not check: annotations, types, regions, overlaps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_LAST_REGISTER = 112  #: a thread's last message comes from the last 16 reg
 
 
 def check(instruction: Instruction, step: Step, context: Context) -> None:
-    """Note the findings that an instruction's encoding alone shows."""
+    """Record the findings that an instruction's encoding alone shows."""
     _annotations(instruction, step, context)
     if step.kind in ("alu", "math"):
         for kind, message in _broken(_form(instruction), context.platform, context.layout):
@@ -29,7 +29,7 @@ def check(instruction: Instruction, step: Step, context: Context) -> None:
 
 
 def _form(instruction: Instruction) -> Instruction:
-    """An instruction without what no restriction looks at: numbers of registers, values, annotations."""
+    """Return an instruction without register numbers, values and annotations, on which no restriction depends."""
     dst, sources = instruction.dst, instruction.sources
     return Instruction(
         0, "", instruction.op, instruction.sub, instruction.exec_size, instruction.offset, False,
@@ -50,7 +50,7 @@ def _broken(form: Instruction, platform: Platform, layout: Layout) -> tuple[tupl
 
 
 def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
-    """Where a message's operands may lie."""
+    """Report payloads of a message that overlap or lie in a forbidden place."""
     message = instruction.message
     if message is None:
         return
@@ -65,7 +65,7 @@ def _payloads(instruction: Instruction, step: Step, context: Context) -> None:
 
 
 def _annotations(instruction: Instruction, step: Step, context: Context) -> None:
-    """Combinations of a distance and a token that the platform's encoding does not have."""
+    """Report combinations of a distance and a token that the platform's encoding does not have."""
     if instruction.distance is None or instruction.token is None:
         return
     pipe, _ = instruction.distance

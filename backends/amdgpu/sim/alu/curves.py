@@ -1,12 +1,12 @@
-"""Transcendental vector instructions: what is documented of their error, and results anywhere within it.
+"""Transcendental vector instructions: documented error bounds, and results anywhere within them.
 
-By default a result is the exact one, rounded. With a seed it is any that the documents allow, the same for the same
-operand, so that kernels which rely on more are seen.
+By default a result is the exact one, rounded. With a seed it is any result that the documents allow, equal for equal
+operands, so that a kernel that relies on more fails.
 
-Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; sine and cosine count turns and
-take operands in [-256, 256], beyond which they are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of
-f32 are not supported: they are zeros here, going in and coming out). Of the error of sine and cosine AMD says nothing;
-Direct3D asks for 0.0008.
+Sources: GCN3 to CDNA3 ISA, "VOP1 Opcodes" (1 ulp on f32, 0.51 on f16, 2^29 on f64; operands of sine and cosine are
+turns in [-256, 256], beyond which results are those of 0); LLVM, AMDGPUUsage, "LLVM IR Intrinsics" (denormals of f32
+are not supported: operands and results become zeros). AMD does not document the error of sine and cosine; Direct3D
+requires 0.0008.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Curve:
     absolute: float = 0.0
 
     def __call__(self, operand: Array) -> Array:
-        """The exact result, rounded; that of an f16 in f64, to be rounded yet."""
+        """Return the exact result, rounded once; for f16 in f64, which the caller rounds."""
         return self._rounded(self._wide(operand))
 
     def within(self, seed: int) -> Callable[[Array], Array]:
-        """A result that the documents allow instead."""
+        """Return a function whose results lie anywhere within the documented error, by `seed`."""
 
         def function(operand: Array) -> Array:
             wide = self._wide(operand)
@@ -60,19 +60,19 @@ class Curve:
 
 
 def _flushed(value: Array) -> Array:
-    """Denormals of f32 as zeros of their sign."""
+    """Replace denormals of f32 by zeros of their sign."""
     return np.where(np.abs(value) < _TINY, np.copysign(value.dtype.type(0), value), value)
 
 
 def _noise(wide: Array, seed: int) -> Array:
-    """Numbers in [-1, 1) that depend on the seed and the exact results alone."""
+    """Return pseudo-random numbers in [-1, 1) that depend on the seed and the exact results only."""
     mixed = (np.ascontiguousarray(wide).view(np.uint64) ^ np.uint64(seed + 1)) * _MULTIPLIER
     mixed = (mixed ^ (mixed >> np.uint64(29))) * _MULTIPLIER
     return mixed.view(np.int64) / 2.0**63
 
 
 def _sine(turns: Array) -> Array:
-    """Within an eighth of a turn of where it is zero or one, by the function that is exact there."""
+    """Return the sine of an angle in turns, exact at multiples of a quarter turn."""
     part = turns - np.floor(turns)
     eighth = np.rint(part * 4)
     rest = 2 * np.pi * (part - eighth / 4)

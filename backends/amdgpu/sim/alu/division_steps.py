@@ -1,7 +1,7 @@
 """Division in steps (V_DIV_SCALE, V_DIV_FMAS, V_DIV_FIXUP): scaled away from the limits of exponents, and back.
 
-Where the manual's statements would not give quotients, those of numbers do: a divisor whose reciprocal is denormal goes
-down, and what scales back is 2^-64 unless the addend is 2 or more, as tests of tinygrad found on hardware.
+Where the manual's text would not give right quotients, this module follows tests of tinygrad on hardware: a divisor
+whose reciprocal is denormal is scaled down, and the result is scaled back by 2^-64 unless the addend is 2 or more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convgen.ir.record import frozen
 
 @frozen
 class Format:
-    """What division needs to know of f32 or f64."""
+    """The limits of f32 or f64 that division depends on."""
 
     step: int  #: powers of two by which an operand is scaled
     gap: int  #: the least distance of exponents at which the quotient is near the largest number
@@ -30,13 +30,13 @@ F64 = Format(128, 768, 53, np.uint64, 52)
 
 
 def fixup(quotient: Array, divisor: Array, dividend: Array) -> Array:
-    """V_DIV_FIXUP: put right what the Newton iteration gives for zeros, infinities and NaNs."""
+    """V_DIV_FIXUP: correct the result of the Newton iteration for zeros, infinities and NaNs."""
     exact = dividend / divisor
     return np.where(np.isfinite(exact) & (exact != 0), quotient, exact).astype(quotient.dtype)
 
 
 def scale(form: Format) -> Function:
-    """V_DIV_SCALE: divisor `b` or dividend `c`, whichever `a` is, and in VCC whether to scale the quotient back."""
+    """V_DIV_SCALE: scale divisor `b` or dividend `c`, whichever `a` equals; VCC: whether to scale the quotient back."""
 
     def function(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
         x, divisor, dividend = np.broadcast_arrays(a, b, c)
@@ -76,7 +76,7 @@ def fmas(form: Format) -> Function:
 
 
 def _exponent_field(a: Array, form: Format) -> Array:
-    """The exponents with their bias, as numbers that have a sign."""
+    """Return the biased exponents as signed integers."""
     bits = np.ascontiguousarray(a).view(form.words) << form.words(1)
     field: Array = (bits >> form.words(form.mantissa + 1)).astype(np.int64)
     return field

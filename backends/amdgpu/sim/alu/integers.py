@@ -34,7 +34,7 @@ def subtract_borrow(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
 
 
 def high_product(a: Array, b: Array) -> Array:
-    """The upper word of a product of words, signed or unsigned as they are."""
+    """Return the upper word of a product of words, signed or unsigned by their dtype."""
     return (a.astype(a.dtype.str.replace("4", "8")) * b) >> 32
 
 

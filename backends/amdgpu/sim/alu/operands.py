@@ -111,7 +111,7 @@ def split_words(value: Array) -> tuple[Array, Array]:
 
 
 def check_tuple(operand: Operand, count: int, context: Context) -> None:
-    """Note what is wrong with a register tuple: alignment, or registers that the kernel has not allocated.
+    """Report a register tuple that is misaligned, or registers that the kernel descriptor does not allocate.
 
     Vector tuples start at even registers on gfx90a and later; scalar pairs are even, longer scalar tuples start at
     multiples of four. v[n] counts from the start of the wave's whole allocation, a[n] from accum_offset: a v at and
@@ -202,7 +202,7 @@ def typed_fetch(
 
 
 def computed(function: Callable[..., Any], fetches: Sequence[Fetch]) -> Fetch:
-    """A function of fetched sources."""
+    """Return a fetch that applies `function` to fetched sources."""
     if len(fetches) == 1:
         only = fetches[0]
         return lambda g: function(only(g))
@@ -231,7 +231,7 @@ def write_mask(g: WaveGroup, row: int, lanes: Array) -> None:
 
 @frozen
 class PoisonSource:
-    """Where a source's poison comes from: registers of one file, moved between lanes as the values are."""
+    """The registers that a source's poison comes from, moved between lanes as the values are."""
 
     vector: bool
     registers: tuple[int, ...]

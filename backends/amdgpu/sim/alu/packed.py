@@ -72,7 +72,7 @@ MIXED: Mapping[str, str] = {"v_fma_mix_f32": "", "v_fma_mixlo_f16": "lo", "v_fma
 
 
 def compile_packed(instruction: Instruction, context: Context) -> Step | None:
-    """A step for one of these instructions, None when the mnemonic is none."""
+    """Return the step of an instruction that this module knows; None for other mnemonics."""
     name = instruction.name
     if name in HALVES:
         return _halves(instruction, context, *HALVES[name])
@@ -89,7 +89,7 @@ def compile_packed(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _clamped(instruction: Instruction, kind: str, function: Function) -> Function:
-    """A packed function with its output modifier."""
+    """Return a packed function with its output modifier (clamp) applied."""
     if "clamp" not in instruction.modifiers:
         return function
     if kind in FLOATS:
@@ -108,7 +108,7 @@ def _finish(
     partial: bool = False,
     keeps: bool = False,
 ) -> Step:
-    """A step for a plain one-word result; `keeps` when the rest of the destination stays as it was."""
+    """Return the step of an instruction with a one-word result; with `keeps` the rest of the destination is kept."""
     target, *sources = instruction.operands
     check_tuple(target, 1, context)
     reads, writes = context.bits(*sources), context.bits(target)

@@ -62,7 +62,7 @@ def _four_differences(*, masked: bool) -> Function:
 
 
 def _major(x: Array, y: Array, z: Array) -> tuple[Array, Array]:
-    """Whether z, and whether y, is the axis along which a direction reaches furthest."""
+    """Return whether z, and whether y, is the major axis of a direction."""
     by_z = (np.abs(z) >= np.abs(x)) & (np.abs(z) >= np.abs(y))
     return by_z, ~by_z & (np.abs(y) >= np.abs(x))
 
@@ -89,7 +89,7 @@ def _cube_t(x: Array, y: Array, z: Array) -> Array:
 
 
 def _normed(low: int, high: int) -> Function:
-    """A number in -1 to 1, or in 0 to 1, as an integer of 16 bits."""
+    """Return the conversion of a number in [-1, 1] or [0, 1] to a 16-bit integer in [low, high]."""
     return lambda a: np.rint(np.clip(np.nan_to_num(a), -1.0 if low else 0.0, 1.0) * high).astype(np.int32)
 
 
@@ -131,7 +131,7 @@ def two_over_pi() -> int:
 
 
 def _trig_preop(a: Array, b: Array) -> Array:
-    """V_TRIG_PREOP_F64: the 53 bits of 2/pi that matter for an angle of this size, of which `b` says which part."""
+    """V_TRIG_PREOP_F64: 53 bits of 2/pi for the magnitude of an angle; `b` selects which part of them."""
     exponent = (a.view(U64) >> U64(52) & U64(0x7FF)).astype(np.int64)
     shift = (b & U32(31)).astype(np.int64) * _KEPT_BITS + np.maximum(exponent - 1077, 0)
     shift, exponent = np.broadcast_arrays(shift, exponent)

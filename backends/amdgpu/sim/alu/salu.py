@@ -1,4 +1,4 @@
-"""Compiling scalar ALU instructions. Results are one word a wave: arrays of shape [waves]."""
+"""Compile scalar ALU instructions. Results are one word per wave: arrays [waves]."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_scalar(g: WaveGroup, row: int, value: Array, *, wide: bool) -> None:
 
 
 def refuse_poisoned_exec(g: WaveGroup, step_instruction: Instruction) -> None:
-    """A poisoned EXEC decides everything that follows: report it and go on as if it were defined."""
+    """Report an undefined EXEC, on which all later instructions depend, and continue as if it were defined."""
     for row in (EXEC, EXEC + 1):
         waves = g.scalar_poison(row)
         if waves is not None:
@@ -73,7 +73,7 @@ def _scc_fetch(g: WaveGroup) -> Array:
 
 
 def compile_salu(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a scalar ALU instruction, None when the mnemonic is none."""
+    """Return the step of a scalar ALU instruction; None for other mnemonics."""
     if instruction.name in SAVEEXEC or instruction.name in WREXEC:
         return _saveexec(instruction, context)
     if instruction.name.startswith("s_movrel"):
@@ -118,7 +118,7 @@ def compile_salu(instruction: Instruction, context: Context) -> Step | None:
 def _sources(
     row: ScalarRow, instruction: Instruction, target: Operand | None, operands: list[Operand], context: Context
 ) -> tuple[list[ScalarFetch], list[tuple[int, ...]]]:
-    """Fetches of a row's sources, and the scalar registers that each reads; takes operands from the front."""
+    """Return the fetches of a row's sources and the scalar registers of each; remove their operands from the list."""
     fetches: list[ScalarFetch] = []
     registers: list[tuple[int, ...]] = []
     for kind in row.sources:
@@ -151,7 +151,7 @@ def sum_bits(registers: list[tuple[int, ...]]) -> int:
 
 
 def _propagating(run: Run, step: Step, registers: list[tuple[int, ...]], index: int, wide: bool, flag: str) -> Run:
-    """`run` followed by the poison of its results, where any register it touches may be poisoned."""
+    """Return `run` followed by marking its results as undefined if a source is, register by register."""
     touched = step.reads | step.writes
     every = tuple(register for group in registers for register in group)
     instruction = step.instruction
@@ -183,7 +183,7 @@ class Bits:
     wide: bool
 
     def undefined(self, g: WaveGroup) -> tuple[Array, Array]:
-        """The result where undefined bits are 0, and its bits for which it matters what they are."""
+        """Return the result with undefined bits taken as 0, and the result bits that depend on them."""
         choices: list[tuple[Array, ...]] = [(fetch(g),) for fetch in self.fetches]
         for number, source in enumerate(self.sources):
             if source.kind == "s":
@@ -199,7 +199,7 @@ class Bits:
 
 
 def poison_bits(g: WaveGroup, index: int, bits: Array, *, wide: bool) -> None:
-    """Note the undefined bits of one or two scalar registers."""
+    """Set the undefined bits of one or two scalar registers."""
     full = np.broadcast_to(bits, (g.count,))
     words = split_words(full.astype(np.uint64, copy=False)) if wide else (full.astype(np.uint32, copy=False),)
     for k, word in enumerate(words):
@@ -207,7 +207,7 @@ def poison_bits(g: WaveGroup, index: int, bits: Array, *, wide: bool) -> None:
 
 
 def _bitwise(run: Run, step: Step, bits: Bits, index: int, flag: str) -> Run:
-    """`run` and the poison of its results, bit by bit. SCC is defined where a defined bit is set, or all are."""
+    """Return `run` followed by marking undefined result bits. SCC is defined if a defined bit is set, or if all are."""
     touched = step.reads | step.writes
 
     def poisoned(g: WaveGroup) -> None:
@@ -257,7 +257,7 @@ def _saveexec(instruction: Instruction, context: Context) -> Step:
 
 
 def _relative(instruction: Instruction, context: Context) -> Step:
-    """s_movrels and s_movreld: M0 is added to the number of the source or of the destination."""
+    """Compile s_movrels and s_movreld: M0 is added to the register number of the source or of the destination."""
     target, source = instruction.operands
     wide, from_source = instruction.name.endswith("b64"), instruction.name.startswith("s_movrels")
     moved, fixed = (source, target) if from_source else (target, source)

@@ -18,7 +18,7 @@ from convgen.ir.record import frozen
 
 @frozen
 class ScalarRow:
-    """One scalar instruction: what it gives, what it takes, what it does to SCC."""
+    """One scalar instruction: the types of its result and sources, its function, and its effect on SCC."""
 
     result: str  #: type of the destination, "" for none
     sources: tuple[str, ...]
@@ -50,7 +50,7 @@ def _bfe_u32(a: Array, b: Array) -> Array:
 
 
 def _bfe_signed(a: Array, b: Array) -> Array:
-    """S_BFE_I32 and S_BFE_I64: the field is that of the number shifted with its sign, which may fill its upper end."""
+    """S_BFE_I32 and S_BFE_I64: the field of the arithmetically shifted number; the sign may fill its upper end."""
     bits, kind = 8 * a.itemsize, a.dtype.type
     width = ((b >> np.uint32(16)) & np.uint32(0x7F)).astype(a.dtype)
     spare = np.where((width == 0) | (width >= bits), kind(0), kind(bits) - width.astype(a.dtype))
@@ -67,7 +67,7 @@ def _bfe_u64(a: Array, b: Array) -> Array:
 
 
 def _quads(a: Array) -> Array:
-    """Bit k says whether any of the bits 4 k to 4 k + 3 is set."""
+    """Return words whose bit k tells whether any of bits 4 k to 4 k + 3 is set."""
     word = a.dtype.type
     result = np.zeros_like(a)
     for number in range(a.itemsize * 2):
@@ -76,7 +76,7 @@ def _quads(a: Array) -> Array:
 
 
 def _whole_quads(a: Array) -> Array:
-    """All four bits of each quad of which any is set."""
+    """Set all four bits of each quad that has a bit set."""
     word = a.dtype.type
     result = np.zeros_like(a)
     for number in range(a.itemsize * 2):
@@ -86,7 +86,7 @@ def _whole_quads(a: Array) -> Array:
 
 
 def _replicated(a: Array) -> Array:
-    """Each bit twice."""
+    """Repeat each bit."""
     result = np.zeros(a.shape, np.uint64)
     for bit in range(32):
         result = result | (a >> np.uint32(bit) & np.uint32(1)).astype(np.uint64) * np.uint64(3) << np.uint64(2 * bit)

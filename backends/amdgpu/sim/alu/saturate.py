@@ -1,4 +1,4 @@
-"""What `clamp` does to integers: a result beyond its type becomes the nearest that the type has (CDNA3 ISA 6.5).
+"""`clamp` on integers: a result beyond its type becomes the type's nearest number (CDNA3 ISA 6.5).
 
 `EXACT` gives the results of instructions that may leave their type as 64-bit integers, from sources as 64-bit integers.
 Comparisons, conversions, minima and maxima never leave theirs, so clamp changes nothing about them; of comparisons it
@@ -21,7 +21,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "u16": (0, (1 << 16) - 1),
     "i16": (-(1 << 15), (1 << 15) - 1),
 }
-#: What the tables hold numbers of a type in.
+#: Type of result -> numpy type in which the tables compute.
 _HELD: Mapping[str, type] = {"u32": np.uint32, "i32": np.int32, "u16": np.uint32, "i16": np.int32}
 
 
@@ -107,9 +107,9 @@ _REPRESENTABLE = (
 
 
 def saturating(name: str, kind: str, wrapping: Function) -> Function | None:
-    """The function of an instruction under clamp, from that which wraps; None where what clamp does is not known.
+    """Return the saturating function of an instruction from its wrapping one; None if its clamp is not documented.
 
-    Of two results, the second is a carry, which stays what it is.
+    If there are two results, the second is a carry, which does not change.
     """
     if name.startswith(_REPRESENTABLE):
         return wrapping
@@ -132,7 +132,7 @@ def _clipped(exact: Function, kind: str, wrapping: Function) -> Function:
 
 
 def _saturating_64(wrapping: Callable[..., tuple[Array, Array]]) -> Function:
-    """Sums of 64 bits, whose second result says where they left the type: upwards unless the addend is negative."""
+    """Saturate a 64-bit sum whose second result flags overflow: upwards unless the addend is negative."""
 
     def function(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
         total, left = wrapping(a, b, c)

@@ -2,9 +2,9 @@
 
 v_cvt_scalef32_* multiply narrow numbers by, or divide wide ones by, the power of two in the exponent field of an f32
 (CDNA4 ISA, "VOP3 Opcodes"); v_cvt_sr_* do not scale. Stochastic rounding adds the random number's upper bits below the
-last bit that is kept, and drops what is below it then (HIP, amd_hip_fp8.h); the second number of a pair and those that
-follow of 32 take the next random number (V_PRNG_B32). Formats of 6 and 4 bits have no infinities and saturate; those
-of 8 bits do under MODE.FP16_OVFL, of which the manual says nothing here.
+last kept bit and truncates (HIP, amd_hip_fp8.h); each later number of a pair or of 32 takes the next random number
+(V_PRNG_B32). Formats of 6 and 4 bits have no infinities and saturate; formats of 8 bits saturate under MODE.FP16_OVFL,
+which the manual does not mention for these instructions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COUNTS = {None: 1, "pk_": 2, "pk32_": 32, "2xpk16_": 32}
 
 @frozen
 class _Conversion:
-    """What a mnemonic says."""
+    """A conversion as its mnemonic names it."""
 
     to: str
     source: str
@@ -54,7 +54,7 @@ class _Conversion:
 
 
 def compile_scaled(instruction: Instruction, context: Context) -> Step | None:
-    """A step for one of these instructions, None when the mnemonic is none."""
+    """Return the step of an instruction that this module knows; None for other mnemonics."""
     conversion = _Conversion.of(instruction.name)
     if conversion is None:
         return None
@@ -90,7 +90,7 @@ def compile_scaled(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _part(conversion: _Conversion, selected: int) -> tuple[int, int] | None:
-    """(shift, mask) of the part of a word that the result takes; None for all of it."""
+    """Return (shift, mask) of the part of a word that the result fills; None for the whole word."""
     width = _BITS.get(conversion.to) or _WIDE[conversion.to]
     bits = width * conversion.count
     if bits == 32:
@@ -101,7 +101,7 @@ def _part(conversion: _Conversion, selected: int) -> tuple[int, int] | None:
 
 
 def _scale(conversion: _Conversion, instruction: Instruction, context: Context) -> Callable[[WaveGroup], Array]:
-    """The power of two in an f32's exponent field, as f64; NaN for a field of ones."""
+    """Return a function that gives the power of two in an f32's exponent field as f64, NaN for a field of ones."""
     if not conversion.scaled:
         return lambda g: np.ones(())
     fetch = raw_fetch(instruction.operands[-1], "f32", context, instruction)
@@ -114,7 +114,7 @@ def _scale(conversion: _Conversion, instruction: Instruction, context: Context) 
 
 
 def _registers(operand: Operand, context: Context, instruction: Instruction) -> Callable[[WaveGroup], list[Array]]:
-    """The words of a source, however many."""
+    """Return a function that fetches all words of a source."""
     if not operand.is_vector:
         fetch = raw_fetch(operand, "f32", context, instruction)
         return lambda g: [fetch(g)]
@@ -149,7 +149,7 @@ def _table(kind: str, context: Context) -> str:
 
 
 def _bits_at(words: list[Array], place: int, bits: int) -> Array:
-    """A field that may begin in one word and end in the next."""
+    """Return the field of `bits` from bit `place` on, which may cross words."""
     word, shift = divmod(place, 32)
     found = words[word] >> np.uint32(shift)
     if shift + bits > 32:
@@ -159,7 +159,7 @@ def _bits_at(words: list[Array], place: int, bits: int) -> Array:
 
 
 def _packed(values: list[Array], kind: str) -> list[Array]:
-    """f64 numbers as words of f32, or as words of two halves, the first one low."""
+    """Pack f64 numbers into words of one f32 or of two halves, the first one low."""
     if kind == "f32":
         return [value.astype(np.float32).view(np.uint32) for value in values]
     halves = [num.f32_to_half(v) if kind == "f16" else num.f32_to_bf16(v) for v in values]
@@ -198,7 +198,7 @@ def _narrowing(
 def _wide_sources(
     conversion: _Conversion, instruction: Instruction, context: Context
 ) -> Callable[[WaveGroup], list[Array]]:
-    """The numbers to convert, as f64, in the order of the result's fields."""
+    """Return a function that fetches the numbers to convert as f64, in the order of the result's fields."""
     pairs = conversion.source == "f32" and conversion.count == 2 and not conversion.random
     operands = instruction.operands[1 : 3 if pairs or conversion.interleaved else 2]
     parts = [_registers(operand, context, instruction) for operand in operands]
@@ -207,26 +207,26 @@ def _wide_sources(
     count = conversion.count
 
     def values(g: WaveGroup) -> list[Array]:
-        found = []
+        numbers = []
         for part, operand in zip(parts, operands, strict=True):
             for word in part(g):
                 if conversion.source == "f32":
                     value = word.view(np.float32).astype(np.float64)
                     value = np.abs(value) if operand.absolute else value
-                    found.append(-value if operand.negate else value)
+                    numbers.append(-value if operand.negate else value)
                 else:
                     decode = num.half_to_f32 if conversion.source == "f16" else num.bf16_to_f32
-                    found += [decode(word).astype(np.float64), decode(word >> np.uint32(16)).astype(np.float64)]
+                    numbers += [decode(word).astype(np.float64), decode(word >> np.uint32(16)).astype(np.float64)]
         if conversion.interleaved:
             half = count // 2
-            return [found[n // 2 + half * (n % 2)] for n in range(count)]
-        return found[:count]
+            return [numbers[n // 2 + half * (n % 2)] for n in range(count)]
+        return numbers[:count]
 
     return values
 
 
 def _joined(codes: list[Array], bits: int) -> list[Array]:
-    """Fields of some bits one after the other, in as many words as they take up."""
+    """Concatenate fields of `bits` into as few words as hold them."""
     words: list[Array] = [np.zeros((), np.uint32)] * -(-bits * len(codes) // 32)
     for number, code in enumerate(codes):
         word, shift = divmod(bits * number, 32)

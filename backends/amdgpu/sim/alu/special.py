@@ -21,7 +21,7 @@ _NOTHING: frozenset[str] = frozenset()
 def _lane_step(
     instruction: Instruction, run: Callable[[WaveGroup], None], reads: int, writes: int, select: int
 ) -> Step:
-    """A readlane, readfirstlane or writelane step: its lane select and EXEC have hazards of their own."""
+    """Return the step of readlane, readfirstlane or writelane, with hazards on its lane select and EXEC."""
     produces, consumes = vector_hazards(reads & ~select, writes)
     extra = (
         Consumes("first_lane_read" if "first" in instruction.name else "lane_read", reads & VECTOR_MASK),
@@ -96,7 +96,7 @@ def _writelane(instruction: Instruction, context: Context) -> Step:
 
 
 def _accvgpr(instruction: Instruction, context: Context) -> Step:
-    """v_accvgpr_read/write/mov: a plain move between the two halves of the register file."""
+    """Compile v_accvgpr_read/write/mov: a move between the two halves of the register file."""
     target, source = instruction.operands
     check_tuple(target, 1, context)
     fetch, register = raw_fetch(source, "u32", context, instruction), context.vector(target)
@@ -117,7 +117,7 @@ def _accvgpr(instruction: Instruction, context: Context) -> Step:
 def _exchange(
     instruction: Instruction, context: Context, swap: Callable[[Array, Array], tuple[Array, Array]], role: str
 ) -> Step:
-    """An instruction that overwrites both of its vector operands with a rearrangement of the two."""
+    """Compile an instruction that overwrites both of its vector operands with a rearrangement of the two."""
     first, second = instruction.operands[:2]
     for operand in (first, second):
         check_tuple(operand, 1, context)
@@ -146,7 +146,7 @@ def _exchange(
 
 
 def _permlane(rows: int) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """v_permlane{16,32}_swap: odd groups of `rows` lanes of the first change places with even ones of the second."""
+    """v_permlane{16,32}_swap: exchange odd groups of `rows` lanes of the first with even groups of the second."""
 
     def swap(a: Array, b: Array) -> tuple[Array, Array]:
         x, y = a.reshape(len(a), -1, 2, rows), b.reshape(len(b), -1, 2, rows)
@@ -176,7 +176,7 @@ _COMPILERS: Mapping[str, Callable[[Instruction, Context], Step]] = {
 
 
 def compile_special(instruction: Instruction, context: Context) -> Step | None:
-    """A step for one of these instructions, None when the mnemonic is none."""
+    """Return the step of an instruction that this module knows; None for other mnemonics."""
     compiler = _COMPILERS.get(instruction.name)
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""Compiling vector ALU instructions from their table rows: operands, modifiers, poison, hazards."""
+"""Compile vector ALU instructions from their table rows: operands, modifiers, poison, hazards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def vector_hazards(
     partial: bool = False,
     cmpx: bool = False,
 ) -> tuple[tuple[Produces, ...], tuple[Consumes, ...]]:
-    """What a VALU instruction produces and consumes, from the registers it reads and writes.
+    """Return the hazards that a VALU instruction produces and consumes, from the registers it reads and writes.
 
     `masks` are the scalar registers among those read that hold a carry-in or lane mask, not a constant.
     """
@@ -83,7 +83,7 @@ def vector_hazards(
 
 
 def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Array] | None:
-    """The function of `mul:`, `div:` and `clamp` on a float result; None where there is nothing to do."""
+    """Return the function of `mul:`, `div:` and `clamp` on a float result; None without these modifiers."""
     factor = 1.0
     factor *= instruction.number("mul", 1)
     factor /= instruction.number("div", 1)
@@ -103,7 +103,7 @@ def output_modifier(instruction: Instruction, kind: str) -> Callable[[Array], Ar
 def _sources(
     row: VectorRow, instruction: Instruction, operands: list[Operand], context: Context, target: Operand
 ) -> tuple[list[Fetch], list[PoisonSource], int, int, Dpp | None]:
-    """Fetchers, poison sources and register sets of all sources and of the masks; the DPP control if there is one."""
+    """Return fetches, poison sources and register sets of all sources and masks, and the DPP control, if any."""
     dpp = Dpp(instruction) if instruction.encoding == "dpp" else None
     op_sel = instruction.bits("op_sel", 5)
     fetches: list[Fetch] = []
@@ -141,7 +141,7 @@ def _sources(
 
 
 def compile_valu(instruction: Instruction, context: Context) -> Step | None:
-    """A step for a table-driven vector ALU instruction, None when the mnemonic is none."""
+    """Return the step of a table-driven vector ALU instruction; None for other mnemonics."""
     row = VECTOR_ROWS.get(instruction.name)
     if row is None:
         return None
@@ -190,7 +190,7 @@ def compile_valu(instruction: Instruction, context: Context) -> Step | None:
 
 
 def _consumes(row: VectorRow, instruction: Instruction, context: Context, *, is_dpp: bool) -> Iterator[Consumes]:
-    """What an instruction consumes of hazards beside those of all vector instructions."""
+    """Yield the hazard uses of an instruction beyond those of every vector instruction."""
     sources = instruction.operands[len(row.results) :]
     if is_dpp:
         yield Consumes("dpp", context.bits(sources[0]))
@@ -202,7 +202,7 @@ def _consumes(row: VectorRow, instruction: Instruction, context: Context, *, is_
 
 
 def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Callable[[WaveGroup], Bools | None]:
-    """The poison of v_cndmask: that of the source each lane picks, and of the mask."""
+    """Return the poison function of v_cndmask: the poison of the source that each lane selects, and of the mask."""
     first, second = (poison_source(operand, context) for operand in instruction.operands[1:3])
     mask = mask_poison(instruction.operands[3])
     everything = slice(None)
@@ -221,7 +221,7 @@ def _selected(instruction: Instruction, context: Context, mask_of: Fetch) -> Cal
 def _computation(
     row: VectorRow, instruction: Instruction, fetches: list[Fetch], seed: int | None
 ) -> Callable[[WaveGroup], Array]:
-    """The row's function over its fetched sources, output modifiers applied; with a seed, the errors it may have."""
+    """Return the row's function of its fetched sources with output modifiers, with a seed within documented errors."""
     function = row.function
     if isinstance(function, Curve) and seed is not None:
         function = function.within(seed)
@@ -241,7 +241,7 @@ def _computation(
 def _writer(
     instruction: Instruction, context: Context, target: Operand, kind: str, *, high: bool, cmpx: bool
 ) -> Callable[[WaveGroup, Array], None]:
-    """The function that puts one result where it goes."""
+    """Return the function that writes one result to its registers."""
     if kind == "mask":
         row = target.index
 
@@ -276,7 +276,7 @@ def _writer(
 
 
 def scalar_pair_poison(lanes: Bools | None, g: WaveGroup) -> tuple[U32 | None, U32 | None]:
-    """Poison of the two words of a lane mask, from the poison of the lanes that went into it."""
+    """Return the undefined bits of the two words of a lane mask, from its undefined lanes."""
     if lanes is None:
         return None, None
     full = np.broadcast_to(lanes, (g.count, 64)) & g.exec
@@ -296,7 +296,7 @@ def with_poison(
     cmpx: bool = False,
     whole_of: Callable[[WaveGroup], Bools | None] | None = None,
 ) -> Run:
-    """`run` followed by the poison of its results, where any register it touches may be poisoned.
+    """Return `run` followed by marking its results as undefined, if any register that it touches may be undefined.
 
     `whole_of` says which lanes are poisoned where that is not simply any source.
     """

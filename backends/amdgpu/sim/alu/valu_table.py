@@ -106,7 +106,7 @@ def _dot2(decode: Function, tiny: float) -> Function:
 
 
 def _flushed(value: Array) -> Array:
-    """f32 numbers, denormals as 0 of the same sign."""
+    """Replace denormals of f32 numbers by 0 of their sign."""
     return np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
 
 

@@ -1,4 +1,4 @@
-"""What a row of the vector instruction tables is (CDNA3 ISA, "Vector ALU Operations")."""
+"""Rows of the vector instruction tables (CDNA3 ISA, "Vector ALU Operations")."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class VectorRow:
     results: tuple[str, ...]
     sources: tuple[str, ...]
     function: Function
-    #: what a result word depends on: "all", "words" (word k of the sources), "low" (the low word on low words only),
+    #: the source words that a result word depends on: "all", "words" (word k), "low" (the low word on low words only),
     #: "select" (the source that the mask picks, and the mask)
     poison: str = "all"
     transcendental: bool = False

@@ -45,7 +45,7 @@ def test_a_pair_parts_at_a_scalar_jump(sim: Any, limit: int) -> None:
     report, _ = execute(sim, "xehpg", SCALAR, limit)
     assert sim.kinds(report) == ["fused-branch"]
     (finding,) = report.findings
-    assert f"threads {limit & ~1} and {limit | 1}, a fused pair, part" in finding.message
+    assert f"only one of threads {limit & ~1} and {limit | 1}, a fused pair" in finding.message
     assert "jmpi" in finding.instruction
 
 
