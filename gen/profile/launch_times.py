@@ -36,7 +36,7 @@ _LAUNCHES = {
     "mi300x": ("miopen code/mi300x/f16", "miopen code/mi300x/f16"),
 }
 #: How matrix instructions write types -> as chips have them.
-_TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
+TYPES = {"i8": "s8", "bf8": "fp8", "xf32": "f32", "f64": "f32", "": "f32"}
 _MOST = 0.5  #: of the time; a cause of less is not what bounds a launch
 
 
@@ -63,15 +63,21 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     What launches take is always of tables that time kernels.
     """
     known = constants.known()
-    wanted = _kinds(chip, _TYPES.get(element, element))
-    found = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
-    entry = known[found]
-    if not entry.source.startswith(_IN_CLOCKS):
+    kind, *launches = kinds_for(chip, element, known)
+    entry = known[kind]
+    if not launches:
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
-    first, further = (known[kind].terms for kind in _LAUNCHES[entry.kind.split("/")[1]])
+    first, further = (known[kind].terms for kind in launches)
     told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
     return entry, evolve(entry.terms, **(scaled | told))
+
+
+def kinds_for(chip: Chip, element: str, known: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return the known kind that suits a chip and type best; two more, of its launches, where its ticks are clocks."""
+    wanted = _kinds(chip, TYPES.get(element, element))
+    best = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
+    return (best, *(_LAUNCHES[best.split("/")[1]] if known[best].source.startswith(_IN_CLOCKS) else ()))
 
 
 def _per_us(unit: str, chip: Chip) -> float:
