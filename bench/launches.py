@@ -17,7 +17,9 @@ from typing import Any
 
 import attrs
 import numpy as np
+from lib import entries
 from lib.figures import Figure, best
+from lib.products import Products
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -34,8 +36,7 @@ from convgen.plan.copies import ROWS, K, message_elems
 from convgen.plan.plan import Plan
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
-from convgen.profile import constants, launch_times
-from convgen.profile.closed import Products
+from convgen.profile import launch_times
 from convgen.run import prepared, verdict
 
 TARGET, CHIP, CLOSED = "gfx942", "mi300x", "miopen/mi300x/f16"
@@ -126,7 +127,7 @@ def rows(lines: Sequence[str]) -> Iterator[Row]:
 
 def closed(plan: Plan) -> float:
     """us of a plan's products by the closed form."""
-    chip, terms = chips()[CHIP], constants.known()[CLOSED].terms
+    chip, terms = chips()[CHIP], entries.known()[CLOSED].terms
     return sum(float(of_part.estimate(chip, terms).total[0]) for of_part in _products(plan))
 
 

@@ -6,8 +6,9 @@ ranks are Spearman's, of times or clocks, over all rows and within a problem. Er
 that was measured, in which --predict tells rows as well; those of efficiencies in clocks, too.
 
     measured.py DIR                                        errors of each part by constants fitted to the others
-    measured.py DIR --constants FILE                       errors of given constants, nothing fitted
-    measured.py DIR --write FILE                           constants fitted to all of it (--only: others stay)
+    measured.py DIR --constants FILE                       errors of given constants (again for more), nothing fitted
+    measured.py DIR --write PRODUCT REST                   constants fitted to all of it (--only: others stay), in two
+                                                           files: those that the product reaches, and the others
     measured.py --predict DIR --constants FILE --out DIR   a CSV a table: what tells rows apart, and `pred` in its unit
 
 With --kernels DIR, which holds code objects (.hsaco, .co) of the kernels that the column `kernel` names, rows of these
@@ -28,7 +29,10 @@ from typing import Any
 import attrs
 import numpy as np
 import numpy.typing as npt
-from lib import fitting, plots
+from lib import entries, fitting, plots
+from lib.products import Products, bounds
+from lib.published.read import read
+from lib.published.table import Table
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as Grid
@@ -38,11 +42,9 @@ from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.kernel import loop_clocks
 from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
-from convgen.profile import constants
-from convgen.profile.closed import Estimate, Numbers, Products
+from convgen.profile.closed import Estimate, Numbers
+from convgen.profile.constants import Entry
 from convgen.profile.loop_times import Loops
-from convgen.profile.published.read import read
-from convgen.profile.published.table import Table
 
 Mask = npt.NDArray[np.bool_]
 
@@ -150,7 +152,7 @@ def show(table: Table, found: Sequence[Figures], bad: Sequence[Mapping[str, Any]
     console.print(grid)
 
 
-def write_predictions(tables: Sequence[Table], by: Mapping[str, constants.Entry], folder: Path) -> list[Path]:
+def write_predictions(tables: Sequence[Table], by: Mapping[str, Entry], folder: Path) -> list[Path]:
     """A CSV a file: the columns that tell rows apart, `by`, and `pred` in the unit of the measured column."""
     files: dict[str, list[Table]] = {}
     for table in tables:
@@ -192,8 +194,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="the tables")
     parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="this table (again for more)")
-    parser.add_argument("--constants", type=Path, metavar="FILE", help="fit nothing, take these")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="fit to all rows and write the constants")
+    parser.add_argument(
+        "--constants", action="append", default=[], type=Path, metavar="FILE", help="fit nothing, take these"
+    )
+    what = "fit to all rows; write the constants that the product reaches, and the others"
+    parser.add_argument("--write", type=Path, nargs=2, metavar=("PRODUCT", "REST"), help=what)
     parser.add_argument("--predict", type=Path, metavar="DIR", help="predict the rows of these tables")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where predictions go (default: here)")
     parser.add_argument("--kernels", type=Path, metavar="DIR", help="code objects of kernels that rows name")
@@ -207,20 +212,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=given.json)
     try:
         clocks = clocks_of(given.kernels, given.clocks, console) if given.kernels else None
-        by = constants.read(given.constants) if given.constants else None
-        tables = read(folder, given.only, clocks, constants.known() | (by or {}))
+        by = {kind: e for file in given.constants for kind, e in entries.read(file).items()} or None
+        tables = read(folder, given.only, clocks, entries.known() | (by or {}))
     except UserError as error:
         parser.error(str(error))
     if given.predict:
-        for path in write_predictions(tables, by or constants.known(), given.out):
+        for path in write_predictions(tables, by or entries.known(), given.out):
             console.print(str(path))
         return 0
     if given.write:
-        fitted = dict(constants.known()) if given.only else {}
+        fitted = dict(entries.known()) if given.only else {}
         coded = [table for table in tables if table.model is Loops]  # of the closed form, all rows
         wanted = [*read(folder, given.only, entries=fitted), *coded]
         fitting.fit_all(track(wanted, "fitting", console=console), fitted)
-        constants.write(given.write, fitted.values())
+        reached = entries.reached(fitted)
+        for path, in_product in zip(given.write, (True, False)):
+            entries.write(path, (entry for kind, entry in fitted.items() if (kind in reached) == in_product))
         return 0
     told, panels = {}, {}
     for table in tables:
@@ -228,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = table.judged
         panels[table.name] = plots.Panel("us" if table.timed else "clocks", predicted.total[rows], table.measured[rows])
         found = report(table, predicted.total)
-        bad = worst(table, predicted.total, predicted.bound())
+        bad = worst(table, predicted.total, bounds(predicted))
         told[table.name] = {"figures": [attrs.asdict(f) for f in found], "worst": bad}
         if not given.json:
             show(table, found, bad, console)

@@ -24,7 +24,10 @@ from typing import Any
 
 import attrs
 import numpy as np
+from lib import entries
 from lib.gemm import Gemm
+from lib.published import aiter_rows
+from lib.published.table import BYTES
 from rich.console import Console
 from rich.table import Table
 
@@ -35,10 +38,7 @@ from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.timing.kernel import profile
 from convgen.backends.family import chips
 from convgen.problem.matmul import Matmul
-from convgen.profile import constants
 from convgen.profile.closed import at_clock
-from convgen.profile.published import aiter_rows
-from convgen.profile.published.table import BYTES
 
 _OWN = Path(__file__).parents[1] / "tests" / "data" / "measured"
 _EVEN = 0.01  #: of a ratio; pairs as near as that are even
@@ -278,7 +278,7 @@ def _tflops(level: _Level, dtype: str, size: int, tile: tuple[int, int]) -> floa
                "tile_k": _DEPTH / BYTES[dtype], "split_k": 1}  # fmt: skip
     row = {"gfx": chip.target, "dtype": dtype, "lib": "asm", "quant": "", "kernel": "", "us": "1"}
     work = aiter_rows.table("level", [row | {name: f"{n:.0f}" for name, n in numbers.items()}]).work
-    known = constants.known()
+    known = entries.known()
     found = work.estimate(chip, known[level.clocks].terms, timed=not level.clock)
     if not level.clock:
         return 1e-6 * flop / float(found.total[0])

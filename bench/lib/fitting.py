@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 import attrs
 import numpy as np
 import numpy.typing as npt
+from lib.entries import rounded
+from lib.products import taken
+from lib.published.table import Table
 from scipy.optimize import least_squares
 
 from convgen.backends.family import Chip
 from convgen.profile.closed import Estimate, Numbers, Terms, Work
-from convgen.profile.constants import Entry, rounded
-from convgen.profile.published.table import Table
+from convgen.profile.constants import Entry
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
@@ -105,7 +107,7 @@ def _parts(table: Table, rows: Rows) -> list[_Part]:
     """Some rows, chip by chip."""
     chips = [table.samples[n].chip for n in rows]
     by_chip = ((chip, rows[[c is chip for c in chips]]) for chip in dict.fromkeys(chips))
-    return [_Part(table, r, c, table.work.take(r)) for c, r in by_chip]
+    return [_Part(table, r, c, taken(table.work, r)) for c, r in by_chip]
 
 
 def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:

@@ -52,16 +52,23 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     First come those of the chip, of types that are as fast; last those of other chips that run the same code.
     What launches take is always of tables that time kernels.
     """
-    known, fits = constants.known(), _fits(chip)
-    wanted = _kinds(chip, fits.types.get(element, element), fits.makers)
-    found = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
-    entry = known[found]
-    if not entry.source.startswith(fits.in_clocks):
+    known = constants.known()
+    kind, *launches = kinds_for(chip, element, known)
+    entry = known[kind]
+    if not launches:
         return entry, entry.terms
     scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
-    first, further = (known[kind].terms for kind in fits.launches[entry.kind.split("/")[1]])
+    first, further = (known[kind].terms for kind in launches)
     told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
     return entry, evolve(entry.terms, **(scaled | told))
+
+
+def kinds_for(chip: Chip, element: str, known: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return the known kind that suits a chip and type best; two more, of its launches, where its ticks are clocks."""
+    fits = _fits(chip)
+    wanted = _kinds(chip, fits.types.get(element, element), fits.makers)
+    best = next(kind for start in wanted for kind in known if kind == start or kind.startswith(f"{start}_out_"))
+    return (best, *(fits.launches[best.split("/")[1]] if known[best].source.startswith(fits.in_clocks) else ()))
 
 
 def _per_us(unit: str, chip: Chip) -> float:

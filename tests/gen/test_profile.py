@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import attrs
@@ -10,18 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lib import entries
+from lib.products import Products, bounds, taken
+from lib.published.mlir import tile_of
+from lib.published.read import read
+from lib.published.table import ALONE, Table
+from lib.published.transposes import Transpose, transposes_of
+from lib.usual_tiles import tiled
 
+from convgen.backends.amdgpu.sim.mfma_table import BITS
 from convgen.backends.family import chip_of, chips
 from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
-from convgen.profile import constants
-from convgen.profile.closed import Products, Terms, at_clock
+from convgen.profile import constants, launch_times
+from convgen.profile.closed import Terms, at_clock
 from convgen.profile.loop_times import Borrowed, Loops
-from convgen.profile.published.mlir import tile_of
-from convgen.profile.published.read import read
-from convgen.profile.published.table import ALONE, Table
-from convgen.profile.published.transposes import Transpose, transposes_of
-from convgen.profile.usual_tiles import tiled
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
 CHIP = chips()["mi300x"]
@@ -168,7 +172,7 @@ def test_causes_are_parts_of_the_time(p: Products) -> None:
     parts = [found.start, found.matrix, found.kernel, found.memory, found.written_back, found.meeting, found.others]
     assert all(0 <= float(part[0]) <= float(found.total[0]) for part in parts if part is not found.matrix)
     causes = ("start", "memory", "written back", "meeting", "others", "matrix", "operands and results")
-    assert found.bound()[0] in causes
+    assert bounds(found)[0] in causes
     assert float(found.clock[0]) <= CHIP.clock
 
 
@@ -287,7 +291,7 @@ def test_tiles_of_transposes(transpose: Transpose, groups: int, read: float) -> 
 
 def test_a_product_gets_the_tile_of_least_clocks() -> None:
     """Large tiles for large products; narrow ones, and K cut, where there is little else."""
-    terms = constants.known()["rocblas/mi250x/f16"].terms
+    terms = entries.known()["rocblas/mi250x/f16"].terms
     sizes = {**ALONE, "rate": 1024.0, "elem": 2.0, "result": 2.0, "batch": 1.0, "launches": 1.0}
     sizes |= {"k_runs_m": 1.0, "k_runs_n": 1.0, "k_piece_m": 8192.0, "lane_m": 16.0, "lane_n": 16.0, "lane_out": 16.0}
     large = tiled({**sizes, "m": 8192.0, "n": 8192.0, "k": 4096.0}, chips()["mi250"], terms)
@@ -328,7 +332,7 @@ def test_weight_gradients_of_mlir_share_out_images() -> None:
 
 def test_constants_are_physical() -> None:
     """Within their bounds; at full use of the matrix units .35 to .85 of the clock is kept (a die of an MI250: all)."""
-    for kind, entry in constants.known().items():
+    for kind, entry in entries.known().items():
         for f in FIELDS:
             low, high = f.metadata["low"], f.metadata["high"]
             assert 0.99 * low <= getattr(entry.terms, f.name) <= 1.01 * high, (kind, f.name)
@@ -339,6 +343,16 @@ def test_constants_are_physical() -> None:
         assert 0.35 * chip.clock <= full <= 1.001 * chip.kept * chip.clock, (kind, full)
 
 
+def test_the_product_carries_the_constants_that_it_reaches_and_no_others() -> None:
+    assert entries.reached(constants.known()) == constants.known().keys()
+    assert entries.reached(entries.known()) == constants.known().keys()
+
+
+def test_every_type_that_a_matrix_instruction_multiplies_has_its_constants_in_the_product() -> None:
+    for (chip, _), element in product(entries.fitted(), [*BITS, "fp4", ""]):  # fp4: `costs.element`; "": no product
+        assert constants.known().keys() >= set(launch_times.kinds_for(chip, element, entries.known())), element
+
+
 def test_errors_are_those_recorded(tables: list[Table]) -> None:
     """On the rows that each entry was fitted to; the file's own figures must come out."""
     for table in tables:
@@ -347,7 +361,7 @@ def test_errors_are_those_recorded(tables: list[Table]) -> None:
             for kind in table.kinds_told(table.rows[n]):
                 by_kind.setdefault(kind, []).append(int(n))
         for kind, rows in by_kind.items():
-            entry = constants.known().get(kind)
+            entry = entries.known().get(kind)
             if entry is None:
                 continue
             assert entry.rows == len(rows)
@@ -362,7 +376,7 @@ def _ratios(
     found = np.zeros(len(rows))
     for chip in dict.fromkeys(chips):
         mine = np.array([c is chip for c in chips])
-        estimate = table.work.take(rows[mine]).estimate(chip, terms, timed=table.timed)
+        estimate = taken(table.work, rows[mine]).estimate(chip, terms, timed=table.timed)
         found[mine] = table.ratios(estimate.total, table.measured[rows[mine]])[table.measure]
     return found
 
@@ -401,7 +415,7 @@ def test_launches_of_one_tuning_run_begin_late(tables: list[Table]) -> None:
     assert len(late) == 39
     assert all((row["dtype"], row["trans"]) == ("f32", "NN") for row in late)
     assert {kind for row in late for kind in table.kinds_told(row)} == {"rocblas/mi300x/f32/late"}
-    own, others = (constants.known()[f"rocblas/mi300x/f32{end}"].terms for end in ("/late", ""))
+    own, others = (entries.known()[f"rocblas/mi300x/f32{end}"].terms for end in ("/late", ""))
     assert own.start > 3 * others.start
 
 
@@ -412,7 +426,7 @@ def test_operands_reach_units_slowly_in_another_run(tables: list[Table]) -> None
     assert len(slow) == 81
     assert {row["key"] for row in slow} >= {"1536x384x50432-NT-f16", "196x64x784b768-NT-bf16", "64x784x196b96-NN-f32"}
     assert {kind for row in slow for kind in table.kinds_told(row)} == {"rocblas/mi300x/slow"}
-    own, others = (constants.known()[f"rocblas/mi300x{end}"].terms for end in ("/slow", ""))
+    own, others = (entries.known()[f"rocblas/mi300x{end}"].terms for end in ("/slow", ""))
     assert own.operands < others.operands / 2
     assert own.run > 2 * others.run
 
@@ -421,7 +435,7 @@ def test_none_of_an_mi300as_rows_has_more_than_its_units_can(tables: list[Table]
     """Of the share of the peak that tiles in whole rounds leave; 304 units would have to do 1.32 times that."""
     table = next(t for t in tables if t.name == "rocblas_gfx942")
     rows = [n for n in np.flatnonzero(table.judged) if table.samples[n].chip.name == "mi300a"]
-    work = table.work.take(np.array(rows))
+    work = taken(table.work, np.array(rows))
     assert isinstance(work, Products)
     measured = np.array([float(table.rows[n]["eff_pct"]) for n in rows]) / 100
     for units, most in (228, 0.99), (304, 1.32):
@@ -435,7 +449,7 @@ def test_none_of_an_mi300as_rows_has_more_than_its_units_can(tables: list[Table]
     [
         (lambda: read(Path("nowhere")), "given nowhere without tables, wanted one of rocblas_gfx90a,"),
         (lambda: read(MEASURED, ["sheep"]), "given the table sheep, wanted one of"),
-        (lambda: constants.read(Path("nowhere")), "given nowhere that does not hold constants"),
+        (lambda: entries.read(Path("nowhere")), "given nowhere that does not hold constants"),
     ],
 )
 def test_what_is_wrong_is_said(call: Callable[[], object], message: str) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
+from lib.products import SUM
+from lib.published.miopen_rows import forward_shape, product_of
+from lib.published.mlir import tile_of
+from lib.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
+from lib.usual_tiles import tiled
+
 from convgen.backends.family import chips
-from convgen.profile.closed import SUM, Terms
+from convgen.profile.closed import Terms
 from convgen.profile.constants import Entry
-from convgen.profile.published.miopen_rows import forward_shape, product_of
-from convgen.profile.published.mlir import tile_of
-from convgen.profile.published.table import ALONE, BYTES, Row, Sample, Table, lane_bytes
-from convgen.profile.usual_tiles import tiled
 
 _CHIP = chips()["mi250"]  #: 104 units; the column of the card with 110 has the same problems
 TILES_BY = "rocblas/mi250x"  #: whose constants choose a tile
@@ -103,7 +105,7 @@ def _compiled(row: Row, sizes: dict[str, float]) -> dict[str, float]:
 
 
 def _phases(row: Row, others: float, depth: int) -> dict[str, float]:
-    """What sets a data gradient compiled from MLIR apart: each phase of the strides that has taps is a launch.
+    """Return the numbers of a data gradient compiled from MLIR: each phase of the strides that has taps is a launch.
 
     Its K goes through all taps of the phase, then to the next channel; with channels last these lie apart.
     """

@@ -7,9 +7,10 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+from lib.products import SUM, Products
 
 from convgen.backends.family import Chip
-from convgen.profile.closed import SUM, Numbers, Products, Terms
+from convgen.profile.closed import Numbers, Terms
 
 _EDGES = (16, 32, 64, 128, 256)  #: M or N
 _LARGEST = 128 * 256  #: M x N

@@ -13,11 +13,12 @@ from math import ceil
 import attrs
 import numpy as np
 import numpy.typing as npt
+from lib.products import Products
 
 from convgen.backends.family import Chip
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import define, frozen
-from convgen.profile.closed import Numbers, Products, Work
+from convgen.profile.closed import Numbers, Work
 
 Row = dict[str, str]
 
@@ -95,7 +96,7 @@ class Table:
     model: type[Work] = Products
 
     def kinds_told(self, row: Row) -> tuple[str, ...]:
-        """Those of a row's kinds of which it says something."""
+        """Return the row's kinds of which it says something."""
         return self.kinds(row)[:1] if self.apart(row) else self.kinds(row)
 
     @cached_property

@@ -1,31 +1,20 @@
-"""The tables, limits and facts of the targets are what they were; `./dev bless` accepts others."""
+"""The facts of the targets are what they were; `./dev bless` accepts others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import pytest
 
 from convgen.backends import target as targets
-from tests.constants import constants
-
-
-@pytest.mark.parametrize("package", ["convgen.backends", "convgen.backends.machine", "convgen.backends.amdgpu"])
-def test_constants(package: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"constants/{package}.txt", constants(package))
-
-
-@pytest.mark.parametrize("modules", ["[a-o]", "[p-z]"])
-def test_constants_of_xe(modules: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"constants/convgen.backends.intel.{modules[1:-1]}.txt", constants("convgen.backends.intel", modules))
+from convgen.ir.record import as_dict
 
 
 @pytest.mark.parametrize("target", targets.names())
 def test_facts(target: str, golden: Callable[[str, str], None]) -> None:
     """Every number that plans and passes may ask for, the matrix instructions one a line."""
     facts = targets.get(target).facts
-    values = {name: value for name, value in attrs.asdict(facts, recurse=False).items() if name != "atoms"}
+    values = {name: value for name, value in as_dict(facts, recurse=False).items() if name != "atoms"}
     rows = [f"{name}: {sorted(value) if isinstance(value, frozenset) else value}" for name, value in values.items()]
     for a in facts.atoms:
         types = f"{a.a_elem} {a.b_elem} {a.acc}"

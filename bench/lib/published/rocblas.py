@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 from math import prod
 
+from lib.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, lane_bytes
+
 from convgen.backends.family import Chip, chips
-from convgen.profile.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, lane_bytes
 
 _THREADS = re.compile(r"_WG(\d+)_(\d+)_(\d+)")  #: of a workgroup; where its waves share K they are more than M x N
 _USUAL_THREADS = 256  #: where a name says nothing of them
@@ -135,7 +136,7 @@ def _reads_slowly(row: Row) -> bool:
 
 
 def _words(row: Row) -> set[str]:
-    """What parameters the name of a row's kernel spells, if the row has it."""
+    """Return the parameters that the name of a row's kernel spells, if the row has it."""
     return set(_PARAMETER.findall(row.get("kernel", "")))
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from math import ceil, inf
 
+from lib.products import SUM
+from lib.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, of_loop
+
 from convgen.backends.family import chip_of
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import evolve
-from convgen.profile.closed import SUM
 from convgen.profile.loop_times import Loops
-from convgen.profile.published.table import ALONE, BYTES, WIDEST, Row, Sample, Table, of_loop
 
 _CK_TILE = re.compile(r"_(64|128|192|256|512)x\d+x\d+x\d+_")  #: threads and tile in the names of ck's kernels
 _TILE, _DEPTH = 128.0, 128.0  #: rows, and bytes along K, of a block where nobody says

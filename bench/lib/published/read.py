@@ -7,13 +7,14 @@ import gzip
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from lib import entries as known_entries
+from lib.published import aiter_rows, miopen_rows, nhwc, rocblas
+from lib.published.table import Row, Table
+
 from convgen.backends.family import chip_of
 from convgen.backends.timing import LoopClocks
 from convgen.ir.error import UserError
-from convgen.profile import constants
 from convgen.profile.constants import Entry
-from convgen.profile.published import aiter_rows, miopen_rows, nhwc, rocblas
-from convgen.profile.published.table import Row, Table
 
 Entries = Mapping[str, Entry]  #: by kind
 
@@ -51,7 +52,7 @@ def read(
         if name not in _READERS:
             raise UserError(f"given the table {name}, wanted one of {', '.join(_READERS)}")
     found = [(name, folder / f"{name}.csv.gz") for name in only or _READERS]
-    by = constants.known() if entries is None else entries
+    by = known_entries.known() if entries is None else entries
     tables = [table for name, path in found if path.exists() for table in _tables(name, _rows(path), clocks or {}, by)]
     if not tables:
         raise UserError(f"given {folder} without tables, wanted one of {', '.join(_READERS)} (.csv.gz)")

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 from math import ceil, inf
 
+from lib.products import SUM
+from lib.published.table import BYTES, WIDEST, Row, Sample, Table, in_half_lines, of_loop
+from lib.published.transposes import beside
+
 from convgen.backends.family import chip_of
 from convgen.backends.timing import LoopClocks
 from convgen.ir.record import evolve, frozen
-from convgen.profile.closed import SUM
 from convgen.profile.loop_times import Loops
-from convgen.profile.published.table import BYTES, WIDEST, Row, Sample, Table, in_half_lines, of_loop
-from convgen.profile.published.transposes import beside
 
 _ATOM = re.compile(r"_wt\d+x\d+x(\d+)_")
 _SEVERAL_BLOCKS = "4"  #: K of f16 instructions of several blocks, which have half the rate (CDNA3 ISA, table of MFMA)
@@ -41,7 +42,7 @@ def igemm(name: str, rows: list[Row]) -> Table:
 
 
 def igemm_code(name: str, rows: list[Row], clocks: Mapping[tuple[str, str], LoopClocks]) -> Table:
-    """The same where the clocks of each row's kernel are known."""
+    """Return the table of MIOpen's rows, each with the clocks of its kernel."""
     return evolve(
         igemm(name, rows),
         kinds=lambda row: _kinds(f"miopen code/mi300x/{row['dtype']}", row),

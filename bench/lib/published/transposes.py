@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from functools import lru_cache, reduce
 from math import ceil, gcd
 
+from lib.published.table import BYTES, Row
+
 from convgen.ir.record import frozen
-from convgen.profile.published.table import BYTES, Row
 
 _SECTOR = 32  #: bytes; the least that memory moves
 _NARROW = 8  #: rows or columns up to which a long matrix takes tiles of 4 of these
@@ -71,7 +72,7 @@ def beside(row: Row) -> dict[str, float]:
 
 
 def transposes_of(row: Row) -> Iterator[Transpose]:
-    """Of source, weights and destination; operands come to channels last, the result goes back to channels first."""
+    """Transposes of source, weights and destination; operands come to channels last, the result goes back to channels first."""
     names = "n c h w k y x ho wo g".split()
     n, c, h, w, k, y, x, ho, wo, g = (int(row[name]) for name in names)
     tensors = {"src": (n, c, h * w), "wei": (k, c // g, y * x), "dst": (n, k, ho * wo)}
