@@ -17,8 +17,6 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-import attrs
-
 from convgen.ir import expr, floats, fused, products, program, sizes, stmt, votes
 from convgen.ir.caret import PointedError
 from convgen.ir.error import UserError
@@ -30,6 +28,7 @@ from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Program
+from convgen.ir.record import fields_of
 from convgen.ir.stmt import Site, Stmt
 from convgen.ir.types import SCALARS, AddressSpace, PointerType, Type, VectorType, pointer, vector
 
@@ -103,7 +102,7 @@ def _fields(value: Any) -> tuple[Any, ...]:
     """Constructor arguments, without trailing ones that have their defaults."""
     if isinstance(value, Node):
         return tuple(getattr(value, f) for f in value.fields)
-    fields = attrs.fields(type(value))
+    fields = fields_of(type(value))
     given = [getattr(value, f.name) for f in fields]
     while given and given[-1] == fields[len(given) - 1].default:
         given.pop()

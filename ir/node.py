@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from functools import cache, partial
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+
+from convgen.ir.record import remade
 
 T = TypeVar("T")
 Go = Callable[["Node"], "Node"]
@@ -85,15 +87,6 @@ class Node:
 
     def __repr__(self) -> str:
         return str(self)
-
-
-if TYPE_CHECKING:
-    from dataclasses import replace as replace  # its type is known of all that `dataclass_transform` makes
-else:
-
-    def replace(self: Node, **changes: Any) -> Node:
-        """A node with some fields changed."""
-        return type(self)(**{f: getattr(self, f) for f in self.fields} | changes)
 
 
 def derived(*, by: str, init: Literal[False] = False) -> Any:
@@ -171,12 +164,7 @@ def _with_slots(cls: Any) -> Any:
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
     scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
-    made = type(cls)(cls.__name__, cls.__bases__, scope)
-    for function in vars(made).values():
-        for cell in getattr(function, "__closure__", None) or ():  # of those that say `super()`
-            if cell.cell_contents is cls:
-                cell.cell_contents = made
-    return made
+    return remade(cls, scope)
 
 
 @cache
@@ -243,6 +231,7 @@ def node(cls: type[T]) -> type[T]:
     annotations = {f: field.annotation for f, field in made.declared.items() if field.by is None}
     makers = {f: field.by for f, field in made.declared.items() if field.by is not None}
     made.fields = fields = tuple(annotations)
+    made.__arguments__ = {f: f for f in fields}  # for `evolve`
     made.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
     made.kinds = _Kinds(annotations)
     made.roles = {f: field.role for f, field in made.declared.items() if field.role is not None}

@@ -14,9 +14,8 @@ from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 from convgen.ir.types import bool_
 from convgen.passes.messages.masks import TRUE
 
@@ -30,7 +29,7 @@ def fill_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
     if not facts.flat:
         return kernel
     masks = _Masks(kernel.body)
-    return replace(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
+    return evolve(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
 
 
 #: A variable that a loop carries, with its first value, its next and its last.
@@ -133,7 +132,7 @@ class _Filler(Mutator):
         for each in self.masks.further(s):
             assert each.masks is not None
             first, following = each.masks
-            new = replace(
+            new = evolve(
                 new,
                 carried=(*new.carried, each.within),
                 inits=(*new.inits, first),

@@ -25,9 +25,8 @@ from convgen.ir.interp_messages import shared_bytes
 from convgen.ir.layout.fragment import DWORD
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.passes.clone import Cloner, bound_vars
 from convgen.passes.unused import drop_unused
@@ -43,7 +42,7 @@ def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
     the loop writes them, and neither a read of them nor a barrier comes before the write; message level.
     """
     body = rewrite(kernel.body, {st.For: _Hoister(kernel, facts).hoisted})
-    return kernel if body is kernel.body else replace(kernel, body=drop_unused(body))
+    return kernel if body is kernel.body else evolve(kernel, body=drop_unused(body))
 
 
 @frozen
@@ -85,7 +84,7 @@ class _Hoister:
                 new.append(s)
         if not before:
             return loop
-        return st.block(_where_it_runs(loop, st.block(*before)), replace(loop, body=st.block(*new)))
+        return st.block(_where_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
 
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
         """None if no shorter message writes all that changes."""
@@ -103,7 +102,7 @@ class _Hoister:
         """The write of some of a message's dwords."""
         first, count = span
         value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
-        return replace(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
+        return evolve(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
 
     def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
         """Whether what does not change stays as it is throughout the loop, and is not read before it is written."""

@@ -17,8 +17,9 @@ from functools import reduce
 from convgen.ir.expr import Add, Const, Expr, Mul, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder
-from convgen.ir.node import Node, replace
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.rules import make, number, wrapped
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import Type
@@ -27,7 +28,7 @@ from convgen.ir.uniform import uniformity
 
 def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Integer sums of terms that become known in different blocks are added up outermost first; message level."""
-    return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel)(kernel.body))
+    return kernel if facts.global_imm_max else evolve(kernel, body=_Orderer(kernel)(kernel.body))
 
 
 class _Orderer(Mutator):

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
-from convgen.ir.record import frozen
+from convgen.ir.record import fields_of, frozen
 from convgen.profile.chips import Chip
 from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
 from convgen.profile.loop_times import Borrowed
@@ -86,7 +85,7 @@ class Products(Work):
 
 def taken(work: OfWork, which: npt.NDArray[Any]) -> OfWork:
     """Return some launches, chosen by number or by mask."""
-    return type(work)(*(getattr(work, f.name)[which] for f in attrs.fields(type(work))))
+    return type(work)(*(getattr(work, f.name)[which] for f in fields_of(type(work))))
 
 
 def bounds(estimate: Estimate) -> list[str]:

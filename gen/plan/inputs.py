@@ -12,7 +12,6 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct_copies import direct_width, places_of
@@ -112,7 +111,7 @@ def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Opera
     for each in operands:
         if each.tile and each.copy and not each.taps:
             stored = each.copy.stored
-            tile = replace(each.tile, digits=find_gaps(each.tile.digits, each.elem, stored, facts))
+            tile = evolve(each.tile, digits=find_gaps(each.tile.digits, each.elem, stored, facts))
             if (longer := tile.bytes - each.tile.bytes) <= room:
                 room -= longer
             else:

@@ -29,7 +29,7 @@ _LANES = 64
 
 @frozen
 class Tile:
-    """Return the tile of a product of `rows` x `columns`, as the compiler names them: channels of the result come first."""
+    """The tile of a product of `rows` x `columns`, as the compiler names them: channels of the result come first."""
 
     rows: int
     columns: int

@@ -72,7 +72,7 @@ def beside(row: Row) -> dict[str, float]:
 
 
 def transposes_of(row: Row) -> Iterator[Transpose]:
-    """Transposes of source, weights and destination; operands come to channels last, the result goes back to channels first."""
+    """Yield transposes: of operands to channels last, of the result back to channels first."""
     names = "n c h w k y x ho wo g".split()
     n, c, h, w, k, y, x, ho, wo, g = (int(row[name]) for name in names)
     tensors = {"src": (n, c, h * w), "wei": (k, c // g, y * x), "dst": (n, k, ho * wo)}
