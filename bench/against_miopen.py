@@ -23,6 +23,7 @@ from rich.table import Table
 
 from convgen import driver
 from convgen.ir.error import ConvgenError
+from convgen.ir.record import as_dict
 from convgen.problem.conv import Conv
 from convgen.profile import launch_times as launches
 from convgen.run import prepared
@@ -104,7 +105,7 @@ def main() -> None:
     for row in rows(problems(options.table, options.type, options.count), options.target):
         found.append(row)
         if options.json:
-            print(json.dumps(attrs.asdict(row)), flush=True)
+            print(json.dumps(as_dict(row)), flush=True)
     ratios = np.array([row.ratio for row in found])
     table = Table("problem", "config", "GFLOP", "MIOpen us", "convgen us", "ratio", "launches", "bound", "solver")
     for row in sorted(found, key=lambda row: -row.ratio)[:_WORST]:

@@ -44,6 +44,7 @@ from rich.table import Table
 from convgen.backends.amdgpu.sim import CodeObject, SimulatorError, simulate
 from convgen.backends.simulation import STRICT, Finding, Scrutiny, SimReport
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import evolve
 
 #: What kernels that ship do against the manuals, and are right by timing: (part of the file's name, kind) -> what.
 KNOWN: Mapping[tuple[str, str], str] = {
@@ -157,7 +158,7 @@ def _deleted(folder: Path, chosen: Callable[[str], bool]) -> int:
         known = [kind for part, kind in KNOWN if part in str(entry["file"])]
 
         def noticed(code: bytes, scrutiny: Scrutiny, case: Case = case, known: Sequence[str] = known) -> bool:
-            report, wrong = execute(code, case, max_findings=1, scrutiny=attrs.evolve(scrutiny, allow=known))
+            report, wrong = execute(code, case, max_findings=1, scrutiny=evolve(scrutiny, allow=known))
             return wrong > 0 or any(finding.source.required for finding in report.findings)
 
         needless = {int(address, 0): why for address, why in entry.get("needless", {}).items()}

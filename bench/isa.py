@@ -14,14 +14,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
 from convgen.backends.amdgpu.sim.archs import ARCHS, Arch
 from convgen.backends.amdgpu.sim.code_object import Descriptor, KernelInfo
 from convgen.backends.amdgpu.sim.compile import Program
 from convgen.backends.amdgpu.sim.decode import parse_instruction
 from convgen.backends.sim.errors import STUMBLES
 from convgen.ir.error import ConvgenError
+from convgen.ir.record import fields_of
 
 Words = tuple[int, ...]
 V = 256  #: of vector registers among the sources
@@ -130,7 +129,7 @@ def decoded(arch: str) -> dict[str, list[tuple[Words, str]]]:
 
 def refused(arch: Arch) -> tuple[int, dict[str, str]]:
     """Return the number of mnemonics, and the reason for each mnemonic of which no form is executed."""
-    none: Mapping[str, Any] = {f.name: False if "bool" in str(f.type) else 0 for f in attrs.fields(Descriptor)}
+    none: Mapping[str, Any] = {f.name: False if "bool" in str(f.type) else 0 for f in fields_of(Descriptor)}
     descriptor = Descriptor(**{**none, "vgprs": 512, "accum_offset": 256, "sgprs": 102})
     forms, why = decoded(arch.name), {}
     for mnemonic, found in forms.items():

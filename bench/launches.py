@@ -32,6 +32,7 @@ from convgen.choose.choose import Candidate, candidates
 from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
+from convgen.ir.record import as_dict
 from convgen.plan.copies import ROWS, K, message_elems
 from convgen.plan.plan import Plan
 from convgen.problem.conv import Conv
@@ -181,7 +182,7 @@ def main() -> None:
     agreements = [agreement(name, found, of) for name, of in models.items()]
     if options.json:
         parts: dict[str, list[Any]] = {"figures": figures, "rows": found, "agreements": agreements}
-        told = {name: [attrs.asdict(each) for each in some] for name, some in parts.items()}
+        told = {name: [as_dict(each) for each in some] for name, some in parts.items()}
         print(json.dumps({**told, "seconds": perf_counter() - start}, indent=2))
         return
     for f in figures:

@@ -14,6 +14,7 @@ from rich.table import Table
 from convgen.backends.target import get
 from convgen.choose.workgroup_orders import Launch, best_order
 from convgen.ir.layout.order import Order
+from convgen.ir.record import as_dict
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.matmul import Matmul
@@ -80,7 +81,7 @@ def main() -> None:
     names = dict.fromkeys(r.mapping for r in found)
     means = {n: geometric_mean([r.over_bound for r in found if r.mapping == n]) for n in names}
     if parser.parse_args().json:
-        print(json.dumps({"rows": [attrs.asdict(r) for r in found], "over_bound_geomean": means}, indent=2))
+        print(json.dumps({"rows": [as_dict(r) for r in found], "over_bound_geomean": means}, indent=2))
         return
     table = Table("mapping", title="L2 fill MiB (hit rate) memory MiB / the same in closed form", title_justify="left")
     for product in dict.fromkeys(r.product for r in found):

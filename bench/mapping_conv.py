@@ -21,6 +21,7 @@ from convgen.choose.workgroup_orders import Launch, best_order
 from convgen.ir.error import ConvgenError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.record import as_dict
 from convgen.problem.conv import Conv
 
 MIB = 2**20
@@ -72,7 +73,7 @@ def main() -> None:
     worse = [r for r in found if r.fill > r.default_fill]
     saved = exp(sum(log(r.fill / r.default_fill) for r in found) / len(found))
     if options.json:
-        print(json.dumps({"rows": [attrs.asdict(r) for r in found], "worse": len(worse), "geomean": saved}, indent=2))
+        print(json.dumps({"rows": [as_dict(r) for r in found], "worse": len(worse), "geomean": saved}, indent=2))
         return
     table = Table("problem", "direction", "tiles", "order", title="MiB, rows of tiles / chosen", title_justify="left")
     table.add_column("L2 fill", justify="right")

@@ -42,6 +42,7 @@ from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.amdgpu.timing.kernel import loop_clocks
 from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
+from convgen.ir.record import as_dict, fields_of
 from convgen.profile.closed import Estimate, Numbers
 from convgen.profile.constants import Entry
 from convgen.profile.loop_times import Loops
@@ -104,7 +105,7 @@ def crossed(table: Table) -> Estimate:
     part = folds(table)
     told = [fitting.predict(table, fitting.fit(table, part != n)) for n in range(_FOLDS)]
     own = part, np.arange(len(part))
-    return Estimate(*(np.array([getattr(each, f.name) for each in told])[own] for f in attrs.fields(Estimate)))
+    return Estimate(*(np.array([getattr(each, f.name) for each in told])[own] for f in fields_of(Estimate)))
 
 
 def report(table: Table, predicted: Numbers) -> list[Figures]:
@@ -179,7 +180,7 @@ def clocks_of(folder: Path, cache: Path | None, console: Console) -> dict[tuple[
         code = file.read_bytes()
         digest = hashlib.sha256(code).hexdigest()
         try:
-            known[digest] = known.get(digest) or attrs.asdict(loop_clocks(code, FAMILY.load_latency), recurse=False)
+            known[digest] = known.get(digest) or as_dict(loop_clocks(code, FAMILY.load_latency), recurse=False)
         except UserError as error:
             console.print(f"{file}: {error}; its rows are told by the closed form")
             continue
@@ -236,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         panels[table.name] = plots.Panel("us" if table.timed else "clocks", predicted.total[rows], table.measured[rows])
         found = report(table, predicted.total)
         bad = worst(table, predicted.total, bounds(predicted))
-        told[table.name] = {"figures": [attrs.asdict(f) for f in found], "worst": bad}
+        told[table.name] = {"figures": [as_dict(f) for f in found], "worst": bad}
         if not given.json:
             show(table, found, bad, console)
     if given.plot:

@@ -28,6 +28,7 @@ from convgen.backends.amdgpu.sim import CodeObject
 from convgen.backends.simulation import KernelArg, LaunchRequest
 from convgen.backends.target import get
 from convgen.ir.error import ConvgenError
+from convgen.ir.record import as_dict
 from convgen.profile import launch_times
 from convgen.run.prepared import Prepared
 
@@ -115,7 +116,7 @@ def main() -> None:
                 continue
             ratios.append(ours / theirs.us)
             if options.json:
-                print(json.dumps({"case": name, "convgen_us": ours, "peer": peer, **attrs.asdict(theirs)}), flush=True)
+                print(json.dumps({"case": name, "convgen_us": ours, "peer": peer, **as_dict(theirs)}), flush=True)
             table.add_row(
                 name, f"{ours:.1f}", peer, f"{theirs.us:.1f}", f"{ratios[-1]:.2f}", theirs.config, theirs.bound
             )

@@ -37,6 +37,7 @@ from convgen.backends.amdgpu.sim.archs import ARCHS, BankPhases
 from convgen.backends.amdgpu.sim.banks import bank_conflicts
 from convgen.backends.amdgpu.timing.kernel import profile
 from convgen.backends.family import chips
+from convgen.ir.record import as_dict
 from convgen.problem.matmul import Matmul
 from convgen.profile.closed import at_clock
 
@@ -324,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not found:
         parser.error(f"given {given.folder} without figures, wanted hipkittens/, wave.json or gluon.json there")
     if given.json:
-        print(json.dumps({"rows": [attrs.asdict(row) | {"right": row.right} for row in found]}, indent=2))
+        print(json.dumps({"rows": [as_dict(row) | {"right": row.right} for row in found]}, indent=2))
     else:
         show(found)
     return 0

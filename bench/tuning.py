@@ -28,7 +28,7 @@ from convgen.choose.choose import candidates, fitting
 from convgen.ir.error import ConvgenError, DoesNotFit
 from convgen.ir.facts import TargetFacts
 from convgen.ir.node import compiling
-from convgen.ir.record import evolve
+from convgen.ir.record import evolve, fields_of
 from convgen.plan.config import Config
 from convgen.problem.matmul import Problem
 from convgen.tune import trials
@@ -72,7 +72,7 @@ def changes(target: str, name: str, value: Any, drawn: Sequence[Problem]) -> Ite
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", choices=names())
-    parser.add_argument("name", choices=[field.name for field in attrs.fields(Tuning)])
+    parser.add_argument("name", choices=[field.name for field in fields_of(Tuning)])
     parser.add_argument("values", nargs="+", type=ast.literal_eval, metavar="VALUE")
     parser.add_argument("--count", type=int, default=60, help="problems (default 60)")
     parser.add_argument("--seed", type=int, default=0)

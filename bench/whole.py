@@ -31,6 +31,7 @@ from rich.table import Table
 from convgen import driver
 from convgen.backends.target import get
 from convgen.ir.error import UserError
+from convgen.ir.record import as_dict
 from convgen.ir.types import scalar
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -175,7 +176,7 @@ def compare_loops(target: str, wanted: str, analyze: Analysis, count: int, *, as
     for case in track([c for c in CASES if wanted in c.title], transient=True, console=Console(stderr=True)):
         found = looped(case, target, analyze, count)
         for each in found if as_json else ():
-            print(json.dumps(attrs.asdict(each)), flush=True)
+            print(json.dumps(as_dict(each)), flush=True)
         for each in dict.fromkeys((found[0], max(found, key=lambda each: each.loop))) if found else ():
             table.add_row(each.case, each.config, f"{each.us:.2f}", f"{each.loop:.2f}", each.bound)
     if not as_json:
@@ -208,7 +209,7 @@ def main() -> None:
     for each in rows(options.target, options.only):
         found.append(each)
         if options.json:
-            print(json.dumps(attrs.asdict(each)), flush=True)
+            print(json.dumps(as_dict(each)), flush=True)
         numbers = f"{each.us:.1f}", f"{each.ideal_us:.1f}", f"{each.share:.2f}", f"{each.share_of_all:.2f}"
         table.add_row(each.case.title, each.config, *numbers, f"{each.matrix:.2f}", str(each.launches), each.bound)
     if not options.json:

@@ -111,9 +111,9 @@ class Build:
     others: Iterator[Kernel] = attrs.Factory(lambda: iter(()))
     origin: str = ""
     notes: tuple[str, ...] | None = None  #: remarks on a tile program; None of other kernels
-    _search: Search | None = None
-    _candidate: Candidate | None = None  #: of the search, from which the plan is
-    _begun: float = 0.0  #: seconds, by `perf_counter`
+    _search: Search | None = attrs.field(default=None, alias="search")
+    _candidate: Candidate | None = attrs.field(default=None, alias="candidate")  #: of the search
+    _begun: float = attrs.field(default=0.0, alias="begun")  #: seconds, by `perf_counter`
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ir.kernels))

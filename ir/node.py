@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from functools import cache, partial
 from sys import getrefcount
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+
+from convgen.ir.record import remade
 
 T = TypeVar("T")
 Go = Callable[["Node"], "Node"]
@@ -86,16 +88,6 @@ class Node:
 
     def __repr__(self) -> str:
         return str(self)
-
-
-if TYPE_CHECKING:
-    # type checkers know its type for every class made by `dataclass_transform`
-    from dataclasses import replace as replace
-else:
-
-    def replace(self: Node, **changes: Any) -> Node:
-        """Return a node with some fields changed."""
-        return type(self)(**{f: getattr(self, f) for f in self.fields} | changes)
 
 
 def derived(*, by: str, init: Literal[False] = False) -> Any:
@@ -174,13 +166,7 @@ def _with_slots(cls: Any) -> Any:
     every = {f: field for f, field in inherited.items() if f not in own} | declared
     scope["declared"], scope["__slots__"] = every, tuple(f for f in own if f not in inherited)
     scope["__match_args__"] = tuple(f for f, field in every.items() if field.by is None)
-    slotted = type(cls)(cls.__name__, cls.__bases__, scope)
-    for function in vars(slotted).values():
-        # methods that use `super()` refer to the class in a cell
-        for cell in getattr(function, "__closure__", None) or ():
-            if cell.cell_contents is cls:
-                cell.cell_contents = slotted
-    return slotted
+    return remade(cls, scope)
 
 
 @cache
@@ -247,6 +233,7 @@ def node(cls: type[T]) -> type[T]:
     annotations = {f: field.annotation for f, field in slotted.declared.items() if field.by is None}
     makers = {f: field.by for f, field in slotted.declared.items() if field.by is not None}
     slotted.fields = fields = tuple(annotations)
+    slotted.__arguments__ = {f: f for f in fields}  # for `evolve`
     slotted.child_fields = {f: kind for f, a in annotations.items() if (kind := _kind(a))}
     slotted.kinds = _Kinds(annotations)
     slotted.roles = {f: field.role for f, field in slotted.declared.items() if field.role is not None}

@@ -34,9 +34,8 @@ from convgen.ir.expr import Const, Expr, Lt, Mul, Shuffle, Splat, Var, const, ma
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import RunView, Shared
 from convgen.ir.mutate import postorder, rewrite, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.stmt import (
     Barrier,
@@ -92,7 +91,7 @@ def buffer_shared(kernel: Kernel) -> Kernel:
         return block(load, *_stored(copy, copy.slot, copy.coords, value, cloner.site(copy.site, "store")))
 
     body = rewrite(kernel.body, {For: pipelined})
-    return replace(kernel, body=rewrite(body, {Copy: at_once}))
+    return evolve(kernel, body=rewrite(body, {Copy: at_once}))
 
 
 def _parts(loop: For) -> _Body | None:
@@ -262,7 +261,7 @@ def _rounds(bound: Expr, each: int) -> Expr | None:
 
 def _on_slot(s: Stmt, slot: int, tiles: Container[Shared]) -> Stmt:
     """Return the statement on slot `slot` if it reads a copied tile; other tiles keep their own slots."""
-    return replace(s, slot=const(slot)) if isinstance(s, LoadShared) and s.tile in tiles else s
+    return evolve(s, slot=const(slot)) if isinstance(s, LoadShared) and s.tile in tiles else s
 
 
 def reordered(value: Expr, held: Fragment, wanted: Fragment) -> Expr:
@@ -384,7 +383,7 @@ class _Pipeline:
         for index, slot in iterations:
             stmts, now, regs = self._iteration(index, slot, now, regs, self.depth.loads)
             body += stmts
-        loop = replace(
+        loop = evolve(
             self.loop,
             var=counter,
             begin=bounds[0],
@@ -454,7 +453,7 @@ class _Pipeline:
         return tuple(substitute(x, {self.loop.var: index}) for x in copy.coords)
 
     def _direct(self, copy: DirectCopy, slot: int, index: Expr) -> Stmt:
-        return replace(
+        return evolve(
             copy, slot=const(slot), coords=self._coords(copy, index), site=self.cloner.site(copy.site, "copy")
         )
 

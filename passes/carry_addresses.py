@@ -10,8 +10,8 @@ from __future__ import annotations
 from convgen.ir.expr import Add, Cast, Const, Expr, Var, const, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite, statements, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.simplify.variable_ranges import var_ranges
@@ -25,7 +25,7 @@ def carry_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
     if facts.global_imm_max:
         return kernel
     bounds = Bounds(var_ranges(kernel), kernel.width)
-    return replace(kernel, body=rewrite(kernel.body, {For: lambda loop: _carried(loop, bounds)}))
+    return evolve(kernel, body=rewrite(kernel.body, {For: lambda loop: _carried(loop, bounds)}))
 
 
 def _carried(loop: For, bounds: Bounds) -> For:

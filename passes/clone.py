@@ -9,8 +9,9 @@ from typing import Any
 
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, statements, substitute
-from convgen.ir.node import CLASSES, replace
+from convgen.ir.node import CLASSES
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Site, Stmt
 
 
@@ -35,7 +36,7 @@ class Cloner:
     def _renewing(self) -> Mapping[type[Stmt], Callable[[Any], Stmt]]:
         """Return handlers that give statements a new site."""
         sited = [c for c in CLASSES.values() if issubclass(c, Stmt) and "site" in c.fields]
-        return dict.fromkeys(sited, lambda s: replace(s, site=self.site(s.site)))
+        return dict.fromkeys(sited, lambda s: evolve(s, site=self.site(s.site)))
 
     def site(self, like: Site, stage: str = "") -> Site:
         """Return a new site like `like`, with another stage if given."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from convgen.ir.expr import Add, Const, Expr, Mul, Sub, Var, var
 from convgen.ir.mutate import free_vars
-from convgen.ir.node import replace
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.stmt import Block, ExitIf, For, If, Stmt, block
 from convgen.passes.clone import bound_vars
@@ -54,7 +53,7 @@ class Counting:
 def carrying(loop: For, body: Stmt, yields: Iterable[Expr], more: Sequence[tuple[Var, Expr, Expr]]) -> For:
     """Return the loop with a new body and further carried variables `more` = (variable, initial value, next value)."""
     carried = tuple(v for v, _, _ in more)
-    return replace(
+    return evolve(
         loop,
         carried=(*loop.carried, *carried),
         inits=(*loop.inits, *(first for _, first, _ in more)),

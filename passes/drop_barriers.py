@@ -17,8 +17,8 @@ from typing import NamedTuple
 from convgen.ir.expr import Const
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Barrier, Block, Copy, DirectCopy, ExitIf, For, If, LoadShared, Stmt, StoreShared, empty
 from convgen.passes.messages.ownership import private_tiles
 
@@ -67,7 +67,7 @@ def drop_barriers(kernel: Kernel) -> Kernel:
         orders = ((b, _meet(before.met[b], after.met[b]) or _reads(late, after.met[b])) for b in barriers)
         useless = next((b for b, needed in orders if alone or not needed), None)
         if useless is None:
-            return replace(kernel, body=body)
+            return evolve(kernel, body=body)
         body = _without(body, useless)
 
 

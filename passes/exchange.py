@@ -21,7 +21,6 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import DWORD, Fragment
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import rewrite
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.simplify.simplify import simplify
@@ -45,7 +44,7 @@ def exchange(kernel: Kernel, facts: TargetFacts) -> Kernel:
         return _Lowering(kernel, facts, cloner, scratch, s).run()
 
     body = rewrite(kernel.body, {st.Reduce: lower, st.Redistribute: lower})
-    return replace(kernel, shared=(*kernel.shared, *scratch.values()), body=body)
+    return evolve(kernel, shared=(*kernel.shared, *scratch.values()), body=body)
 
 
 class _Lowering:
@@ -188,7 +187,7 @@ class _Lowering:
     def tile(self, stored: Fragment, loaded: Fragment, parts: Any) -> Shared:
         """Return a scratch tile for two layouts; exchanges with equal needs and parts share one."""
         made = scratch_tile("scratch", self.elem, stored, loaded, self.facts)
-        return self.scratch.setdefault((made, parts), replace(made, name=f"scratch_{len(self.scratch)}"))
+        return self.scratch.setdefault((made, parts), evolve(made, name=f"scratch_{len(self.scratch)}"))
 
 
 def _anew(value: Expr) -> Expr:

@@ -7,8 +7,8 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
 from convgen.ir.narrow import narrows, widened, widens
 from convgen.ir.narrow import rounded as narrowed
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, VectorType, f16, f32, has_infinity, s8, u8, vector
 
 
@@ -19,7 +19,7 @@ def expand_conversions(kernel: Kernel, facts: TargetFacts) -> Kernel:
         made = _expanded(e, facts)
         return e if made is None else made
 
-    return replace(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
+    return evolve(kernel, body=mutate(kernel.body, {Cast: expand, Saturate: expand}))
 
 
 def _expanded(e: Cast | Saturate, facts: TargetFacts) -> Expr | None:

@@ -12,8 +12,8 @@ from convgen.ir import expr as x
 from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, MulHi, const
 from convgen.ir.mutate import Mutator
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import make
 from convgen.ir.simplify.variable_ranges import var_ranges
@@ -22,7 +22,7 @@ from convgen.ir.types import u32
 
 def expand_division(kernel: Kernel) -> Kernel:
     """Expand Div and Mod; raises Unsupported for divisors that are not constant or dividends not proved 31-bit."""
-    return replace(kernel, body=_Expander(kernel)(kernel.body))
+    return evolve(kernel, body=_Expander(kernel)(kernel.body))
 
 
 class _Expander(Mutator):

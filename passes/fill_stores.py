@@ -14,9 +14,8 @@ from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import define
+from convgen.ir.record import define, evolve
 from convgen.ir.types import bool_
 from convgen.passes.messages.masks import TRUE
 
@@ -28,7 +27,7 @@ def fill_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
     if not facts.flat:
         return kernel
     masks = _Masks(kernel.body)
-    return replace(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
+    return evolve(kernel, body=_Filler(masks)(kernel.body)) if masks.partial else kernel
 
 
 #: A variable that a loop carries, its initial value, its next value and the loop's result.
@@ -131,7 +130,7 @@ class _Filler(Mutator):
         for carried in self.masks.further(s):
             assert carried.masks is not None
             first, following = carried.masks
-            new = replace(
+            new = evolve(
                 new,
                 carried=(*new.carried, carried.within),
                 inits=(*new.inits, first),

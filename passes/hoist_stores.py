@@ -25,9 +25,8 @@ from convgen.ir.interp_messages import shared_bytes
 from convgen.ir.layout.fragment import DWORD
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import u32, vector
 from convgen.passes.clone import Cloner, bound_vars
 from convgen.passes.unused import drop_unused
@@ -44,7 +43,7 @@ def hoist_stores(kernel: Kernel, facts: TargetFacts) -> Kernel:
     Nothing else in the loop may write them, and neither a read of them nor a barrier may come before the write.
     """
     body = rewrite(kernel.body, {st.For: _Hoister(kernel, facts).hoisted})
-    return kernel if body is kernel.body else replace(kernel, body=drop_unused(body))
+    return kernel if body is kernel.body else evolve(kernel, body=drop_unused(body))
 
 
 @frozen
@@ -86,7 +85,7 @@ class _Hoister:
                 new.append(s)
         if not before:
             return loop
-        return st.block(_where_it_runs(loop, st.block(*before)), replace(loop, body=st.block(*new)))
+        return st.block(_where_it_runs(loop, st.block(*before)), evolve(loop, body=st.block(*new)))
 
     def _split(self, s: st.SharedWrite, varying: Collection[Var]) -> _Split | None:
         """Split a write; None if no shorter message covers all changing dwords."""
@@ -104,7 +103,7 @@ class _Hoister:
         """Return the write of a span of a message's dwords."""
         first, count = span
         value = Pack(vector(u32, count), tuple(_cut(parts, _BITS * first, _BITS * (first + count))))
-        return replace(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
+        return evolve(s, imm=s.imm + DWORD * first, value=value, site=self.cloner.site(s.site))
 
     def _may_go(self, split: _Split, earlier: Sequence[st.Stmt], later: Sequence[st.Stmt]) -> bool:
         """Return whether hoisted dwords are written nowhere else in the loop, nor read before their write."""

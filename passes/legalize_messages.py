@@ -14,8 +14,9 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import AddressOf, Const, Expr, Pack, Slice, Surface, Var, const, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, statements
-from convgen.ir.node import CLASSES, replace
+from convgen.ir.node import CLASSES
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.extents import divisor
 from convgen.ir.simplify.variable_ranges import var_ranges
@@ -47,7 +48,7 @@ def legalize_messages(kernel: Kernel, facts: TargetFacts) -> Kernel:
             f"given {type(lacking).__name__}, wanted a message that {facts.name} has: {', '.join(has)}, "
             f"in kernel {kernel.name} at {lacking}"
         )
-    return replace(kernel, body=body)
+    return evolve(kernel, body=body)
 
 
 class _Legalizer(Mutator):
@@ -78,7 +79,7 @@ class _Legalizer(Mutator):
             return self._load(s, window.widths(s.var.type), masked)
 
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return replace(self._further(s, first), var=_variable(v))
+            return evolve(self._further(s, first), var=_variable(v))
 
         return self._load(s, self.facts.global_widths, part)
 
@@ -98,7 +99,7 @@ class _Legalizer(Mutator):
             return self._store(s, [w for w in widths if w in window.widths(s.value.type)] or widths, masked)
 
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return replace(self._further(s, first), value=value)
+            return evolve(self._further(s, first), value=value)
 
         return self._store(s, widths, part)
 
@@ -106,30 +107,30 @@ class _Legalizer(Mutator):
         """Return the message for the bytes from `first` on."""
         imm, site = s.imm + first, self.cloner.site(s.site)
         if imm <= self.facts.global_imm_max:
-            return replace(s, imm=imm, site=site)
-        return replace(s, varying=plus(s.varying, const(imm)), imm=0, site=site)
+            return evolve(s, imm=imm, site=site)
+        return evolve(s, varying=plus(s.varying, const(imm)), imm=0, site=site)
 
     def FlatLoad(self, s: st.FlatLoad) -> st.Stmt:
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return replace(s, var=_variable(v), address=s.address + const(first, u64), site=self.cloner.site(s.site))
+            return evolve(s, var=_variable(v), address=s.address + const(first, u64), site=self.cloner.site(s.site))
 
         return self._load(s, self.facts.global_widths, part)
 
     def FlatStore(self, s: st.FlatStore) -> st.Stmt:
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return replace(s, address=s.address + const(first, u64), value=value, site=self.cloner.site(s.site))
+            return evolve(s, address=s.address + const(first, u64), value=value, site=self.cloner.site(s.site))
 
         return self._store(s, self.facts.global_widths, part)
 
     def SharedRead(self, s: st.SharedRead) -> st.Stmt:
         def part(first: int, size: int, v: Expr) -> st.Stmt:
-            return replace(s, var=_variable(v), imm=s.imm + first, site=self.cloner.site(s.site))
+            return evolve(s, var=_variable(v), imm=s.imm + first, site=self.cloner.site(s.site))
 
         return self._load(s, self.facts.shared_widths, part)
 
     def SharedWrite(self, s: st.SharedWrite) -> st.Stmt:
         def part(first: int, size: int, value: Expr) -> st.Stmt:
-            return replace(s, imm=s.imm + first, value=value, site=self.cloner.site(s.site))
+            return evolve(s, imm=s.imm + first, value=value, site=self.cloner.site(s.site))
 
         return self._store(s, self.facts.shared_widths, part)
 

@@ -34,8 +34,8 @@ from convgen.ir.floats import Approximate, Fma
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import Mutator, postorder
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.types import VectorType, s32, u8, vector
@@ -69,7 +69,7 @@ def lower_tiles(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """
     lowering = _Lowering(kernel, facts)
     body = lowering(kernel.body)
-    return replace(kernel, body=body, params=tuple(lowering.in_pairs.get(p, p) for p in kernel.params))
+    return evolve(kernel, body=body, params=tuple(lowering.in_pairs.get(p, p) for p in kernel.params))
 
 
 class _Lowering(Mutator):
@@ -99,13 +99,13 @@ class _Lowering(Mutator):
         self.depth += 1
         body = self.mutate(s.body)
         self.depth -= 1
-        return replace(s, body=body)
+        return evolve(s, body=body)
 
     def If(self, s: st.If) -> st.Stmt:
         self.branches += 1
         then, other = self.mutate(s.then), self.mutate(s.other)
         self.branches -= 1
-        return replace(s, then=then, other=other)
+        return evolve(s, then=then, other=other)
 
     def Copy(self, s: st.Copy) -> st.Stmt:
         raise VerifyError(f"lower_tiles: copy into {s.tile.name} was not split into load and store")
@@ -185,7 +185,7 @@ class _Lowering(Mutator):
         changed: dict[str, Any] = {"view": view, "coords": coords, "layout": layout}
         if isinstance(s, st.LoadView):
             changed["var"] = var(s.var.name, vector(u8, layout.registers))
-        return replace(s, **changed)
+        return evolve(s, **changed)
 
     def _prefetch(self, m: GlobalMessage | PlaneMessage, site: st.Site) -> st.Stmt:
         if isinstance(m, PlaneMessage):
@@ -355,7 +355,7 @@ _READS = {Way.LANE: st.SharedRead, Way.BLOCK: st.BlockRead, Way.TURNED: st.Turne
 
 def _in_order(s: st.StoreView, layout: Fragment) -> st.StoreView:
     """Return the store with each lane's elements in the order of another layout."""
-    return replace(s, value=reordered(s.value, s.layout, layout), layout=layout)
+    return evolve(s, value=reordered(s.value, s.layout, layout), layout=layout)
 
 
 def _all_of(buffer: Global) -> Surface:

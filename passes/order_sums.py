@@ -16,8 +16,9 @@ from functools import reduce
 from convgen.ir.expr import Add, Const, Expr, Mul, Var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import Mutator, postorder
-from convgen.ir.node import Node, replace
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.rules import make, number, wrapped
 from convgen.ir.stmt import Stmt
 from convgen.ir.types import Type
@@ -26,7 +27,7 @@ from convgen.ir.uniform import uniformity
 
 def order_sums(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Add integer terms of different blocks outermost first, on targets without immediate offsets; message level."""
-    return kernel if facts.global_imm_max else replace(kernel, body=_Orderer(kernel)(kernel.body))
+    return kernel if facts.global_imm_max else evolve(kernel, body=_Orderer(kernel)(kernel.body))
 
 
 class _Orderer(Mutator):

@@ -14,8 +14,9 @@ from convgen.ir.expr import Add, And, Cast, Const, Expr, Mul, Or, Shl, Sub, Var,
 from convgen.ir.facts import TargetFacts
 from convgen.ir.fused import Fused
 from convgen.ir.mutate import Mutator, postorder, rewrite, substitute
-from convgen.ir.node import Node, replace
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import make, number, wrapped
 from convgen.ir.simplify.variable_ranges import of_same_ranges, var_ranges
@@ -38,7 +39,7 @@ _BITWISE = (Add, Sub, Mul, And, Or, Xor, Shl)
 
 def peephole(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Use the target's fused instructions, and shifts for multiplications of varying values by powers of two."""
-    return of_same_ranges(replace(kernel, body=_Peephole(kernel, facts).fused(kernel.body)), kernel)
+    return of_same_ranges(evolve(kernel, body=_Peephole(kernel, facts).fused(kernel.body)), kernel)
 
 
 class _Peephole(Mutator):

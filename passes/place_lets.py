@@ -44,8 +44,9 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import Fma
 from convgen.ir.layout.memory import Shared
 from convgen.ir.mutate import postorder, statements, substitute
-from convgen.ir.node import Node, replace
+from convgen.ir.node import Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Barrier, Block, For, If, Let, Load, Stmt, Store, block
 from convgen.ir.types import Type, VectorType
 from convgen.ir.uniform import Uniformity, uniformity, with_lets
@@ -67,7 +68,7 @@ def place_lets(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Bind common subexpressions and loop invariants, as many as registers allow; requires message level."""
     budget = max(0, facts.registers - _loop_words(kernel.body, in_order=not facts.core.reorders) - _TEMPORARIES)
     body = _Placer(kernel.body, uniformity(kernel), budget, facts.flat).placed()
-    return with_lets(replace(kernel, body=body), kernel)
+    return with_lets(evolve(kernel, body=body), kernel)
 
 
 def _loop_words(body: Stmt, *, in_order: bool) -> int:
@@ -269,7 +270,7 @@ class _Placer:
             if isinstance(x, Let) and x.value in self.wanted and x.value not in self.names:
                 out += self._bind_parts(x.value.children(), x, depth)
                 if self.home(x.value) == depth:  # an existing let serves
-                    out.append(replace(x, value=self._named(x.value)))
+                    out.append(evolve(x, value=self._named(x.value)))
                     self.names[x.value] = x.var
                     continue
             out += self._bind_parts((x,), x, depth)
@@ -312,7 +313,7 @@ class _Placer:
                 around, self.held = self.held, {e: v for e, v in self.names.items() if e in self.hoisted}
                 body = block(self.place(s.body, depth + 1), *self._bind_parts(s.yields, s, depth + 1))
                 self.held = around
-                return replace(
+                return evolve(
                     s,
                     begin=self._named(s.begin),
                     end=self._named(s.end),

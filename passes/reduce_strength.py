@@ -39,7 +39,6 @@ from convgen.ir.expr import (
 )
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import free_vars, postorder, rewrite, statements, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.bounds import Bounds
@@ -70,7 +69,7 @@ def reduce_strength(kernel: Kernel, facts: TargetFacts) -> Kernel:
         new = _reduce(loop, bounds, partial(lanes, loop))
         return loop if _divides_carried(new, loop) else new
 
-    return replace(kernel, body=rewrite(kernel.body, {For: reduced}))
+    return evolve(kernel, body=rewrite(kernel.body, {For: reduced}))
 
 
 def _divides_carried(new: Stmt, old: For) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 from convgen.ir.expr import Expr, Pack, Slice, Var, var
 from convgen.ir.mma_operands import operands
 from convgen.ir.mutate import mutate, rewrite, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import Type, vector
@@ -26,7 +26,7 @@ def resolve_packs(kernel: Kernel) -> Kernel:
     body = _CarryParts(body).within(body)
     packs = _packs(body)
     body = mutate(body, {Slice: lambda s: _part(s, packs)})
-    return replace(kernel, body=drop_unused(body))
+    return evolve(kernel, body=drop_unused(body))
 
 
 def _by_operands(body: Stmt) -> Stmt:
@@ -105,7 +105,7 @@ class _CarryParts:
             yields.extend(last)
             results.extend(ends)
         body = block(*before, self.within(s.body))
-        loop = replace(
+        loop = evolve(
             s, carried=tuple(carried), inits=tuple(inits), body=body, yields=tuple(yields), results=tuple(results)
         )
         return block(loop, *after)

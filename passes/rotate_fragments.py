@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from convgen.ir.expr import Expr, Var, var
 from convgen.ir.mutate import rewrite, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.variable_ranges import exits_of
 from convgen.ir.stmt import Barrier, Block, For, LoadPart, LoadShared, Stmt, block
 from convgen.passes.clone import Cloner
@@ -19,7 +19,7 @@ from convgen.passes.clone import Cloner
 def rotate_fragments(kernel: Kernel) -> Kernel:
     """Rotate every loop that begins with a barrier and shared-memory reads and is followed by the same reads."""
     cloner = Cloner(kernel)
-    return replace(kernel, body=rewrite(kernel.body, {Block: lambda b: _rotated(b, cloner)}))
+    return evolve(kernel, body=rewrite(kernel.body, {Block: lambda b: _rotated(b, cloner)}))
 
 
 def _rotated(b: Block, cloner: Cloner) -> Stmt:
@@ -66,7 +66,7 @@ def _rotate(loop: For, after: list[Stmt], cloner: Cloner) -> tuple[list[Stmt], l
     results = tuple(var(v.name, v.type) for v in reads)
     current: dict[Var, Expr] = dict(zip(reads, carried))
     rest = [substitute(s, current) for s in body[len(head) :]]
-    rotated = replace(
+    rotated = evolve(
         loop,
         carried=(*loop.carried, *carried),
         inits=(*loop.inits, *(first[v] for v in reads)),

@@ -15,8 +15,8 @@ from convgen.ir import stmt as st
 from convgen.ir.expr import Add, And, Cast, Expr, Or, const
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.rules import number
 from convgen.ir.simplify.sums import LinearForms
@@ -33,7 +33,7 @@ _FAR = 1 << 30  #: bytes; bound of constants: two of them differ by less than ha
 
 def share_addresses(kernel: Kernel, facts: TargetFacts) -> Kernel:
     """Derive addresses in a block that differ by constants from the lowest of them; message level."""
-    return replace(kernel, body=rewrite(kernel.body, {st.Block: _Sharer(kernel, facts).shared}))
+    return evolve(kernel, body=rewrite(kernel.body, {st.Block: _Sharer(kernel, facts).shared}))
 
 
 class _Sharer:
@@ -54,7 +54,7 @@ class _Sharer:
                         least, lowest = constant, message
                     elif constant > least:
                         new[message] = _moved(message, lowest, constant - least)
-        return replace(s, stmts=tuple(new.get(message, message) for message in s.stmts)) if new else s
+        return evolve(s, stmts=tuple(new.get(message, message) for message in s.stmts)) if new else s
 
     def _alike(self, messages: Sequence[_Message], is_plain: Callable[[Expr], bool]) -> Iterator[list[_Placed]]:
         """Yield groups of messages at constant distances, lowest first."""
@@ -89,9 +89,9 @@ def _moved(message: _Message, lowest: _Message, by: int) -> _Message:
     """Return the message addressed as the lowest one's address plus `by` bytes."""
     if isinstance(message, _OnSurface):
         assert isinstance(lowest, _OnSurface)
-        return replace(message, varying=lowest.varying, imm=message.imm + by)
+        return evolve(message, varying=lowest.varying, imm=message.imm + by)
     assert isinstance(lowest, _Flat)
-    return replace(message, address=lowest.address + const(by, u64))
+    return evolve(message, address=lowest.address + const(by, u64))
 
 
 def _offsets(message: _Message) -> Iterator[tuple[Expr, Expr | None]]:

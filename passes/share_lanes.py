@@ -31,9 +31,8 @@ from convgen.ir.expr import (
 )
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
-from convgen.ir.record import frozen
+from convgen.ir.record import evolve, frozen
 from convgen.ir.stmt import Block, For, Let, Stmt, block
 from convgen.ir.types import s32, u32
 from convgen.ir.uniform import Uniformity, uniformity
@@ -55,7 +54,7 @@ def share_lanes(kernel: Kernel, facts: TargetFacts) -> Kernel:
     def shared(loop: For) -> Stmt:
         return _shared(loop, _Lanes(bound_vars(loop.body), uniform))
 
-    return replace(kernel, body=rewrite(kernel.body, {For: shared}))
+    return evolve(kernel, body=rewrite(kernel.body, {For: shared}))
 
 
 @frozen
@@ -116,7 +115,7 @@ def _anywhere(e: Expr) -> Expr:
     """Return a shift made safe for lanes whose result is not used: their words may exceed the number of bits."""
     if not isinstance(e, (Shl, Shr)) or isinstance(e.b, Const):
         return e
-    return replace(e, b=e.b & lift(_TOP, e.b))
+    return evolve(e, b=e.b & lift(_TOP, e.b))
 
 
 def _shared(loop: For, lanes: _Lanes) -> Stmt:
@@ -136,4 +135,4 @@ def _shared(loop: For, lanes: _Lanes) -> Stmt:
     if not lets:
         return loop
     body, yields = substitute(loop.body, replaced), tuple(substitute(y, replaced) for y in loop.yields)
-    return replace(loop, body=block(*lets, body), yields=yields)
+    return evolve(loop, body=block(*lets, body), yields=yields)

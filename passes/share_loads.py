@@ -12,8 +12,8 @@ from convgen.ir import stmt as st
 from convgen.ir.expr import Expr, Var
 from convgen.ir.layout.memory import Global, Shared
 from convgen.ir.mutate import rewrite, statements, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.rows import Site
 from convgen.ir.types import AnyType
 
@@ -42,10 +42,10 @@ def share_loads(kernel: Kernel) -> Kernel:
         kept = [v not in same for v in s.carried]
         carried, results = (tuple(compress(variables, kept)) for variables in (s.carried, s.results))
         inits, yields = (tuple(compress(values, kept)) for values in (s.inits, s.yields))
-        return replace(s, carried=carried, inits=inits, yields=yields, results=results)
+        return evolve(s, carried=carried, inits=inits, yields=yields, results=results)
 
     body = rewrite(kernel.body, {st.Block: without_loads, st.For: carrying_less})
-    return replace(kernel, body=substitute(body, same))
+    return evolve(kernel, body=substitute(body, same))
 
 
 def _loaded(s: st.Block, written: Set[Global | Shared]) -> dict[Expr, Var]:
@@ -55,7 +55,7 @@ def _loaded(s: st.Block, written: Set[Global | Shared]) -> dict[Expr, Var]:
     any_of: dict[AnyType, Var] = {}
     for inner in s.stmts:
         if isinstance(inner, _Loads) and inner.buffer not in written:
-            what = replace(inner, var=any_of.setdefault(inner.var.type, inner.var), site=_ANYWHERE)
+            what = evolve(inner, var=any_of.setdefault(inner.var.type, inner.var), site=_ANYWHERE)
             first = seen.setdefault(what, inner.var)
             if first is not inner.var:
                 same[inner.var] = first

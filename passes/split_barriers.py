@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import rewrite
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Arrive, Barrier, Block, Stmt, Wait, block, ordered_by_barriers
 from convgen.passes.clone import Cloner
 
@@ -32,4 +32,4 @@ def split_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
             out.append(s)
         return block(*out) if len(out) > len(b.stmts) else b
 
-    return replace(kernel, body=rewrite(kernel.body, {Block: split}))
+    return evolve(kernel, body=rewrite(kernel.body, {Block: split}))

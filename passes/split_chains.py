@@ -27,8 +27,8 @@ from convgen.ir.expr import (
 )
 from convgen.ir.floats import Fma
 from convgen.ir.mutate import postorder, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Block, Let, Load, Stmt, Store, block
 from convgen.ir.types import AnyType, VectorType, vector
 from convgen.passes.unused import drop_unused
@@ -48,7 +48,7 @@ def split_chains(kernel: Kernel) -> Kernel:
     chains = {s.var: s for s in statements(kernel.body) if isinstance(s, Let) and _is_chain(s.value)}
     if not chains and not any(_is_chain(s.value) for s in statements(kernel.body) if isinstance(s, Store)):
         return kernel
-    return replace(kernel, body=_Splitter().within(drop_unused(kernel.body)))
+    return evolve(kernel, body=_Splitter().within(drop_unused(kernel.body)))
 
 
 def _is_chain(e: Expr) -> bool:
@@ -157,7 +157,7 @@ class _Splitter:
         elif isinstance(s, Let) and self._is_picked(s.value):
             self.picked[s.var] = s
         elif isinstance(s, Let) and _is_elementwise(s.value):
-            self.out.append(replace(s, value=self._part(s.value, 0, s.var.type.lanes)))
+            self.out.append(evolve(s, value=self._part(s.value, 0, s.var.type.lanes)))
         elif isinstance(s, Let):
             self._needed(s.value)
             self.out.append(s)
@@ -186,8 +186,8 @@ class _Splitter:
                 self._bound("part", value, at, min(size, value.type.lanes - at))
                 for at in range(0, value.type.lanes, size)
             ]
-            return replace(s, value=Pack(value.type, tuple(parts)))
-        return replace(s, value=self._part(value, 0, value.type.lanes) if isinstance(value.type, VectorType) else value)
+            return evolve(s, value=Pack(value.type, tuple(parts)))
+        return evolve(s, value=self._part(value, 0, value.type.lanes) if isinstance(value.type, VectorType) else value)
 
     # ------------------------------------------------------------ parts
 
@@ -224,7 +224,7 @@ class _Splitter:
     def _whole(self, chain: _Chain) -> None:
         """Bind the variable of a chain to the pack of all of its parts."""
         parts = tuple(self._computed(chain, n) for n in range(chain.number))
-        self.out.append(replace(chain.let, value=Pack(chain.let.var.type, parts)))
+        self.out.append(evolve(chain.let, value=Pack(chain.let.var.type, parts)))
         self.waiting.pop(chain.let.var, None)
 
     def _needed(self, e: Expr) -> None:
@@ -234,7 +234,7 @@ class _Splitter:
                 self._whole(self.waiting[v])
             elif isinstance(v, Var) and v in self.picked:
                 made = self._part(v, 0, v.type.lanes)
-                self.out.append(replace(self.picked.pop(v), value=made))
+                self.out.append(evolve(self.picked.pop(v), value=made))
 
     def _computed(self, chain: _Chain, n: int) -> Var:
         """Return the variable of a part, computing it if necessary."""
@@ -277,7 +277,7 @@ class _Splitter:
             fields: dict[str, Any] = dict(zip(e.child_fields, narrowed))
             if isinstance(e, Conversion):
                 fields["dtype"] = vector(e.type.elem, count)
-            return replace(e, **fields)
+            return evolve(e, **fields)
         return e if is_all else Slice(e, start, count)
 
     def _picked(self, a: Expr, order: Sequence[int]) -> Expr:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from convgen.ir.expr import Const, Expr, Mma, Var, const
 from convgen.ir.mutate import postorder, rewrite, statements, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Block, ExitIf, For, Let, Stmt, block
 from convgen.passes.clone import Cloner
 
@@ -20,7 +20,7 @@ def unroll(kernel: Kernel) -> Kernel:
     """Unroll loops of up to four constant trips; either level."""
     cloner = Cloner(kernel)
     body = rewrite(kernel.body, {For: lambda loop: _copies(loop, cloner) if _is_short(loop) else loop})
-    return replace(kernel, body=body)
+    return evolve(kernel, body=body)
 
 
 def _is_short(loop: For) -> bool:

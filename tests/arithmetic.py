@@ -17,6 +17,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.floats import fma
 from convgen.ir.interp import interpret
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import AnyType, Type, bf16, bool_, f16, f32, f64, s8, s16, s32, u8, u16, u32, vector
 from convgen.passes import pipeline
 from convgen.passes.pipeline import Pass
@@ -250,6 +251,6 @@ def run(to: Target, kernel: Kernel, given: Any, scalars: dict[str, float]) -> tu
     interpret(kernel, mine, scalars)  # type: ignore[arg-type]
     request = launch(kernel, emitted["k"])
     raw = {name: np.float32(value).tobytes() for name, value in scalars.items()}
-    args = tuple(attrs.evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
-    clean(to.simulate(code, [attrs.evolve(request, args=args)], theirs))
+    args = tuple(evolve(a, value=raw.get(str(a.value), a.value)) for a in request.args)
+    clean(to.simulate(code, [evolve(request, args=args)], theirs))
     return mine["out"].view(np.float32), theirs["out"].view(np.float32)

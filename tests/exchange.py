@@ -19,6 +19,7 @@ from convgen.ir.layout.memory import Dim, Global, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, bf16, f16, f32, s8
 from convgen.ir.verify import verify
 from tests.arithmetic import after_passes, clean, compile_all, launch, results
@@ -151,7 +152,7 @@ def between_products(facts: TargetFacts) -> Iterator[Case]:
         yield Case(f16, left.d, left.a.renamed({"k": "m"}), "", None, facts.subgroup_size, 2 * atom.spans)
         if tiles[1]:
             right = MmaTile(atom, tiles[1], 1, steps, teams_m=2)
-            to = attrs.evolve(right.b.renamed({"k": "n"}), dims=("n", "m"))
+            to = evolve(right.b.renamed({"k": "n"}), dims=("n", "m"))
             yield Case(f16, right.d, to, "", None, facts.subgroup_size, 2 * atom.spans)
 
 

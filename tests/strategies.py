@@ -23,6 +23,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW
 from convgen.ir.layout.mma import MmaAtom
 from convgen.ir.layout.order import IN_ROWS, Order
+from convgen.ir.record import evolve
 from convgen.ir.types import Type
 from convgen.plan.atoms import input_atoms
 from convgen.plan.config import APART, COLUMNS, MERGED, Config
@@ -275,7 +276,7 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
     """A config with small tiles that fits the problem, with at most `work` turns of the K loop over all waves."""
     shapes = _shapes(tuple(input_atoms(problem, facts)))
     for _ in range(8):  # copies may not come out even
-        config = attrs.evolve(
+        config = evolve(
             shapes[draw(st.sampled_from(range(len(shapes))))],
             slots=draw(st.integers(1, 3)),
             taps=draw(st.sampled_from(("split", "chunk", "fused", "images", "runs"))),
@@ -287,19 +288,19 @@ def configs(draw: st.DrawFn, problem: Conv, facts: TargetFacts, work: int) -> Co
         )
         if config.slices > 1:
             ways = ("", "launch", "last") if facts.tickets else ("", "launch")
-            config = attrs.evolve(config, sum=draw(st.sampled_from(ways)))
+            config = evolve(config, sum=draw(st.sampled_from(ways)))
             if config.sum == "last":
-                config = attrs.evolve(config, at_a_time=draw(st.sampled_from((0, 2, 3, 8))))
+                config = evolve(config, at_a_time=draw(st.sampled_from((0, 2, 3, 8))))
         if config.map.shares:
-            config = attrs.evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
+            config = evolve(config, slices=1, sum="last" if facts.tickets else "atomic")
         if _has_phases(problem) and config.slices == 1 and not config.map.persist:
-            config = attrs.evolve(config, grids=draw(st.sampled_from((APART, MERGED))))
+            config = evolve(config, grids=draw(st.sampled_from((APART, MERGED))))
         if config.grids == APART and have_columns(problem):
-            config = attrs.evolve(config, phases=draw(st.sampled_from((APART, COLUMNS))))
+            config = evolve(config, phases=draw(st.sampled_from((APART, COLUMNS))))
         if config.slices == 1 and not config.map.shares and draw(st.booleans()):
             tile_m, tile_n, tile_k = config.tile
             taps = prod(a.k if config.phases == APART else Columns.of(a, "").taps for a in problem.axes)
-            config = attrs.evolve(config, taps="resident", tile=(tile_m, tile_n, tile_k * taps))
+            config = evolve(config, taps="resident", tile=(tile_m, tile_n, tile_k * taps))
         try:
             plan = make_plan(problem, config, facts)
         except DoesNotFit:

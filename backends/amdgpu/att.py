@@ -21,12 +21,10 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path, PurePath
 from typing import Any
 
-import attrs
-
 from convgen.backends.analysis import KernelAnalysis
 from convgen.backends.timing import Executed, LaunchProfile, Step
 from convgen.ir import untrusted
-from convgen.ir.record import define, frozen
+from convgen.ir.record import as_dict, define, frozen
 
 _VERSION = "3.0.0"  #: of the tool whose files these are
 _MOST_SOURCE = 1 << 24  #: bytes of a source file that is copied
@@ -299,7 +297,7 @@ def _rows(launch: LaunchProfile, kernel: KernelAnalysis, waves: Sequence[Traced]
     yield f"; {launch.kernel}", 0, 0, "", _CODE_OBJECT, launch.entry, 0, 0, 0, 0
     for row, line in enumerate(kernel.lines, 1):
         source = kernel.sources.get(line.offset, "")
-        counts = attrs.astuple(spent.get(row, _Spent()))
+        counts = as_dict(spent.get(row, _Spent())).values()
         yield line.text, 0, row, source, _CODE_OBJECT, launch.entry + line.offset, *counts
 
 

@@ -16,8 +16,9 @@ from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_size_t, c_void_
 from functools import cache
 from typing import Any
 
+import attrs
+
 from convgen.backends.toolchain import VERSIONS
-from convgen.ir.record import define
 
 TRIPLE = "amdgcn-amd-amdhsa"
 _FIRST_VERSION = 18  #: first version with this name of the library
@@ -50,7 +51,7 @@ def library(first: int) -> Llvm | None:
     return None
 
 
-@define(eq=False, init=False)
+@attrs.define(eq=False, init=False)
 class Llvm:
     """LLVM's library, with the functions that are called here."""
 

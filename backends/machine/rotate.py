@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import attrs
-
 from convgen.backends.machine.instruction import BasicBlock, Function, Instruction, Unit, VirtualRegister
 from convgen.backends.machine.schedule import multiplies, terminators
+from convgen.ir.record import evolve
 
 _Names = frozenset[VirtualRegister | str]  #: registers and flags
 
@@ -25,7 +24,7 @@ def rotate(function: Function) -> Function:
             others = [other for m, other in enumerate(function.blocks) if m != n]
             first = _first(block.instructions, others)
             if first:
-                ahead, again = blocks[n - 1], [attrs.evolve(i) for i in first]
+                ahead, again = blocks[n - 1], [evolve(i) for i in first]
                 blocks[n - 1] = BasicBlock(ahead.label, ahead.instructions + again, ahead.comment)
                 blocks[n] = BasicBlock(block.label, _turned(block.instructions, first), block.comment)
     return Function(function.name, blocks)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import attrs
 
@@ -44,12 +45,12 @@ class _Checker:
     function: Function
     banks: Mapping[str, Bank]
     allocation: Allocation
-    placed: frozenset[str] = attrs.field(init=False)  # banks
     numbers: dict[int, VirtualRegister] = attrs.field(init=False, factory=dict)
     seen: set[VirtualRegister] = attrs.field(init=False, factory=set)  #: registers whose place has been checked
 
-    @placed.default
-    def _placed(self) -> frozenset[str]:
+    @cached_property
+    def placed(self) -> frozenset[str]:
+        """Banks whose registers have places."""
         return frozenset(v.bank for v in self.allocation.base)
 
     def error(self, label: str, i: Instruction, problem: str) -> VerifyError:

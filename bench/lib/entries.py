@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import attrs
-
 from convgen.backends import family as families
 from convgen.backends.family import Chip, Fits, chips
 from convgen.ir.error import UserError
+from convgen.ir.record import as_dict
 from convgen.profile import constants, launch_times
 from convgen.profile.closed import Terms
 from convgen.profile.constants import Entry
@@ -24,7 +23,7 @@ _UNKNOWN = "unknown"  #: stands for each type that no chip has a rate of
 
 def rounded(terms: Terms) -> Terms:
     """Round constants as files keep them."""
-    return Terms(**{name: float(f"{value:.{_FIGURES}g}") for name, value in attrs.asdict(terms).items()})
+    return Terms(**{name: float(f"{value:.{_FIGURES}g}") for name, value in as_dict(terms).items()})
 
 
 def read(path: Path) -> dict[str, Entry]:
@@ -40,7 +39,7 @@ def read(path: Path) -> dict[str, Entry]:
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
     """Write entries, sorted by kind."""
-    listed = [attrs.asdict(entry) for entry in sorted(entries, key=lambda e: e.kind)]
+    listed = [as_dict(entry) for entry in sorted(entries, key=lambda e: e.kind)]
     path.write_text(json.dumps({"entries": listed}, indent=1) + "\n")
 
 

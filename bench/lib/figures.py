@@ -11,6 +11,8 @@ from time import perf_counter
 
 import attrs
 
+from convgen.ir.record import as_dict
+
 
 @attrs.frozen
 class Figure:
@@ -62,7 +64,7 @@ def main(
     as_json = arguments.pop("json")
     figures = list(measure(*arguments.values()))
     if as_json:
-        print(json.dumps({"title": title, "figures": [attrs.asdict(f) for f in figures]}, indent=2))
+        print(json.dumps({"title": title, "figures": [as_dict(f) for f in figures]}, indent=2))
         return
     print(title)
     for f in figures:

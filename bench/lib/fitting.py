@@ -19,6 +19,7 @@ from lib.published.table import Table
 from scipy.optimize import least_squares
 
 from convgen.backends.family import Chip
+from convgen.ir.record import evolve, fields_of
 from convgen.profile.closed import Estimate, Numbers, Terms, Work
 from convgen.profile.constants import Entry
 
@@ -75,7 +76,7 @@ def predict(table: Table, constants: Mapping[str, Entry]) -> Estimate:
     if None in chosen:
         row = table.rows[chosen.index(None)]
         raise KeyError(f"{table.name}: no constants for {' or '.join(table.kinds(row))}")
-    found: dict[str, Numbers] = {f.name: np.zeros(len(chosen)) for f in attrs.fields(Estimate)}
+    found: dict[str, Numbers] = {f.name: np.zeros(len(chosen)) for f in fields_of(Estimate)}
     kinds = np.array(chosen)
     for kind in dict.fromkeys(chosen):
         assert kind is not None
@@ -113,7 +114,7 @@ def _parts(table: Table, rows: Rows) -> list[_Part]:
 def _entry(table: Table, kind: str, rows: Rows, usual: Terms | None) -> Entry:
     """Return the constants of one kind; those that its rows do not determine stay as `usual`."""
     some = _parts(table, rows[:: max(1, len(rows) // _MOST)])
-    fields = [f for f in attrs.fields(Terms) if _tells(some, f)]
+    fields = [f for f in fields_of(Terms) if _tells(some, f)]
     low, high, start = (np.log([_bound(f, side, table) for f in fields]) for side in ("low", "high", "start"))
     if usual:
         start = np.log([getattr(usual, f.name) for f in fields])
@@ -148,7 +149,7 @@ def _kept(parts: list[_Part], terms: Terms) -> Terms:
     if len(parts) > 1:
         return terms
     most = parts[0].chip.kept * parts[0].chip.clock * (1 + terms.power)
-    return attrs.evolve(terms, clock=min(terms.clock, most))
+    return evolve(terms, clock=min(terms.clock, most))
 
 
 def _off(ratios: Mapping[str, Numbers]) -> Numbers:

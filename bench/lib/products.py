@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from convgen.backends import target as targets
 from convgen.backends.family import Chip
 from convgen.ir.facts import TargetFacts
-from convgen.ir.record import frozen
+from convgen.ir.record import fields_of, frozen
 from convgen.profile.closed import PACE, Estimate, Inner, Numbers, Terms, Work, smooth
 from convgen.profile.loop_times import Borrowed
 
@@ -82,7 +81,7 @@ class Products(Work):
 
 def taken(work: OfWork, which: npt.NDArray[Any]) -> OfWork:
     """Return some launches, chosen by number or by mask."""
-    return type(work)(*(getattr(work, f.name)[which] for f in attrs.fields(type(work))))
+    return type(work)(*(getattr(work, f.name)[which] for f in fields_of(type(work))))
 
 
 def bounds(estimate: Estimate) -> list[str]:

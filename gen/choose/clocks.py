@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
-import attrs
 import numpy as np
 
 from convgen.backends.tuning import tuning
@@ -19,7 +18,7 @@ from convgen.choose.combinations import STAGING, SUBTILES, TILE, VARIANT, Config
 from convgen.choose.launch_work import Launch, pace
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.mma import MmaAtom, shares
-from convgen.ir.record import frozen
+from convgen.ir.record import fields_of, frozen
 from convgen.plan.config import Config
 from convgen.plan.copies import comes_out_even
 from convgen.plan.registers import Counts, Numbers
@@ -70,7 +69,7 @@ class Clocks:
 def _columns(launch: Launch) -> dict[str, Numbers]:
     """Return the fields of `Clocks` for all configs of a launch."""
     of_block = {name: getattr(launch.work, name) for name in ("matrix", "shared", "moved", "issue")}
-    rest = [field.name for field in attrs.fields(Clocks) if field.name not in (*of_block, "blocks")]
+    rest = [field.name for field in fields_of(Clocks) if field.name not in (*of_block, "blocks")]
     return {**of_block, "blocks": launch.longest, **{name: getattr(launch, name) for name in rest}}
 
 

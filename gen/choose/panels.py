@@ -18,10 +18,10 @@ only some channels or taps are wanted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import product as combinations
 from math import gcd, prod
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -42,7 +42,6 @@ class Panels:
     span: int  #: number of granules
     granule: float  #: bytes of a granule
     requested: float  #: bytes that one whole tile requests, halos and repeats included
-    whole: float = attrs.field(init=False)  #: bytes of the union of all panels
 
     @property
     def tiles(self) -> int:
@@ -58,8 +57,9 @@ class Panels:
         start, end, of = _merged(self.start[which], self.end[which], of, self.span)
         return self.granule * np.bincount(of, end - start, groups).astype(np.float64)
 
-    @whole.default
-    def _union(self) -> float:
+    @cached_property
+    def whole(self) -> float:
+        """Bytes of the union of all panels."""
         every = np.arange(self.tiles)
         return float(self.union(np.zeros_like(every), every, 1)[0])
 

@@ -10,13 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from convgen.commands.arguments import Parser, number, one_of
 from convgen.commands.session import FINE
 from convgen.default_target import DEFAULT_TARGET
 from convgen.ir.error import UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import as_dict, frozen
 
 if TYPE_CHECKING:
     from convgen.ir.facts import TargetFacts
@@ -235,7 +233,7 @@ def _at(shown: _Shown, coord: Sequence[int]) -> dict[str, Any]:
     if len(coord) != len(shape) or any(n >= size for n, size in zip(coord, shape)):
         raise UserError(f"given {','.join(map(str, coord))}, wanted an element of {_by(shape)}, at --at")
     nested = shown.nested
-    levels = {} if isinstance(nested, str) or shown.unit == "subgroup" else attrs.asdict(nested.place(coord))
+    levels = {} if isinstance(nested, str) or shown.unit == "subgroup" else as_dict(nested.place(coord))
     found = {level: list(map(int, index)) for level, index in levels.items()}
     return {"element at": list(coord), **found, "owners": list(shown.on.owners_of(coord))}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from convgen.ir.layout.order import STEPS
+from convgen.ir.record import fields_of
 from convgen.plan.config import ATTRIBUTES, FIELDS, Config
 from convgen.plan.variants.variant import variant_of
 
@@ -90,5 +89,5 @@ def order_words(order: str) -> list[tuple[str, str]]:
 
 def default(word: str) -> str:
     """The value of a word that a config does not say."""
-    value = attrs.fields_dict(Config)[ATTRIBUTES.get(word, word)].default
+    value = getattr(fields_of(Config), ATTRIBUTES.get(word, word)).default
     return "none" if value in ((), "") else str(value)

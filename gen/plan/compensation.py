@@ -26,7 +26,6 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.layout.digits import plus, times
 from convgen.ir.layout.memory import Dim, Global, TensorDim, View, stride
 from convgen.ir.layout.tags import LETTERS, Layout
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import s32
@@ -123,7 +122,7 @@ class _Factor:
 
     def over(self, others: tuple[Dim, ...], summed: tuple[Dim, ...]) -> View:
         """Return the factor's view with the axes N (its rows), M (`others`) and R (`summed`, the dims of the sum)."""
-        return replace(self.view, axes=(self.view.axes[0], others or _ONE, summed))
+        return evolve(self.view, axes=(self.view.axes[0], others or _ONE, summed))
 
 
 @frozen
@@ -217,7 +216,7 @@ class _Maker:
         )
         kept = (d for d in own.view.axes[0] if d.name not in moving)
         rows = tuple(sorted((*kept, *places.values()), key=lambda d: -stride(own.view.layout, index, d.name)))
-        source = replace(own.view, axes=(rows, own.batch or _ONE, rest), index=index)
+        source = evolve(own.view, axes=(rows, own.batch or _ONE, rest), index=index)
         left = self._left(f"sums_at_{_name(own.view)}", source, own.batch, (), add=False)
         at = {places[n].name: t for n, t in own.windows.items()}
         return left.view(own.view.axes[0], own.batch or _ONE, taps, at=at)

@@ -10,7 +10,6 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, View, column_major, row_major
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, s8, u8
 from convgen.passes.messages.direct_copies import direct_width, places_of
@@ -110,7 +109,7 @@ def kept_apart(operands: tuple[Operand, ...], facts: TargetFacts) -> tuple[Opera
     for side in operands:
         if side.tile and side.copy and not side.taps:
             stored = side.copy.stored
-            tile = replace(side.tile, digits=find_gaps(side.tile.digits, side.elem, stored, facts))
+            tile = evolve(side.tile, digits=find_gaps(side.tile.digits, side.elem, stored, facts))
             if (longer := tile.bytes - side.tile.bytes) <= room:
                 room -= longer
             else:

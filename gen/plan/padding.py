@@ -18,7 +18,6 @@ from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.tags import LETTERS, Layout
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, f4_e2m1
 from convgen.passes.messages.nibble_pairs import pairs_of
@@ -215,4 +214,4 @@ def _seen(view: View, axes: tuple[Dims, ...], masks: tuple[TensorDim, ...]) -> V
     changes: dict[str, Any] = {"layout": layout, "axes": axes, "index": (*view.index, *masks)}
     if isinstance(view, SizedView):
         changes["apart"] = (*view.apart, *(0 for _ in masks))
-    return replace(view, **changes)
+    return evolve(view, **changes)

@@ -19,7 +19,6 @@ from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, View
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.ir.simplify.extents import rounded_up
 from convgen.ir.sizes import Extent
@@ -361,7 +360,7 @@ def _around_images(product: Product, packings: Packings) -> Product:
 
 def _masked(view: View) -> View:
     moving = windows_of(view).values()
-    return replace(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
+    return evolve(view, index=tuple(evolve(t, masked=True) if t in moving else t for t in view.index))
 
 
 def accumulator_registers(plan: Plan) -> int:

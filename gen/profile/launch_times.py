@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import attrs
 import numpy as np
 
 from convgen.backends import family as families
@@ -18,7 +17,7 @@ from convgen.backends.family import Chip, Fits, chip_of, chips_of
 from convgen.backends.timing import LaunchProfile, Machine
 from convgen.ir.error import UserError, named
 from convgen.ir.facts import Caches, TargetFacts
-from convgen.ir.record import evolve, frozen
+from convgen.ir.record import evolve, fields_of, frozen
 from convgen.profile import constants
 from convgen.profile.closed import Estimate, Terms
 from convgen.profile.constants import Entry
@@ -57,7 +56,7 @@ def constants_for(chip: Chip, element: str) -> tuple[Entry, Terms]:
     entry = known[kind]
     if not launches:
         return entry, entry.terms
-    scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in attrs.fields(Terms)}
+    scaled = {f.name: getattr(entry.terms, f.name) * _per_us(f.metadata["unit"], chip) for f in fields_of(Terms)}
     first, further = (known[kind].terms for kind in launches)
     told = {"clock": entry.terms.clock, "start": first.start, "other": further.other}
     return entry, evolve(entry.terms, **(scaled | told))
@@ -163,7 +162,7 @@ def time_of(launch: LaunchProfile, chip: Chip, caches: Caches, *, further: bool 
     """Of one launch, or of a `further` one behind others."""
     entry, terms = constants_for(chip, launch.element)
     found = _loops(launch, chip, Loops if _CODE in entry.kind else Borrowed).estimate(chip, terms)
-    told = {f.name: float(getattr(found, f.name)[0]) for f in attrs.fields(Estimate)}
+    told = {f.name: float(getattr(found, f.name)[0]) for f in fields_of(Estimate)}
     clock, moved = told["clock"], launch.moved
     start = terms.other if further else terms.start
     fill = moved.fill / (caches.fill_rate * chip.partitions / caches.dies) / chip.clock

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-import attrs
 import numpy as np
 
 from convgen.backends.simulation import KernelArg, LaunchRequest
@@ -21,7 +20,7 @@ from convgen.ir.error import UserError
 from convgen.ir.layout.argument import evaluate
 from convgen.ir.layout.memory import MOST_BYTES
 from convgen.ir.layout.tags import LETTERS, Layout
-from convgen.ir.record import evolve, frozen
+from convgen.ir.record import as_dict, evolve, fields_of, frozen
 from convgen.ir.sizes import Promise
 from convgen.run.schema import Entry, Json
 
@@ -259,11 +258,11 @@ def _arg_json(arg: Buffer | Scalar) -> dict[str, Json]:
         shape: dict[str, Json] = {"shape": list(arg.shape)} if arg.shape else {}
         return {**place, "access": arg.access, "tensor": tensor, **zero, **shape}
     expr: dict[str, Json] = {} if arg.expr is None else {"expr": arg.expr}
-    promise: dict[str, Json] = {} if arg.promise is None else dict(zip(_PROMISE, attrs.astuple(arg.promise)))
+    promise: dict[str, Json] = {} if arg.promise is None else dict(zip(_PROMISE, as_dict(arg.promise).values()))
     return {**place, "kind": "scalar", "dtype": arg.dtype, "value": arg.value, **expr, **promise}
 
 
-_PROMISE = tuple(field.name for field in attrs.fields(Promise))
+_PROMISE = tuple(field.name for field in fields_of(Promise))
 
 
 def _read_launch(entry: Entry) -> Launch:

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from convgen.backends import family as families
+from convgen.ir.record import as_dict
 from convgen.show import report
 
 if TYPE_CHECKING:
@@ -164,11 +163,11 @@ def _launch_json(time: LaunchTime) -> dict[str, Any]:
         "executed": list(launch.executed),
         "distinct": launch.distinct,
         "instructions": round(launch.instructions, 2),
-        "work": {name: round(share, 4) for name, share in attrs.asdict(launch.work).items()},
+        "work": {name: round(share, 4) for name, share in as_dict(launch.work).items()},
         "flop": round(launch.flop * launch.workgroups),
         "element": launch.element,
         "moved": {
-            **{name: round(count) for name, count in attrs.asdict(moved).items()},
+            **{name: round(count) for name, count in as_dict(moved).items()},
             "added": round(launch.added),
             "l1_hit_rate": round(moved.l1_hits, 4),
             "l2_hit_rate": round(moved.l2_hits, 4),

@@ -16,7 +16,6 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.mma import MmaTile
 from convgen.ir.layout.order import Order
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
 from convgen.ir.record import evolve
 from convgen.ir.simplify.extents import most
@@ -200,7 +199,7 @@ class _Emitter:
         taken, name = {m.name for m in (*self.k.tiles, *self.k.params)}, made.tile.name
         names = itertools.chain([name], (f"{name}{n}" for n in itertools.count(1)))
         free = next(each for each in names if each not in taken)
-        return evolve(made, tile=replace(made.tile, name=free))
+        return evolve(made, tile=evolve(made.tile, name=free))
 
     # ------------------------------------------------------------ values
 

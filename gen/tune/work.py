@@ -7,11 +7,9 @@ import threading
 from time import perf_counter
 from typing import Any
 
-import attrs
-
 from convgen.backends.family import chips_of
 from convgen.ir.error import DoesNotFit, UserError
-from convgen.ir.record import frozen
+from convgen.ir.record import as_dict, frozen
 from convgen.ir.untrusted import shown
 from convgen.plan.config import Config
 from convgen.problem.matmul import parse_problem
@@ -130,6 +128,6 @@ def describe(result: Result) -> dict[str, Any]:
         "us": entry.us,
         "model": entry.model,
         "chosen": {"config": chosen.config, "us": round(chosen.us, 3)},
-        "timed": [{**attrs.asdict(each), "us": round(each.us, 3)} for each in result.timed],
+        "timed": [{**as_dict(each), "us": round(each.us, 3)} for each in result.timed],
         "seconds": round(result.seconds, 3),
     }

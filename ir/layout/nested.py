@@ -24,7 +24,7 @@ from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.nested_levels import HELD, LEVELS, SHARED, fields_of, levels_of
 from convgen.ir.layout.tags import LETTERS
-from convgen.ir.record import frozen
+from convgen.ir.record import as_dict, frozen
 
 _NAME = "iree_vector_ext.nested_layout"
 _MOST = 1 << 24  #: positions of a vector; also an upper bound of strides
@@ -54,7 +54,7 @@ def _names(rank: int) -> tuple[str, ...]:
     return tuple(LETTERS[:rank])
 
 
-@frozen(cache_hash=True)
+@attrs.frozen(cache_hash=True)  # whose converters type checkers know
 class NestedLayout:
     """A vector's distribution: one size a dimension for each level, and strides of subgroups and threads.
 
@@ -116,7 +116,7 @@ class NestedLayout:
         return attribute.written(_NAME, self._fields())
 
     def _fields(self) -> dict[str, Ints]:
-        return attrs.asdict(self, recurse=False)
+        return as_dict(self, recurse=False)
 
     # ------------------------------------------------------------ shapes
 

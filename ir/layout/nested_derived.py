@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from convgen.ir.error import UserError
 from convgen.ir.layout.nested import NestedLayout
 from convgen.ir.layout.nested_levels import SHARED
+from convgen.ir.record import fields_of
 
 
 def recombined(
@@ -38,7 +37,7 @@ def recombined(
 
 def _side_by_side(layouts: Sequence[NestedLayout]) -> NestedLayout:
     """Return the layout with the dimensions of all layouts. UserError if dimensions share threads."""
-    fields = (f.name for f in attrs.fields(NestedLayout))
+    fields = (f.name for f in fields_of(NestedLayout))
     return NestedLayout(**{name: [n for layout in layouts for n in getattr(layout, name)] for name in fields})
 
 

@@ -23,7 +23,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space, stacked
 from convgen.ir.layout.distribution import Distribution
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW
-from convgen.ir.record import frozen
+from convgen.ir.record import as_dict
 
 Pair = tuple[int, int]
 
@@ -52,7 +52,7 @@ def _rows_of(space: str, sizes: Pair) -> tuple[Digit, Digit]:
     return col, row
 
 
-@frozen
+@attrs.frozen  # whose converters type checkers know
 class SgMap:
     """A block's elements on the lanes of a subgroup: `wi_layout` lanes, each with `wi_data` elements at a time."""
 
@@ -69,7 +69,7 @@ class SgMap:
         return cls(**attribute.read(text, "xetile.sg_map", ("wi_layout", "wi_data")))
 
     def __str__(self) -> str:
-        return attribute.written("xetile.sg_map", attrs.asdict(self))
+        return attribute.written("xetile.sg_map", as_dict(self))
 
     @property
     def lanes(self) -> int:
@@ -97,7 +97,7 @@ class SgMap:
         return Fragment(_DIMS, Digits(_DIMS, (*data, *lanes, *units)).then(registers).digits)
 
 
-@frozen
+@attrs.frozen  # whose converters type checkers know
 class WgMap:
     """A tile's blocks of `sg_data` elements on the subgroups of a workgroup, `sg_layout` of them."""
 
@@ -114,7 +114,7 @@ class WgMap:
         return cls(**attribute.read(text, "xetile.wg_map", ("sg_layout", "sg_data")))
 
     def __str__(self) -> str:
-        return attribute.written("xetile.wg_map", attrs.asdict(self))
+        return attribute.written("xetile.wg_map", as_dict(self))
 
     @property
     def subgroups(self) -> int:

@@ -18,8 +18,9 @@ from convgen.ir import expr as x
 from convgen.ir import stmt as s
 from convgen.ir.expr import Const, Expr, Splat, Var
 from convgen.ir.mutate import Handler, Mutator, substitute
-from convgen.ir.node import CLASSES, Node, replace
+from convgen.ir.node import CLASSES, Node
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.algebra import Algebra, Notes
 from convgen.ir.simplify.bounds import WIDTH, Range
 from convgen.ir.simplify.proof import Knowledge
@@ -156,7 +157,7 @@ class _Simplifier(Mutator):
     def Kernel(self, k: Kernel) -> Kernel:
         self.facts.kernel(k)
         body = self.mutate(k.body)
-        return replace(k, body=body)
+        return evolve(k, body=body)
 
     def Block(self, b: s.Block) -> Stmt:
         """Simplify a block; statements behind an exit may assume that its condition does not hold."""
@@ -178,7 +179,7 @@ class _Simplifier(Mutator):
             then: Stmt = self.mutate(n.then)
         with self.assuming(cond, False):
             other: Stmt = self.mutate(n.other)
-        return s.empty if then is other is s.empty else replace(n, cond=cond, then=then, other=other)
+        return s.empty if then is other is s.empty else evolve(n, cond=cond, then=then, other=other)
 
     def For(self, n: s.For) -> Stmt:
         """Simplify a loop: drop it if it never runs, inline it if it runs once, else simplify its body."""
@@ -189,7 +190,7 @@ class _Simplifier(Mutator):
         if least == most == 1 and not any(exits_of(n.body)):
             once = s.block(s.Let(n.var, begin), _lets(n.carried, inits), n.body, _lets(n.results, n.yields))
             return self.mutate(once)  # type: ignore[no-any-return]
-        self.facts.loop(replace(n, begin=begin, end=end, inits=inits))
+        self.facts.loop(evolve(n, begin=begin, end=end, inits=inits))
         self.depth += 1
         self.home_of[n.var] = Home(self.depth)
         for var, init in zip(n.carried, inits):
@@ -201,7 +202,7 @@ class _Simplifier(Mutator):
             body = self.mutate(n.body)
             yields = tuple(map(self.mutate, n.yields))
         self.depth -= 1
-        new = replace(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
+        new = evolve(n, begin=begin, end=end, inits=inits, body=body, yields=yields)
         self.facts.results(new)
         for var in n.results:
             self.learnt(var)
@@ -244,7 +245,7 @@ def _without_constants(loop: s.For) -> s.Stmt:
         return loop
     fixed: dict[Expr, Expr] = dict(compress(zip(loop.carried, loop.inits), same))
     others = [not each for each in same]
-    new = replace(
+    new = evolve(
         loop,
         carried=tuple(compress(loop.carried, others)),
         inits=tuple(compress(loop.inits, others)),

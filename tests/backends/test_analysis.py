@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import pytest
 
 from convgen.backends import target as targets
 from convgen.backends.analysis import KernelAnalysis
+from convgen.ir.record import as_dict
 from tests import samples
 
 FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
@@ -19,7 +19,8 @@ OURS = {"gfx950": "halo", "gfx90a": "gemm_doubles", "xehpc": "planes_stored", "x
 
 def described(kernel: KernelAnalysis) -> str:
     hot = kernel.hot
-    whole = attrs.asdict(kernel, recurse=False, filter=lambda a, _: a.name != "hot")
+    whole = as_dict(kernel, recurse=False)
+    del whole["hot"]
     whole["counts"] = {name: n for name, n in kernel.counts.items() if "iga64" not in name}  # its releases differ
     rows = [f"  {name}: {value}" for name, value in whole.items()]
     rows += [f"  hot: {samples.digest(chr(10).join(map(str, hot.lines)))}"]

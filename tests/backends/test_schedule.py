@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import attrs
 import pytest
 from hypothesis import given, settings
 
@@ -23,6 +22,7 @@ from convgen.backends.machine.instruction import (
     VirtualRegister,
 )
 from convgen.backends.machine.schedule import schedule
+from convgen.ir.record import evolve
 from tests.backends.machines import BARRIER, BRANCH, COMPARE, END, GLOBAL, MATRIX, SALU, SHARED, VALU, functions
 from tests.backends.symbolic import Machine, run, virtual
 from tests.strategies import FIXED
@@ -141,7 +141,7 @@ def test_sums_with_much_work_behind_them_are_finished_one_after_the_other(work: 
 
 def loop_of_tiles() -> tuple[list[Instruction], list[Instruction], list[Instruction], list[Instruction]]:
     """A loop as pipelining leaves it: products, writes of what was loaded, loads, reads for the next turn."""
-    share = attrs.evolve(SHARED, busy=8)
+    share = evolve(SHARED, busy=8)
     at, held = register(42), [register(50 + n, 4) for n in range(3)]
     first, second = ([register(60 + 10 * half + n, 4) for n in range(4)] for half in range(2))
     products = [
@@ -180,7 +180,7 @@ def test_in_a_loop_products_stand_between_a_load_and_its_use() -> None:
 def busy_tile() -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
     """Products, writes and so many reads of shared memory that only a turn's first slots are left for the writes."""
     products, writes, _, reads = loop_of_tiles()
-    return products, writes, [attrs.evolve(reads[0], dst=(register(300 + n, 4),)) for n in range(16)]
+    return products, writes, [evolve(reads[0], dst=(register(300 + n, 4),)) for n in range(16)]
 
 
 def test_in_a_loop_writes_that_are_due_at_its_begin_stand_beside_products() -> None:
@@ -195,7 +195,7 @@ def test_in_a_loop_writes_that_are_due_at_its_begin_stand_beside_products() -> N
 def test_in_a_loop_a_write_may_pass_a_barrier_behind_which_nobody_meets_it(slot: int, reads: int, passes: bool) -> None:
     """Where ahead of that is no room; what is read there must be in its place."""
     products, writes, all_reads = busy_tile()
-    write = attrs.evolve(writes[0], access=Access("shared", "a", slot, True))
+    write = evolve(writes[0], access=Access("shared", "a", slot, True))
     later = Instruction(SHARED, (register(43),), (register(42),), access=Access("shared", "a", slot, False))
     barriers = Instruction(BARRIER), Instruction(BARRIER)
     body = [write, barriers[0], *all_reads[:reads], *products, barriers[1], later]
@@ -209,9 +209,9 @@ def test_in_a_loop_a_write_may_pass_a_barrier_behind_which_nobody_meets_it(slot:
 def test_in_a_loop_a_write_stays_ahead_of_a_barrier_if_there_is_room() -> None:
     """However late others meet it: its data's registers are free, and the pipe, when the barrier opens."""
     products, writes, _, reads = loop_of_tiles()
-    write = attrs.evolve(writes[0], access=Access("shared", "a", 2, True))
+    write = evolve(writes[0], access=Access("shared", "a", 2, True))
     operands = [products[n].src[at] for at in (0, 1) for n in (8, 12)]
-    mine = [attrs.evolve(read, dst=(operand,)) for read, operand in zip(reads, operands)]
+    mine = [evolve(read, dst=(operand,)) for read, operand in zip(reads, operands)]
     later = Instruction(SHARED, (register(43),), (register(42),), access=Access("shared", "a", 2, False))
     barriers = Instruction(BARRIER), Instruction(BARRIER)
     body = [write, *products[:8], barriers[0], *mine, *products[8:], barriers[1], later]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-import attrs
 import pytest
 
 from convgen.backends import target as targets
@@ -26,6 +25,7 @@ from convgen.backends.machine.verifier import verify
 from convgen.backends.stages import Emitted, MachineKernel, Rung, Stage, begin, run
 from convgen.ir.build import KernelBuilder
 from convgen.ir.error import DoesNotFit, VerifyError
+from convgen.ir.record import evolve
 from tests import samples
 from tests.backends.machines import BRANCH, END, MATRIX, VALU
 
@@ -138,7 +138,7 @@ def test_a_stage_that_breaks_a_kernel_is_seen(target: str) -> None:
     swapped = [*entry[:at], entry[at + 1], entry[at], *entry[at + 2 :]]
     broken = placed.code.rewritten(lambda index, block: block.instructions if index else swapped)
     with pytest.raises(VerifyError, match="is not there, in entry"):
-        attrs.evolve(placed, function=broken).verify()
+        evolve(placed, function=broken).verify()
 
 
 def _read(i: Instruction) -> list[VirtualRegister]:
@@ -184,7 +184,7 @@ def _stage(name: str, log: Log, most: int = 99) -> Callable[..., MachineKernel]:
         log.append(f"{name} {size}" if size else name)
         if size > most:
             raise DoesNotFit(f"{name} {size}")
-        return attrs.evolve(made, header=(*made.header, f"{name} {size}"))
+        return evolve(made, header=(*made.header, f"{name} {size}"))
 
     return work
 
@@ -227,7 +227,7 @@ def test_a_stage_that_is_off_does_not_run_and_errors_name_theirs() -> None:
     run(stages, _begun(), ("b",), lambda stage, before, after, seconds: seen.append(stage.name))
     assert (log, seen) == (["a"], ["a"])
     with pytest.raises(DoesNotFit) as caught:
-        run([*stages, attrs.evolve(stages[0], name="c", ladders=((Rung({"size": 1}),),))], _begun())
+        run([*stages, evolve(stages[0], name="c", ladders=((Rung({"size": 1}),),))], _begun())
     assert caught.value.__notes__ == ["stage: c"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from convgen.backends.amdgpu.family import FAMILY
 from convgen.backends.family import Family
 from convgen.backends.simulation import STRICT, Finding, LaunchRequest, Pages, Scrutiny, SimReport
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv
 from convgen.run import reference
 from convgen.run.code import Code, KernelCost, OutputRegion
@@ -69,7 +70,7 @@ def code_of(problem: Conv, **changes: Any) -> Code:
         stages={"build": 0.25, "assemble": 0.5},
         tiles=tiles,
     )
-    return attrs.evolve(code, **changes)
+    return evolve(code, **changes)
 
 
 @attrs.define

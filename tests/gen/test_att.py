@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.backends.amdgpu import att
@@ -23,6 +22,7 @@ from convgen.backends.analysis import KernelAnalysis, Line, Stretch
 from convgen.backends.timing import Executed, Step
 from convgen.commands import cli
 from convgen.commands.profile import remove_old
+from convgen.ir.record import evolve
 from tests.gen.test_launches import USUAL, unit
 
 #: Of wave.cpp, filenames.cpp, occupancy.cpp: what there is, and what it holds.
@@ -218,7 +218,7 @@ def test_categories(text: str, kind: str, falls: bool, category: Category) -> No
 def traced(*steps: Step) -> Traced:
     lines = tuple({s.line.offset: s.line for s in steps}.values())
     kernel = KernelAnalysis("k", {}, 0, 64, 64, {}, 0, Stretch(lines, False), lines)
-    launch = attrs.evolve(USUAL, units={2: unit(2, waves=lambda: [Executed(1, 0, 0, tuple(steps))])})
+    launch = evolve(USUAL, units={2: unit(2, waves=lambda: [Executed(1, 0, 0, tuple(steps))])})
     (found,) = att.traced(launch, kernel)
     return found
 
@@ -257,7 +257,7 @@ def test_waves_of_a_simd_have_slots() -> None:
     end = step("s_endpgm", "other")
     kernel = KernelAnalysis("k", {}, 0, 4, 64, {}, 0, Stretch((end.line,), False), (end.line,))
     waves = [Executed(simd, group, 0, (end,)) for group, simd in enumerate((1, 0, 1))]
-    found = att.traced(attrs.evolve(USUAL, units={2: unit(2, waves=lambda: waves)}), kernel)
+    found = att.traced(evolve(USUAL, units={2: unit(2, waves=lambda: waves)}), kernel)
     assert [w.file for w in found] == [f"se0_sm{simd}_sl{slot}_wv0.json" for simd, slot in ((1, 0), (0, 0), (1, 1))]
 
 
@@ -269,7 +269,7 @@ def test_old_waves_go(tmp_path: Path) -> None:
         path.write_text("{}")
     line = Line(0, "s_endpgm", "other", "", 1)
     kernel = KernelAnalysis("k", {}, 0, 4, 64, {}, 0, Stretch((line,), False), (line,))
-    written = att.files([attrs.evolve(USUAL, units={2: unit(2)})], {"k": kernel}, tmp_path)
+    written = att.files([evolve(USUAL, units={2: unit(2)})], {"k": kernel}, tmp_path)
     assert any(path.name == "filenames.json" for path in written)
     remove_old(tmp_path, att.OLD, [tmp_path / path for path in written])
     assert not old.exists()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from convgen.backends.target import get
 from convgen.choose import own_lanes
 from convgen.choose.choose import candidates, clocks_of
 from convgen.choose.clocks import Clocks
+from convgen.ir.record import evolve
 from convgen.plan.config import Config, Own, evenly, levels
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul, Problem
@@ -20,7 +20,7 @@ DEEPEST = 4 * 512 // 32  # blocks of K
 
 
 def counted(tile: str, units: int) -> Clocks:
-    facts = attrs.evolve(get("gfx90a").facts, compute_units=units)
+    facts = evolve(get("gfx90a").facts, compute_units=units)
     problem = Conv.parse(LINE, dir="BWD_D", dt="f16", **TAGS)
     found = clocks_of(problem, Config.parse(CONFIG.format(tile)), facts)
     assert found is not None

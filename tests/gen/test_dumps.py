@@ -6,7 +6,6 @@ import io
 import re
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 
@@ -19,8 +18,8 @@ from convgen.compile_steps import steps
 from convgen.ir.error import VerifyError
 from convgen.ir.facts import TargetFacts
 from convgen.ir.mutate import mutate
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Barrier, GlobalLoad, empty
 from convgen.ir.types import scalar
 from convgen.passes import pipeline
@@ -167,11 +166,11 @@ def broken(name: str, change: object) -> tuple[Pass, ...]:
 
 
 def forget_barriers(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    return replace(kernel, body=mutate(kernel.body, {Barrier: lambda node: empty}))
+    return evolve(kernel, body=mutate(kernel.body, {Barrier: lambda node: empty}))
 
 
 def forget_loads(kernel: Kernel, facts: TargetFacts) -> Kernel:
-    return replace(kernel, body=mutate(kernel.body, {GlobalLoad: lambda node: empty}))
+    return evolve(kernel, body=mutate(kernel.body, {GlobalLoad: lambda node: empty}))
 
 
 def raise_error(kernel: Kernel, facts: TargetFacts) -> Kernel:
@@ -249,7 +248,7 @@ def test_check_passes_finds_what_a_stage_breaks(
     """A stage whose function breaks a rule is named; the dump is that of the last pass."""
 
     def turn_round(made: MachineKernel) -> MachineKernel:
-        return attrs.evolve(made, function=made.code.rewritten(lambda index, block: reversed(block.instructions)))
+        return evolve(made, function=made.code.rewritten(lambda index, block: reversed(block.instructions)))
 
     stages = [Stage("waits", turn_round) if stage.name == "waits" else stage for stage in STAGES]
     monkeypatch.setattr(AmdTarget, "stages", stages)
@@ -266,7 +265,7 @@ def test_a_changed_value_is_found() -> None:
     from convgen.show.pass_checker import PassChecker
 
     kernel = saxpy().done()
-    wrong = replace(kernel, body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
+    wrong = evolve(kernel, body=mutate(kernel.body, {Add: lambda e: Sub(e.a, e.b)}))
     checker = PassChecker({"n": 3})
     checker.observe(PASSES[0], kernel, kernel, 0.0)
     with pytest.raises(VerifyError, match=rf"saxpy: {PASSES[0].name} changes what is computed: \d+ bytes of buffer y"):
@@ -285,6 +284,6 @@ def test_scales_that_are_powers_of_two_are_checked_as_numbers() -> None:
 
 def test_a_broken_rule_is_found_after_the_pass() -> None:
     kernel = saxpy().done()
-    wrong = replace(kernel, params=(*kernel.params, kernel.params[-1]))
+    wrong = evolve(kernel, params=(*kernel.params, kernel.params[-1]))
     with pytest.raises(VerifyError, match="two arguments or shared tiles are called y"):
         pass_checker.PassChecker({"n": 3}).observe(PASSES[0], kernel, wrong, 0.0)

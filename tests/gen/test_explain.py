@@ -9,7 +9,6 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
-import attrs
 import pytest
 
 import convgen as cg
@@ -24,6 +23,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import Shared, Swizzle, row_major
 from convgen.ir.layout.order import IN_ROWS
+from convgen.ir.record import evolve
 from convgen.ir.types import f16
 from convgen.show import listing
 from convgen.show.drawing import _shade
@@ -181,10 +181,10 @@ def test_a_loop_that_no_launch_enters_is_not_told_as_hot() -> None:
 
     executed = {t.line.offset for t in subject.timed(kernel.name) if t.times}
     skipped = Stretch(tuple(line for line in kernel.lines if line.offset not in executed), True)
-    other = attrs.evolve(kernel, hot=skipped)
+    other = evolve(kernel, hot=skipped)
     assert not listing.enters_loop(other, subject.timed(kernel.name))
-    analysis = attrs.evolve(subject.analysis, kernels=(other,))
-    text = Page(page(attrs.evolve(subject, analysis=analysis))).text
+    analysis = evolve(subject.analysis, kernels=(other,))
+    text = Page(page(evolve(subject, analysis=analysis))).text
     assert f"hot loop none: this launch does not enter that at +{skipped.lines[0].offset:#x} to" in text
     assert "What the hot code occupies" not in text
     assert "A bar on the left marks the hot loop" not in text
@@ -336,7 +336,7 @@ def test_the_ranking_has_ten_rows_and_how_many_run_together() -> None:
     made = make(cg.Matmul.parse("512x512:512x512", dt="f16"), "gfx942")
     assert [row[0][0] for row in _ranking(made)["rows"]] == [str(n) for n in range(1, 11)]
     assert made.together == made.ranking[0].together
-    assert attrs.evolve(made, ranking=()).together == 1
+    assert evolve(made, ranking=()).together == 1
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_several_kernels_have_names_of_their_own() -> None:
 
 
 def test_names_are_escaped() -> None:
-    subject = attrs.evolve(of_code(FOREIGN / "triton_gfx942_small_gemm_NT.hsaco", None), name="<b>&\x1b[31m")
+    subject = evolve(of_code(FOREIGN / "triton_gfx942_small_gemm_NT.hsaco", None), name="<b>&\x1b[31m")
     text = page(subject)
     assert "<b>" not in text
     assert "&lt;b&gt;&amp;" in text

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from types import ModuleType
 
-import attrs
 import pytest
 from lib import entries
 from lib.published.read import read
 from rich.console import Console
 
 import convgen
+from convgen.ir.record import as_dict
 from convgen.profile import constants as shipped
 from convgen.profile.constants import Entry
 
@@ -40,7 +40,7 @@ def same(found: dict[str, Entry], wanted: dict[str, Entry]) -> None:
             assert getattr(entry, name) == getattr(wanted[kind], name), kind
         for name in ("median", "mean"):
             assert getattr(entry, name) == pytest.approx(getattr(wanted[kind], name), abs=FIGURES), kind
-        assert attrs.asdict(entry.terms) == pytest.approx(attrs.asdict(wanted[kind].terms), rel=TERMS), kind
+        assert as_dict(entry.terms) == pytest.approx(as_dict(wanted[kind].terms), rel=TERMS), kind
 
 
 def test_one_table_is_fitted_as_before(measured: ModuleType, tmp_path: Path) -> None:

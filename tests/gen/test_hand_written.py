@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -21,6 +20,7 @@ from convgen.ir.expr import Lane, const
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import evolve
 from convgen.run.abi import buffer_accesses
 from convgen.run.files import write_code
 from convgen.run.launch_record import Buffer, LaunchRecord
@@ -113,7 +113,7 @@ def test_wrong_arrays_are_refused() -> None:
     code = cg.compile(saxpy(), scalars={"n": 5})
     with pytest.raises(UserError, match="given arrays x 256, wanted x 256, y 256"):
         cg.simulate(code, x=arrays()["x"])
-    assert attrs.evolve(code, stages={}).kernels["saxpy"].shared_bytes == 0
+    assert evolve(code, stages={}).kernels["saxpy"].shared_bytes == 0
 
 
 @pytest.mark.parametrize("target", ["xehpg", "xehpc"])

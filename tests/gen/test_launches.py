@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.backends.analysis import Line
@@ -15,6 +14,7 @@ from convgen.backends.family import chips
 from convgen.backends.target import get, timer
 from convgen.backends.timing import LaunchProfile, Moved, Slice, TimedLine, UnitProfile, Work
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import evolve
 from convgen.profile.launch_times import LaunchTime, chip_named, constants_for, time_of
 from convgen.show import timeline
 
@@ -45,7 +45,7 @@ def unit(groups: int = 1, **changes: Any) -> UnitProfile:
     usual = UnitProfile(
         groups, 9000.0 * groups, 8.0, 1000.0 * groups, 1000.0 * groups, 1.0, 0, busy, LINES, slices, list
     )
-    return attrs.evolve(usual, **changes)
+    return evolve(usual, **changes)
 
 
 USUAL = LaunchProfile(
@@ -74,9 +74,9 @@ USUAL = LaunchProfile(
 
 def timed(**changes: Any) -> LaunchTime:
     """Of workgroups that have as much to do as one another, unless their work is given."""
-    launch = attrs.evolve(USUAL, **changes)
+    launch = evolve(USUAL, **changes)
     if "work" not in changes:
-        launch = attrs.evolve(launch, work=Work(1.0, 1.0, float(launch.on_busiest)))
+        launch = evolve(launch, work=Work(1.0, 1.0, float(launch.on_busiest)))
     return time_of(launch, CHIP, CACHES)
 
 
@@ -84,7 +84,7 @@ def timed(**changes: Any) -> LaunchTime:
 
 
 def moved(**changes: float) -> dict[str, Any]:
-    return {"moved": attrs.evolve(USUAL.moved, **changes)}
+    return {"moved": evolve(USUAL.moved, **changes)}
 
 
 FEW = moved(loaded=1e3, requested=1e3, asked=1e3, fill=1e3, memory=1e3, stored=1e3)
@@ -210,16 +210,16 @@ def test_a_trace_is_chromes(tmp_path: Path) -> None:
 
 
 def test_a_picture_has_a_row_for_each_track() -> None:
-    drawn = timeline.picture(attrs.evolve(USUAL, units={2: unit(2, left_out=5)}))
+    drawn = timeline.picture(evolve(USUAL, units={2: unit(2, left_out=5)}))
     rows = {box.y for box in drawn.boxes if box.height > 13}
     assert len(rows) == 4
     assert all(box.x >= 0 and box.x + box.width <= drawn.width for box in drawn.boxes)
     assert "5 of 8 rounds of the loop are left out; the picture has 32 clocks" in [line.text for line in drawn.lines]
     assert drawn.title.startswith("k on gfx942: 2 workgroups on a unit")
-    alone = timeline.picture(attrs.evolve(USUAL, full=1, units={1: unit()}))
+    alone = timeline.picture(evolve(USUAL, full=1, units={1: unit()}))
     assert alone.title.startswith("k on gfx942: 1 workgroup on a unit, 9000 clocks")
     assert not any("more than waves" in line.text for line in alone.lines)
-    ended = timeline.picture(attrs.evolve(USUAL, full=1, units={1: unit(clocks=28.0)}))
+    ended = timeline.picture(evolve(USUAL, full=1, units={1: unit(clocks=28.0)}))
     assert "pipes are at work for 4 clocks more than waves: with their last stores" in [
         line.text for line in ended.lines
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ import convgen as cg
 from convgen.backends.amdgpu.tables import FACTS
 from convgen.ir.error import VerifyError
 from convgen.ir.layout.mma import MmaTile
+from convgen.ir.record import evolve
 from convgen.ir.types import f16
 from convgen.plan import dequantise
 from convgen.problem.conv import Conv
@@ -116,11 +116,11 @@ def test_a_wrong_product_is_noticed() -> None:
     """A kernel that reads the second matrix in another order than its record says."""
     right = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16")))
     turned = cg.compile(cg.build(cg.Matmul.parse("32x32:32x32", dt="f16", wtag="ab")))
-    renamed = attrs.evolve(right.record.launches[0], kernel=turned.name)
-    told = attrs.evolve(turned, record=attrs.evolve(right.record, launches=(renamed,)))
+    renamed = evolve(right.record.launches[0], kernel=turned.name)
+    told = evolve(turned, record=evolve(right.record, launches=(renamed,)))
     with pytest.raises(VerifyError, match=r"the record has wei as ba, and .* asks for ab"):
         verdict.run(told)
-    outcome = verdict.run(attrs.evolve(told, problem=right.problem))
+    outcome = verdict.run(evolve(told, problem=right.problem))
     assert outcome.mismatches > 500
     assert len(outcome.first[0].index) == 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from convgen.commands import cli
 from convgen.ir.caret import PointedError
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import evolve
 from convgen.problem import miopen
 from convgen.problem.conv import Conv
 from convgen.problem.grammar import parse_types
@@ -130,7 +130,7 @@ def test_groups_keep_totals() -> None:
 def test_types(base: str, dtypes: str) -> None:
     problem = one("", base)
     src, wei, dst = parse_types(dtypes)
-    assert problem == attrs.evolve(one(""), src_type=src, wei_type=wei, dst_type=dst)
+    assert problem == evolve(one(""), src_type=src, wei_type=wei, dst_type=dst)
     if base == "convint8":  # backward is not among MIOpenDriver's
         assert miopen.problems("MIOpenDriver convint8") == (problem,)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,13 +22,14 @@ from convgen.backends.amdgpu.sim.mfma_table import BITS
 from convgen.backends.family import chip_of, chips
 from convgen.backends.timing import LoopClocks, Pace
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve, fields_of
 from convgen.profile import constants, launch_times
 from convgen.profile.closed import Terms, at_clock
 from convgen.profile.loop_times import Borrowed, Loops
 
 MEASURED = Path(__file__).parents[1] / "data" / "measured"
 CHIP = chips()["mi300x"]
-FIELDS = attrs.fields(Terms)
+FIELDS = fields_of(Terms)
 
 #: Terms that make everything slower as they grow, and rates that make it quicker.
 COSTS = (
@@ -98,21 +98,21 @@ def total(p: Products, terms: Terms) -> float:
 @given(products(), st.sampled_from(COSTS), st.floats(1.01, 3))
 def test_costs_make_it_slower(p: Products, name: str, times: float) -> None:
     usual = Terms()
-    more = attrs.evolve(usual, **{name: getattr(usual, name) * times})
+    more = evolve(usual, **{name: getattr(usual, name) * times})
     assert total(p, more) >= total(p, usual)
 
 
 @given(products(), st.sampled_from(RATES), st.floats(1.01, 3))
 def test_rates_make_it_quicker(p: Products, name: str, times: float) -> None:
     usual = Terms()
-    more = attrs.evolve(usual, **{name: getattr(usual, name) * times})
+    more = evolve(usual, **{name: getattr(usual, name) * times})
     assert total(p, more) <= total(p, usual)
 
 
 @given(products(), st.sampled_from(["m", "n", "k", "batch", "other_groups", "other_read", "other_written"]))
 def test_more_work_takes_longer(p: Products, name: str) -> None:
     """Twice the work, that is: where a little more fills a block of K that was not full, it may take less."""
-    twice = attrs.evolve(p, **{name: 2 * getattr(p, name)})
+    twice = evolve(p, **{name: 2 * getattr(p, name)})
     assert total(twice, Terms(rest=1)) >= 0.999 * total(p, Terms(rest=1))
 
 
@@ -137,7 +137,7 @@ QUICK = Terms(
 
 def test_waits_hide_behind_matrix_instructions() -> None:
     """Two workgroups of 1024 matrix clocks an iteration each: waits of 500 clocks are free, of 4000 they are all."""
-    busy, hidden, waiting = (total(one_product(), attrs.evolve(QUICK, serial=c)) for c in (1, 500, 4000))
+    busy, hidden, waiting = (total(one_product(), evolve(QUICK, serial=c)) for c in (1, 500, 4000))
     assert busy == pytest.approx(64 * 2 * 1024 / 2100, rel=1e-3)
     assert hidden == pytest.approx(busy, rel=1e-2)
     assert waiting == pytest.approx(64 * 4000 / 2100, rel=2e-2)
@@ -149,7 +149,7 @@ def test_a_workgroup_of_one_wave_has_one_simd() -> None:
 
 
 def test_rows_that_do_not_exist_are_not_loaded() -> None:
-    narrow, wide = (total(one_product(n=n), attrs.evolve(QUICK, operands=1)) for n in (1, 128))
+    narrow, wide = (total(one_product(n=n), evolve(QUICK, operands=1)) for n in (1, 128))
     assert narrow == pytest.approx(wide * 129 / 256, rel=1e-2)
 
 
@@ -162,7 +162,7 @@ def test_launches_in_a_row_do_not_share_rounds() -> None:
 
 
 def test_pieces_of_k_bring_what_lies_between() -> None:
-    whole, cut = (total(one_product(k_piece_m=n), attrs.evolve(QUICK, operands=8, run=64)) for n in (64, 2))
+    whole, cut = (total(one_product(k_piece_m=n), evolve(QUICK, operands=8, run=64)) for n in (64, 2))
     assert cut > 5 * whole
 
 
@@ -208,7 +208,7 @@ def of_loops(terms: Terms, **numbers: float) -> float:
     return float(loops(**numbers).estimate(CHIP, terms).total[0])
 
 
-@pytest.mark.parametrize("name", [f.name for f in attrs.fields(Loops) if f.name not in ("resident", "matrix")])
+@pytest.mark.parametrize("name", [f.name for f in fields_of(Loops) if f.name not in ("resident", "matrix")])
 def test_more_of_anything_in_a_loop_takes_longer(name: str) -> None:
     values = [of_loops(Terms(), **{name: value}) for value in (1e5, 2e5, 4e5)]
     assert values == sorted(values)
@@ -244,7 +244,7 @@ def test_a_unit_writes_the_results_of_its_workgroups(kept: str) -> None:
 
 def test_constants_of_the_closed_form_have_stores_within_the_code_around_a_loop() -> None:
     work = loops(groups=608, bytes_out=608 * 65536)
-    borrowed = Borrowed(**{f.name: getattr(work, f.name) for f in attrs.fields(Loops)})
+    borrowed = Borrowed(**{f.name: getattr(work, f.name) for f in fields_of(Loops)})
     fast, slow = (Terms(clock=1e4, power=1e-9, store=clocks) for clocks in (0.1, 0.3))
     assert borrowed.estimate(CHIP, slow).kernel == borrowed.estimate(CHIP, fast).kernel
     assert work.estimate(CHIP, slow).kernel > borrowed.estimate(CHIP, slow).kernel

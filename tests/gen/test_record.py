@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.backends.simulation import KernelArg
 from convgen.ir.error import UserError
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import evolve
 from convgen.run.launch_record import Buffer, Launch, LaunchRecord, Scalar, StoredTensor
 
 SRC = StoredTensor.of(Layout.from_tag("acdb", (1, 64, 7, 7)), "f16")
@@ -150,5 +150,5 @@ def test_not_a_record(text: str) -> None:
 
 
 def test_records_are_values() -> None:
-    assert attrs.evolve(RECORD, object=None) != RECORD
+    assert evolve(RECORD, object=None) != RECORD
     assert hash(LaunchRecord.from_json(RECORD.to_json())) == hash(RECORD)

@@ -18,6 +18,7 @@ from convgen.ir import types as ir_types
 from convgen.ir.error import UserError, VerifyError
 from convgen.ir.layout import tags
 from convgen.ir.layout.tags import Layout
+from convgen.ir.record import fields_of
 from convgen.plan import dequantise
 from convgen.problem import attribute_masks, tensors
 from convgen.problem.conv import Conv
@@ -50,7 +51,7 @@ def test_the_reference_imports_nothing_of_planning_and_layouts(name: str) -> Non
 @pytest.mark.parametrize("name", [*ORACLE, "specials"])
 def test_the_reference_reads_fields_of_a_problem_and_no_conclusion(name: str) -> None:
     """A field stands for a part of the text; properties and methods are shared with the planner."""
-    fields = {field.name for kind in (Conv, Matmul) for field in kind.__attrs_attrs__}
+    fields = {field.name for kind in (Conv, Matmul) for field in fields_of(kind)}
     used = {
         node.attr
         for node in ast.walk(ast.parse((RUN / f"{name}.py").read_text()))

@@ -10,6 +10,7 @@ import pytest
 
 from convgen.backends import target as targets
 from convgen.backends.simulation import Coverage, Place, SimReport
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference, specials, verdict
@@ -87,7 +88,7 @@ def test_what_is_beside_padding_at_a_tap_stays_finite() -> None:
 def test_a_type_has_what_it_can_hold(dtype: str, kinds: str) -> None:
     problem = parse_problem(f"--dir=FWD_D --dt={dtype} mb1ic5oc10ih9kh3ph1")
     region = region_of(problem, range(27), range(10))
-    tiles = [region, attrs.evolve(region, rows=region.rows + 27), attrs.evolve(region, rows=region.rows + 54)]
+    tiles = [region, evolve(region, rows=region.rows + 27), evolve(region, rows=region.rows + 54)]
     inputs = specials.placed(problem, reference.fills(problem), tiles)
     values = [np.asarray(fill).astype(np.float64) for fill in inputs.values()]
     found = {str(value) for array in values for value in array[~np.isfinite(array)].tolist()}
@@ -141,7 +142,7 @@ class Covering(Target):
         report = super().simulate(code_object, launches, pages, **options)
         wei = pages["wei"].whole().view(np.float16)
         missed = self.missed if np.isfinite(wei.astype(np.float32)).all() else ()
-        return attrs.evolve(report, coverage=(Coverage("conv_main", 10, missed),))
+        return evolve(report, coverage=(Coverage("conv_main", 10, missed),))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from itertools import product as ranges
 from math import prod
 from pathlib import Path
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,6 +22,7 @@ from convgen.choose.workgroup_orders import Launch, takers_of
 from convgen.ir.layout.mapping import WorkgroupMapping
 from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.layout.order import Order
+from convgen.ir.record import evolve
 from convgen.plan.contraction import Product
 from convgen.plan.views import products
 from convgen.problem.conv import Conv
@@ -240,7 +240,7 @@ def test_slices_of_a_product_read_their_part_of_k() -> None:
     operands = Operands.of(product(256, 256, 4096), (128, 256), MI300X.caches)
     whole = Count.of(np.array([[0, 0], [1, 0]], np.int32), operands, MI300X.caches, 8).traffic
     cut = np.array([[m, 0, k] for k in range(4) for m in range(2)], np.int32)
-    found = Count.of(cut, operands, attrs.evolve(MI300X.caches, dies=1), 8).traffic
+    found = Count.of(cut, operands, evolve(MI300X.caches, dies=1), 8).traffic
     assert found.requested == whole.requested
     assert found.fill == operands.rows.whole + operands.columns.whole
 
@@ -249,7 +249,7 @@ def test_slices_of_taps_read_the_same_pixels() -> None:
     (part,) = products(Conv.parse("mb1ic64ih16oc64kh3ph1", dir="FWD_D", dt="f16"), 1)
     operands = Operands.of(part, (256, 64), MI300X.caches)
     cut = np.array([[0, 0, k] for k in range(9)], np.int32)
-    one = Count.of(cut, operands, attrs.evolve(MI300X.caches, dies=1), 9).traffic
+    one = Count.of(cut, operands, evolve(MI300X.caches, dies=1), 9).traffic
     assert one.fill == 9 * operands.rows.whole + operands.columns.whole
 
 
@@ -259,9 +259,9 @@ def test_what_fits_stays() -> None:
     tiles = np.array([[0, 0], [1, 0]], np.int32)
     panel = 128 * 512 * 2
     for capacity, read in ((2 * panel, 3 * panel), (2 * panel - 1, 4 * panel)):
-        caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
+        caches = evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
         assert Count.of(tiles, operands, caches, 1).traffic.fill == read
-    caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=panel, memory_side_bytes=0)
+    caches = evolve(MI300X.caches, dies=1, l2_bytes=panel, memory_side_bytes=0)
     turned_round = np.array([False, True])
     found = Count.of(tiles, operands, caches, 1, k_reversed=turned_round).traffic
     assert found.fill == pytest.approx(4 * panel - panel / 3)
@@ -273,7 +273,7 @@ def test_halos_stay_from_round_to_round_where_they_fit() -> None:
     tiles = np.array([[n, 0] for n in range(8)], np.int32)
     filled = {}
     for capacity in (1 << 10, 1 << 30):
-        caches = attrs.evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
+        caches = evolve(MI300X.caches, dies=1, l2_bytes=capacity, memory_side_bytes=0)
         filled[capacity] = Count.of(tiles, operands, caches, 1).traffic.fill
     row = 32 * 64 * 2
     assert filled[1 << 10] == (2 * 5 + 6 * 6) * row + 8 * operands.columns.whole
@@ -285,7 +285,7 @@ def test_units_of_xe_have_a_cache_of_their_own() -> None:
     facts = get("xehpc").facts
     tiles = np.array([[n, 0] for n in range(2 * facts.compute_units)], np.int32)
     of = Steps(count=4, rows=1024, columns=2048)
-    apart = simulate(tiles, of, attrs.evolve(facts.caches, unit_bytes=0), facts.compute_units, 2)
+    apart = simulate(tiles, of, evolve(facts.caches, unit_bytes=0), facts.compute_units, 2)
     near = simulate(tiles, of, facts.caches, facts.compute_units, 2)
     units = facts.compute_units
     assert apart.requested == 2 * units * 4 * 3072

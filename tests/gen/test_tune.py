@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import attrs
 import pytest
 
 import convgen as cg
@@ -21,6 +20,7 @@ from convgen import registry
 from convgen.commands import cli, workers
 from convgen.commands.tune import perform
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve
 from convgen.registry import Entry, Registry
 from convgen.run import files
 from convgen.tune import trials
@@ -308,7 +308,7 @@ NAN = float("nan")
 
 def entry(**changed: Any) -> Result:
     """A right result but for its entry."""
-    return attrs.evolve(RIGHT, entry=attrs.evolve(RIGHT.entry, **changed))
+    return evolve(RIGHT, entry=evolve(RIGHT.entry, **changed))
 
 
 class Older:
@@ -332,15 +332,15 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another chip": (entry(model="convgen 0.1.0, mi250x"), "given a time by 'convgen 0.1.0, mi250x' from a worker"),
     "a quicker time than any": (entry(us=1.0), "that is not the quickest of its configs"),
     "another config": (entry(config=OTHER), "that is not the quickest of its configs"),
-    "nothing timed": (attrs.evolve(RIGHT, timed=()), "that is not the quickest of its configs"),
-    "a time that is none": (attrs.evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
-    "a bound of two lines": (attrs.evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
-    "a config that is none": (attrs.evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),
+    "nothing timed": (evolve(RIGHT, timed=()), "that is not the quickest of its configs"),
+    "a time that is none": (evolve(RIGHT, timed=(Timed(SMALL, NAN, "memory"),)), "wanted a config, its time"),
+    "a bound of two lines": (evolve(RIGHT, timed=(Timed(SMALL, 2.5, "a\nb"),)), "wanted a config, its time"),
+    "a config that is none": (evolve(RIGHT, timed=(Timed("x", 2.5, "memory"),)), "in the config"),
     "times that are no tuple": (
         Result(RIGHT.entry, cast("Any", 3), 0.5),
         "given a result from a worker that is damaged",
     ),
-    "seconds that are none": (attrs.evolve(RIGHT, seconds=NAN), "given nan seconds from a worker"),
+    "seconds that are none": (evolve(RIGHT, seconds=NAN), "given nan seconds from a worker"),
     "another type": (Older(), "given a Older from a worker, wanted a result"),
     "nothing": (None, "given a NoneType from a worker, wanted a result"),
     "an exit code that is none": ((0, "fine"), "given a tuple from a worker, wanted a result"),
@@ -378,7 +378,7 @@ def test_a_right_answer_is_kept(capsys: pytest.CaptureFixture[str], monkeypatch:
 )
 def test_no_writer_adds_a_line_that_no_reader_takes(changed: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r", in an entry to be kept$"):
-        registry.add(Path("r"), [attrs.evolve(RIGHT.entry, **changed)])
+        registry.add(Path("r"), [evolve(RIGHT.entry, **changed)])
     assert not Path("r").exists()
 
 

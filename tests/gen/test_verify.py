@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from convgen.backends import target as targets
 from convgen.backends.simulation import Source
 from convgen.commands import execute
 from convgen.ir.error import Unsupported, UserError
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv, Direction
 from convgen.run import execution, reference, verdict
 from convgen.run.code import Code
@@ -170,8 +170,8 @@ def with_workspace(code: Code) -> Code:
     """The code with one buffer more that its first launch reads and writes, though no tensor lies there."""
     main, *rest = code.record.launches
     partial = Buffer("partial", main.kernarg_size, "readwrite", StoredTensor((64,), "a", "f32", 256))
-    main = attrs.evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
-    return attrs.evolve(code, record=attrs.evolve(code.record, launches=(main, *rest)))
+    main = evolve(main, args=(*main.args, partial), kernarg_size=main.kernarg_size + 8)
+    return evolve(code, record=evolve(code.record, launches=(main, *rest)))
 
 
 def test_workspaces_hold_the_sentinel_and_are_not_compared(machine: Target) -> None:
@@ -198,7 +198,7 @@ def test_the_gaps_of_inputs_hold_no_numbers(machine: Target) -> None:
 
 @pytest.mark.parametrize("direction", Direction)
 def test_the_api_takes_the_inputs_and_gives_the_outputs(machine: Target, direction: Direction) -> None:
-    problem = attrs.evolve(BIAS, direction=direction)
+    problem = evolve(BIAS, direction=direction)
     arrays = reference.fill(problem, seed=4)
     out = driver.simulate(with_workspace(code_of(problem)), **arrays)
     names = [spec.name for spec in problem.outputs]
@@ -246,7 +246,7 @@ def record(tmp_path: Path) -> Path:
     assert code.object is not None
     (tmp_path / "k.hsaco").write_bytes(code.object)
     path = tmp_path / "k.launch.json"
-    path.write_text(attrs.evolve(code.record, object="k.hsaco").to_json())
+    path.write_text(evolve(code.record, object="k.hsaco").to_json())
     return path
 
 
@@ -277,7 +277,7 @@ def test_what_no_manual_asks_for_fails_our_own_kernels_only(
     machine: Target, record: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A record may be anybody's: what LLVM alone asks for is told, and fails its run with --strict llvm."""
-    advice = attrs.evolve(finding(), source=Source("LLVM alone", required=False))
+    advice = evolve(finding(), source=Source("LLVM alone", required=False))
     machine.findings = (advice,)
     assert not verdict.run(code_of(PROBLEM)).passed
     assert verdict.run_record(record).passed
@@ -293,11 +293,11 @@ def test_what_no_manual_asks_for_fails_our_own_kernels_only(
 
 @pytest.mark.parametrize("direction", Direction)
 def test_records_of_all_directions_run(machine: Target, tmp_path: Path, direction: Direction) -> None:
-    code = code_of(attrs.evolve(BIAS, direction=direction))
+    code = code_of(evolve(BIAS, direction=direction))
     assert code.object is not None
     (tmp_path / "k.hsaco").write_bytes(code.object)
     path = tmp_path / "k.launch.json"
-    path.write_text(attrs.evolve(code.record, object="k.hsaco").to_json())
+    path.write_text(evolve(code.record, object="k.hsaco").to_json())
     assert verdict.run_record(path).passed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,6 +14,7 @@ from convgen.backends.target import get
 from convgen.choose.supported import check_supported
 from convgen.ir.error import Unsupported
 from convgen.ir.layout.memory import View
+from convgen.ir.record import evolve
 from convgen.plan import views
 from convgen.plan.config import APART, COLUMNS
 from convgen.plan.contraction import Product
@@ -101,8 +101,8 @@ def test_every_term_is_multiplied_once(problem: Conv, block: int) -> None:
 @FIXED
 @given(problems(most=6, channels=8, directions=("BWD_D",)), st.sampled_from((1, 4)))
 def test_phases_side_by_side_multiply_every_term_once(problem: Conv, block: int) -> None:
-    depth, height, width = (a if Columns.suit(a) else attrs.evolve(a, s=1) for a in problem.axes)
-    problem = attrs.evolve(problem, axes=(depth, height, width))
+    depth, height, width = (a if Columns.suit(a) else evolve(a, s=1) for a in problem.axes)
+    problem = evolve(problem, axes=(depth, height, width))
     assume(have_columns(problem))
     check(problem, block, COLUMNS)
 

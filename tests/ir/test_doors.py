@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.ir.error import UserError
@@ -24,6 +23,7 @@ from convgen.ir.layout.memory import (
     row_major,
 )
 from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.record import evolve
 from convgen.ir.types import f16, f32, s32, u8, vector
 from tests.strategies import in_memory
 
@@ -31,11 +31,11 @@ _NONE = Fragment(("i", "k"), ())
 
 
 def atom(**changes: Any) -> MmaAtom:
-    return attrs.evolve(MmaAtom("mma", 4, 4, 4, f16, f16, f32, _NONE, _NONE, _NONE, 4), **changes)
+    return evolve(MmaAtom("mma", 4, 4, 4, f16, f16, f32, _NONE, _NONE, _NONE, 4), **changes)
 
 
 def tile(**changes: Any) -> MmaTile:
-    return attrs.evolve(MmaTile(atom(), 1, 1, 1), **changes)
+    return evolve(MmaTile(atom(), 1, 1, 1), **changes)
 
 
 def shared(rows: int = 2, cols: int = 16, slots: int = 1, swizzle: Swizzle | None = None, chunk: int = 16) -> Shared:

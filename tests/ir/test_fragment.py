@@ -6,7 +6,6 @@ from itertools import takewhile
 from math import prod
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, Swizzle, column_major, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
+from convgen.ir.record import evolve
 from convgen.ir.types import f16, f32
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
@@ -111,7 +111,7 @@ def reordered(draw: Any) -> tuple[Fragment, Fragment]:
     for n in draw(st.permutations(range(len(own)))):
         strides[n] = step
         step *= own[n].size
-    turned = iter([attrs.evolve(d, stride=strides[n]) for n, d in enumerate(own)])
+    turned = iter([evolve(d, stride=strides[n]) for n, d in enumerate(own)])
     return f, Fragment(f.dims, tuple(next(turned) if d.space is R else d for d in f.digits))
 
 
@@ -292,7 +292,7 @@ def test_columns_side_by_side_where_lanes_hold_columns() -> None:
         assert np.array_equal(tile.a.coords(0, np.arange(8), tile.a_start(i, 0))["n"], columns)
     assert tile.d.along("n").contiguous("n") == 4
     assert tile.deals_columns
-    assert not attrs.evolve(tile, run=1).deals_columns
+    assert not evolve(tile, run=1).deals_columns
 
 
 def test_rows_are_dealt_to_all_instructions_of_a_workgroup() -> None:
@@ -302,7 +302,7 @@ def test_rows_are_dealt_to_all_instructions_of_a_workgroup() -> None:
     b = Fragment(("m", "k"), (Digit("k", 2, R, 1), Digit("k", 8, L, 1), Digit("m", 2, L, 8), Digit("m", 4, R, 2)))
     whole = MmaTile(MmaAtom("dpas", 16, 8, 16, f16, f16, f32, a, b, d, 8), 1, 2, 1, teams_m=2, parts=2, rows=4)
     for part, team, tile in np.ndindex(2, 2, 2):
-        mma = attrs.evolve(whole, part=part)
+        mma = evolve(whole, part=part)
         rows = mma.d.coords(team, 0, mma.d_start(0, tile) + np.arange(8))["m"]
         first = 4 * (team + 2 * tile + 4 * part)
         assert rows.tolist() == [*range(first, first + 4), *range(first + 32, first + 36)]
@@ -310,7 +310,7 @@ def test_rows_are_dealt_to_all_instructions_of_a_workgroup() -> None:
             _, lane, register = b.owner({"m": row, "k": 0})
             assert mma.b.coords(team, lane, mma.b_start(tile, 0) + register)["m"] == rows[row]
     with pytest.raises(UserError, match="instructions of 8 rows are not cut into runs of 3"):
-        attrs.evolve(whole, rows=3)
+        evolve(whole, rows=3)
 
 
 @settings(max_examples=60)

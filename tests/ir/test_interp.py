@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -35,6 +34,7 @@ from convgen.ir.layout.memory import Dim, Global, Overlay, Shared, Swizzle, Tens
 from convgen.ir.layout.mma import BlockAtom, MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
 from convgen.ir.products import BlockMma
+from convgen.ir.record import evolve
 from convgen.ir.types import bf16, f16, f32, f64, s8, s32, u8, u16, u32, vector
 
 L, R, S = Space.LANE, Space.REGISTER, Space.SUBGROUP
@@ -120,7 +120,7 @@ def test_a_product_of_each_block_of_lanes() -> None:
 
 @pytest.mark.parametrize(("rounds_to", "sum_"), [("", 16 * (1 + 2.0**-20)), ("xf32", 16.0)])
 def test_an_mma_may_cut_its_inputs(rounds_to: str, sum_: float) -> None:
-    tile = MmaTile(attrs.evolve(atom(f32), rounds_to=rounds_to), 1, 1, 1)
+    tile = MmaTile(evolve(atom(f32), rounds_to=rounds_to), 1, 1, 1)
     acc, a, b = (zeros(tile.acc_type), *(var(n, vector(f32, 4)) for n in "ab"))
     ev = Evaluator(64)
     ev.env[a] = Value(np.full((64, 4), 1 + 2.0**-20, np.float32))

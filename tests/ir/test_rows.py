@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from string import Formatter
 
-import attrs
 import pytest
 
 from convgen.ir import stmt
@@ -14,7 +13,8 @@ from convgen.ir.expr import AddressOf, Expr, Lane, Var, const, temporary, var
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import Global, Plane, Shared, View
 from convgen.ir.mutate import rewrite, statements, substitute
-from convgen.ir.node import CLASSES, Node, node, replace
+from convgen.ir.node import CLASSES, Node, node
+from convgen.ir.record import evolve, fields_of
 from convgen.ir.stmt import Barrier, Effect, For, If, Let, Load, Site, Stmt, Store, block
 from convgen.ir.types import bool_, s32, u32
 
@@ -35,7 +35,7 @@ def test_every_row_is_whole(cls: type[Stmt]) -> None:
     assert shown == set(cls.fields) - {"site"}
     assert cls.level in ("", "tile", "message")
     assert bool(memory) <= bool(cls.level or cls.is_uniform)  # what a subgroup does as one needs no lowering
-    assert not cls.needs or hasattr(TargetFacts, cls.needs) or cls.needs in attrs.fields_dict(TargetFacts)
+    assert not cls.needs or hasattr(TargetFacts, cls.needs) or hasattr(fields_of(TargetFacts), cls.needs)
     assert not cls.updates or issubclass(cls, (Store, stmt.Ticket))
 
 
@@ -71,17 +71,17 @@ def test_what_messages_access() -> None:
 
 def test_replace_keeps_what_it_is_not_given() -> None:
     s = loop()
-    assert replace(s, label="loop") is s
-    assert replace(s, label="other").body is s.body
+    assert evolve(s, label="loop") is s
+    assert evolve(s, label="other").body is s.body
     with pytest.raises(TypeError, match="bodyy"):
-        replace(s, bodyy=s.body)  # type: ignore[call-arg]
+        evolve(s, bodyy=s.body)  # type: ignore[call-arg]
     with pytest.raises(UserError, match="carried types"):
-        replace(s, inits=(const(0, u32),))
+        evolve(s, inits=(const(0, u32),))
 
 
 def test_rewrite_takes_each_statement_where_it_stands() -> None:
     """Inner loops first, expressions not at all; blocks within blocks become one."""
-    inner = replace(loop(), label="inner")
+    inner = evolve(loop(), label="inner")
     twice = If(Lane() < 3, inner, block(inner, Barrier(Site(2))))
     seen: list[str] = []
 

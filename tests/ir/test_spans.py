@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from convgen.ir.layout.digits import Digit, Digits, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import COL, ROW, Shared, Swizzle, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
-from convgen.ir.node import replace
+from convgen.ir.record import evolve
 from convgen.ir.text import parse, show, to_text
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
@@ -63,7 +62,7 @@ def values_of(f: Fragment) -> list[Fragment]:
     """The fragment with every value of its fixed digits."""
     out = [Fragment(f.dims, ())]
     for d in f.digits:
-        choices = [attrs.evolve(d, stride=v) for v in range(d.size)] if d.space is FIXED else [d]
+        choices = [evolve(d, stride=v) for v in range(d.size)] if d.space is FIXED else [d]
         out = [Fragment(f.dims, (*g.digits, c)) for g in out for c in choices]
     return out
 
@@ -254,7 +253,7 @@ def test_the_parts_of_a_tile_are_multiplied_one_by_one(spans: str, parts: int, r
     whole = MmaTile(atom(spans), 1, 2, 2, teams_n=2, teams_m=2, parts=parts, rows=rows)
     k = Product(whole)
     for part in range(parts):
-        k.multiply(attrs.evolve(whole, part=part))
+        k.multiply(evolve(whole, part=part))
     got, wanted = k.run()
     assert np.array_equal(got, wanted)
 
@@ -304,7 +303,7 @@ def test_half_a_team_is_an_error() -> None:
     k = Product(MmaTile(PAIR, 1, 1, 1))
     k.multiply(k.op)
     with pytest.raises(VerifyError, match="needs 2 subgroups, the kernel has 1"):
-        verify(replace(k.done(), subgroups=1))
+        verify(evolve(k.done(), subgroups=1))
 
 
 def test_poison_of_a_partner_spreads() -> None:

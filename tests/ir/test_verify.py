@@ -31,7 +31,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, Shared, Swizzle, TensorDim, View, row_major
 from convgen.ir.layout.mma import MmaAtom, MmaTile
 from convgen.ir.layout.tags import Layout
-from convgen.ir.node import replace
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Site
 from convgen.ir.types import bool_, f16, f32, s64, u8, u32, vector
 from convgen.ir.verify import verify
@@ -222,7 +222,7 @@ BREACHES: list[tuple[Callable[[Room], object], str]] = [
     (lambda k: k.load_view("v", matrix(Global("y", f32, 2048), 64, 8), (0, 0), ROWS), "buffer y is not an argument"),
     (lambda k: k.load_view("v", view_of(k, dim="i"), (0, 0), ROWS), "two dims of one name: i, i"),
     (
-        lambda k: k.load_view("v", replace(k.view, axes=(sum(k.view.axes, ()), ())), (0, 0), ROWS),
+        lambda k: k.load_view("v", evolve(k.view, axes=(sum(k.view.axes, ()), ())), (0, 0), ROWS),
         "an axis without dims",
     ),
     (lambda k: k.load_view("v", view_of(k, dim="k"), (0, 0), ROWS), "has no dim j"),

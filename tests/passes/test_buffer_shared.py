@@ -14,8 +14,8 @@ from convgen.ir.error import Unsupported
 from convgen.ir.expr import Const, Expr, Mma, Var, const, var
 from convgen.ir.interp import InterpError
 from convgen.ir.mutate import mutate, postorder, substitute
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.simplify import simplify
 from convgen.ir.stmt import Barrier, Block, For, If, Let, LoadShared, LoadView, Stmt, StoreShared, block
 from convgen.passes.buffer_shared import buffer_shared
@@ -210,8 +210,8 @@ def test_a_loop_followed_by_reads_of_another_slot_stays() -> None:
     buffered = buffer_shared(kernel(7, 2, 2))
     assert isinstance(buffered.body, Block)
     after = buffered.body.stmts.index(next(s for s in buffered.body.stmts if isinstance(s, For))) + 1
-    other = [replace(s, slot=1 - s.slot) if isinstance(s, LoadShared) else s for s in buffered.body.stmts[after:]]
-    changed = replace(buffered, body=block(*buffered.body.stmts[:after], *other))
+    other = [evolve(s, slot=1 - s.slot) if isinstance(s, LoadShared) else s for s in buffered.body.stmts[after:]]
+    changed = evolve(buffered, body=block(*buffered.body.stmts[:after], *other))
     assert rotate_fragments(changed) is changed
     assert rotate_fragments(buffered) is not buffered
 
@@ -265,7 +265,7 @@ def test_a_loop_of_any_length(slots: int, stages: int, begin: int, end: int) -> 
     naive = kernel(6, slots, 2, stages)
     loop = next(n for n in postorder(naive.body) if isinstance(n, For))
     first, last = var("first"), var("last")
-    runtime = replace(naive, body=replace(loop, begin=first, end=last))
+    runtime = evolve(naive, body=evolve(loop, begin=first, end=last))
     values = {first: const(begin), last: const(end)}
     found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
     for operand in ("src_tile", "wei_tile"):
@@ -279,7 +279,7 @@ def test_a_loop_of_which_one_end_is_of_whole_rounds(whole: str) -> None:
     loop = next(n for n in postorder(naive.body) if isinstance(n, For))
     first, last = var("first"), var("last")
     begin, end = (first * 2, last) if whole == "begin" else (first, last * 2)
-    runtime = replace(naive, body=If(begin < end, replace(loop, begin=begin, end=end), block()))
+    runtime = evolve(naive, body=If(begin < end, evolve(loop, begin=begin, end=end), block()))
     values = {first: const(1), last: const(3)}
     found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
     wanted = list(range(2, 3)) if whole == "begin" else list(range(1, 6))
@@ -298,14 +298,14 @@ def test_a_loop_of_whole_rounds(slots: int, stages: int, begin: int, end: int) -
     naive, each = kernel(6, slots, 2, stages), lcm(slots, stages)
     loop = next(n for n in postorder(naive.body) if isinstance(n, For))
     first, last = var("first"), var("last")
-    bounded = replace(loop, begin=first * each, end=last * each)
-    runtime = replace(naive, body=If(first < last, bounded, block()))
+    bounded = evolve(loop, begin=first * each, end=last * each)
+    runtime = evolve(naive, body=If(first < last, bounded, block()))
     values = {first: const(begin // each), last: const(end // each)}
     if begin == end:
         assert not list(run(buffer_shared(runtime).body, dict(values), {}, {}))
         return
     found = list(run(buffer_shared(runtime).body, dict(values), {}, {}))
-    constant = replace(naive, body=replace(loop, begin=const(begin), end=const(end)))
+    constant = evolve(naive, body=evolve(loop, begin=const(begin), end=const(end)))
     wanted = list(run(buffer_shared(constant).body, {}, {}, {}))
     used = [e for e in found if e.kind != "load" or e.step < end]
     assert len(found) - len(used) == 2 * max(0, slots - 1 + stages - each)
@@ -317,7 +317,7 @@ def test_a_statement_among_the_copies_is_refused() -> None:
     def shuffled(s: For) -> Stmt:
         stmts = list(s.body.stmts) if isinstance(s.body, Block) else []
         stmts.insert(2, Let(var("odd"), const(1)))
-        return replace(s, body=block(*stmts))
+        return evolve(s, body=block(*stmts))
 
     with pytest.raises(Unsupported, match="wanted barrier, copies, barrier, compute"):
         buffer_shared(mutate(kernel(3, 1, 2), {For: shuffled}))

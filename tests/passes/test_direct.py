@@ -17,8 +17,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View, row_major
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import mutate, postorder
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Copy, DirectCopy, DirectLoad, GlobalLoad, SharedRead, SharedWrite, StoreShared
 from convgen.ir.types import Type, f16, f32, s8, u8
 from convgen.ir.verify import verify
@@ -147,7 +147,7 @@ def test_what_lanes_do_not_share_evenly_does_not_fit(rows: int, cols: int) -> No
 def test_what_does_not_go_without_registers_is_refused() -> None:
     good = kernel(f16, 16, (32, 64), (32, 128))
     with pytest.raises(VerifyError, match="slots of 4096 bytes, wanted multiples of 8192 without gaps"):
-        verify(replace(good, subgroups=8))
+        verify(evolve(good, subgroups=8))
     with pytest.raises(Unsupported, match="16 bytes a lane, wanted one that gfx942 has"):
         lower_tiles(buffer_shared(good), GFX942)
     odd = kernel(f16, 16, (32, 64), (32, 66))
@@ -170,4 +170,4 @@ def test_what_does_not_go_without_registers_is_refused() -> None:
 def test_messages_are_checked() -> None:
     lowered = lower_tiles(buffer_shared(kernel(f16, 16, (32, 64), (32, 128))), GFX950)
     with pytest.raises(VerifyError, match="a direct load of 16 bytes a lane to -1"):
-        verify(mutate(lowered, {DirectLoad: lambda s: replace(s, imm=-1)}))
+        verify(mutate(lowered, {DirectLoad: lambda s: evolve(s, imm=-1)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import f16, f32, f64, s8, s32
 from convgen.ir.verify import verify
 from convgen.passes.exchange import exchange
@@ -93,7 +93,7 @@ def test_the_way_that_is_taken(name: str) -> None:
 def test_without_moves_between_any_lanes_memory_is_the_way() -> None:
     case, _ = WAYS["other lanes"]
     before = case.kernel("k")
-    after = exchange(before, attrs.evolve(_FACTS, permutes=False))
+    after = exchange(before, evolve(_FACTS, permutes=False))
     assert len(after.shared) == 1
     assert means_the_same(case, before, after)
 
@@ -130,7 +130,7 @@ def test_who_does_not_meet_has_a_part_to_itself() -> None:
             held = k.load_view("held", a, (0, 0), of)
             k.store_view(out, (0, 0), k.redistribute("moved", held, of, to), to)
     before = k.done()
-    after = exchange(before, attrs.evolve(_FACTS, permutes=False))
+    after = exchange(before, evolve(_FACTS, permutes=False))
     assert not any(isinstance(n, s.Barrier) for n in statements(after.body))
     assert len(after.shared) == 2
     memories = [{"a": np.arange(64, dtype=np.uint8), "out": np.zeros(64, np.uint8)} for _ in range(2)]

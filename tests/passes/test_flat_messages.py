@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
@@ -19,6 +18,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global, Shared, Swizzle, row_major
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import BlockRead, BlockWrite, FlatAtomic, FlatLoad, FlatStore, PlaneLoad, SharedRead, SharedWrite
 from convgen.ir.types import f16, f32
 from convgen.ir.verify import verify
@@ -36,14 +36,14 @@ GFX942, XEHPC = get("gfx942").facts, get("xehpc").facts
 
 #: Facts that no target has: a feature by itself, and surfaces so short that small buffers are beyond the reach of one.
 VARIANTS: dict[str, TargetFacts] = {
-    "flat": attrs.evolve(GFX942, flat=True),
-    "near": attrs.evolve(GFX942, surface_max=1 << 11),
-    "flat and near": attrs.evolve(GFX942, flat=True, surface_max=1 << 11),
-    "halves": attrs.evolve(GFX942, split_barriers=True),
-    "surfaces, blocks": attrs.evolve(XEHPC, flat=False, global_imm_max=4095, shared_imm_max=255),
-    "flat, no blocks": attrs.evolve(XEHPC, block_bytes=0, chunk_bytes=16),
-    "no planes": attrs.evolve(XEHPC, planes=None),
-    "short blocks": attrs.evolve(XEHPC, block_bytes=128),
+    "flat": evolve(GFX942, flat=True),
+    "near": evolve(GFX942, surface_max=1 << 11),
+    "flat and near": evolve(GFX942, flat=True, surface_max=1 << 11),
+    "halves": evolve(GFX942, split_barriers=True),
+    "surfaces, blocks": evolve(XEHPC, flat=False, global_imm_max=4095, shared_imm_max=255),
+    "flat, no blocks": evolve(XEHPC, block_bytes=0, chunk_bytes=16),
+    "no planes": evolve(XEHPC, planes=None),
+    "short blocks": evolve(XEHPC, block_bytes=128),
 }
 
 
@@ -81,7 +81,7 @@ def masks(kernel: Kernel, comment: str) -> set[bool]:
 
 
 def test_only_what_may_not_exist_has_a_mask() -> None:
-    whole = attrs.evolve(XEHPC, planes=None)
+    whole = evolve(XEHPC, planes=None)
     assert masks(lowered("mb1ic64ih8oc32kh1", whole), "src") == {True}
     assert masks(lowered("mb1ic64ih8oc32kh3ph1", whole), "src") == {False}
     assert masks(lowered("mb1ic64ih9oc32kh1", whole), "src") == {False}  # 81 pixels in tiles of 32
@@ -104,13 +104,13 @@ def test_a_matrix_is_loaded_in_rectangles() -> None:
         return sum(isinstance(s, PlaneLoad) for s in postorder(lowered(descriptor, facts)))
 
     assert planes("mb1ic64ih8oc32kh1") > 0
-    assert planes("mb1ic64ih8oc32kh3ph1", attrs.evolve(XEHPC, planes=None)) == 0
-    assert planes("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, planes=None)) == 0
+    assert planes("mb1ic64ih8oc32kh3ph1", evolve(XEHPC, planes=None)) == 0
+    assert planes("mb1ic64ih8oc32kh1", evolve(XEHPC, planes=None)) == 0
     assert planes("mb1ic16ih8oc32kh1") == 0
 
 
 def test_stores_and_additions_are_flat_too() -> None:
-    kernel = lowered("mb1ic64ih8oc32kh1", attrs.evolve(XEHPC, planes=None))
+    kernel = lowered("mb1ic64ih8oc32kh1", evolve(XEHPC, planes=None))
     assert any(type(s) is FlatStore for s in postorder(kernel))
     k = KernelBuilder("adds", width=16)
     rows = Fragment(("i", "j"), (Digit("j", 2, Space.REGISTER, 1), Digit("i", 16, Space.LANE, 1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Global
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.bounds import Bounds
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import (
@@ -215,7 +215,7 @@ def run_last_tile(descriptor: str, facts: TargetFacts = FACTS, **knobs: str) -> 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("descriptor", [HUGE, HUGE_RESULT], ids=["source", "result"])
 def test_buffers_beyond_two_gigabytes(descriptor: str, flat: bool) -> None:
-    run_last_tile(descriptor, attrs.evolve(FACTS, flat=flat))
+    run_last_tile(descriptor, evolve(FACTS, flat=flat))
 
 
 def test_a_tile_that_spans_too_much_is_refused() -> None:

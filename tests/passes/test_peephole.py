@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ from convgen.ir.expr import Cast, Const, Expr, Lane, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.simplify.variable_ranges import var_ranges
 from convgen.ir.stmt import Let
 from convgen.ir.types import f32, s32, s64, u32, u64
@@ -141,7 +141,7 @@ def test_the_meaning_stays(data: st.DataObject) -> None:
 
     k = storing(random)
     results = []
-    for kernel in (k, peephole(k, AMD), peephole(k, attrs.evolve(XE, subgroup_size=64))):
+    for kernel in (k, peephole(k, AMD), peephole(k, evolve(XE, subgroup_size=64))):
         memory = {"out": np.zeros(256, np.uint8)}
         interpret(kernel, memory, {"n": 0x12345})
         results.append(memory["out"])

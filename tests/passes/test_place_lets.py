@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import attrs
 import pytest
 
 from convgen.backends.target import get
@@ -13,6 +12,7 @@ from convgen.ir.build import KernelBuilder
 from convgen.ir.expr import Binary, Const, Expr, Lane, Not, Select, Var, select
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Block, For, If, Let, Stmt
 from convgen.ir.types import VectorType, f16, f32, s32, vector
 from convgen.ir.uniform import Uniformity, uniformity, varying
@@ -220,8 +220,8 @@ def test_hoisting_keeps_within_the_registers() -> None:
             k.global_store(surface, part, Lane() * 8 + (i + 1) * 512)
         loop.yields()
     kernel = k.done()
-    roomy = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=1000)))
-    tight = vector_work(place_lets(kernel, attrs.evolve(FACTS, registers=224)))
+    roomy = vector_work(place_lets(kernel, evolve(FACTS, registers=1000)))
+    tight = vector_work(place_lets(kernel, evolve(FACTS, registers=224)))
     assert roomy == 0
     assert 0 < tight <= 200
 
@@ -248,7 +248,7 @@ def hoisted(words: str, *, reorders: bool, shared: int = 0) -> int:
             k.global_store(surface, loop.var.to(f32), own * 4 + own, (scalar * 3 + n) * 4)
         for n in range(60):
             k.global_store(surface, loop.var.to(f32), Lane() * 4 + (n + 1) * 256)
-    placed = place_lets(k.done(), attrs.evolve(FACTS, registers=64, core=attrs.evolve(FACTS.core, reorders=reorders)))
+    placed = place_lets(k.done(), evolve(FACTS, registers=64, core=evolve(FACTS.core, reorders=reorders)))
     assert isinstance(placed.body, Block)
     uniform = uniformity(placed)
     return sum(isinstance(s, Let) and not uniform(s.value) for s in placed.body.stmts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import event, given
@@ -21,8 +20,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Global, Plane, Rectangle, RectangleOrder, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import postorder
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import Type, f16, f32, vector
 from convgen.ir.verify import verify
 from convgen.passes.lower_tiles import lower_tiles
@@ -43,8 +42,8 @@ COLUMNS = fragment(("i", LANES, LANE, 1), ("k", 16, REG, 1))
 ROWS = fragment(("k", 2, REG, 1), ("k", 8, LANE, 1), ("i", 2, LANE, 8), ("i", 4, REG, 2))
 RESULT = fragment(("i", 8, REG, 1), ("k", LANES, LANE, 1))
 RESULTS = fragment(("i", 8, REG, 1), ("k", LANES, LANE, 1), ("k", 4, REG, 8), ("i", 2, REG, 32))  # of 8 instructions
-TWO_STEPS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("k", 2, REG, 8)))
-FOUR_THREADS = attrs.evolve(ROWS, digits=(*ROWS.digits, Digit("i", 4, SUB, 1)))
+TWO_STEPS = evolve(ROWS, digits=(*ROWS.digits, Digit("k", 2, REG, 8)))
+FOUR_THREADS = evolve(ROWS, digits=(*ROWS.digits, Digit("i", 4, SUB, 1)))
 ODD = fragment(("k", 4, REG, 1), ("k", 4, LANE, 1), ("i", 4, LANE, 4), ("i", 2, REG, 4))
 
 
@@ -180,10 +179,10 @@ def sized(*, stride: int = 128, cols: int = 60, rows: int = 40, base: int = 0, r
         (sized(stride=LIMITS.most), False),
         (sized(rows=LIMITS.most - 1), True),
         (sized(rows=LIMITS.most), False),
-        (attrs.evolve(_FITTING, halos=(Halo(40, (("row", 1),), 0),)), False),
-        (attrs.evolve(_FITTING, axes=(*_FITTING.axes, (LinearDim("more", 2, 2, 8192),))), False),
-        (attrs.evolve(_FITTING, axes=((LinearDim("n", 2, 2, 8192), *_FITTING.axes[0]), _FITTING.axes[1])), False),
-        (attrs.evolve(_FITTING, axes=(_FITTING.axes[0], (LinearDim("col", 60, 64, 4),))), False),
+        (evolve(_FITTING, halos=(Halo(40, (("row", 1),), 0),)), False),
+        (evolve(_FITTING, axes=(*_FITTING.axes, (LinearDim("more", 2, 2, 8192),))), False),
+        (evolve(_FITTING, axes=((LinearDim("n", 2, 2, 8192), *_FITTING.axes[0]), _FITTING.axes[1])), False),
+        (evolve(_FITTING, axes=(_FITTING.axes[0], (LinearDim("col", 60, 64, 4),))), False),
     ],
 )
 def test_which_views_are_planes(view: LinearView, fits: bool) -> None:
@@ -220,9 +219,9 @@ def _sliding(stride: int, padded: int = 60, length: int = 3, cols: int = 60) -> 
     ],
 )
 def test_which_views_are_planes_that_move(change: dict[str, Any], moves: bool) -> None:
-    small = attrs.evolve(_FITTING, memory=Global("x", f16, 1 << 20))
+    small = evolve(_FITTING, memory=Global("x", f16, 1 << 20))
     assert is_plane(small, LIMITS)
-    view = attrs.evolve(small, **change)
+    view = evolve(small, **change)
     assert (plane_of(view, LIMITS) is not None) == moves
     assert not is_plane(view, LIMITS)
 
@@ -264,7 +263,7 @@ def assert_moved(view: View, at: tuple[int, int], layout: Fragment) -> None:
     i, k = at
     b = KernelBuilder("copies", width=LANES)
     source = b.buffer("source", f16, view.memory.bytes // 2)
-    view = replace(view, memory=source)
+    view = evolve(view, memory=source)
     sink = matrix(b.buffer("sink", f16, LANES * 16), *layout.shape)
     b.store_view(sink, (const(0), const(0)), b.load_view("v", view, (const(i), const(k)), layout), layout)
     before = b.done()
@@ -308,5 +307,5 @@ def test_planes_slide_along_rows(case: tuple[View, tuple[int, int], Fragment]) -
 
 
 def test_a_plane_may_lie_on_its_side() -> None:
-    turned = attrs.evolve(_FITTING, axes=_FITTING.axes[::-1])
+    turned = evolve(_FITTING, axes=_FITTING.axes[::-1])
     assert plane_of(turned, LIMITS) == plane_of(_FITTING, LIMITS)

@@ -15,6 +15,7 @@ from convgen.ir.facts import TargetFacts
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import For
 from convgen.ir.types import s32
 from convgen.ir.verify import verify
@@ -22,7 +23,7 @@ from convgen.passes.reduce_strength import reduce_strength
 from convgen.passes.share_lanes import share_lanes
 
 FACTS = get("gfx942").facts
-OF_LANES = attrs.evolve(FACTS, lane_words=True)
+OF_LANES = evolve(FACTS, lane_words=True)
 TRIPS = 40
 LANES = 64
 

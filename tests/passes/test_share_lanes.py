@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from convgen.ir.expr import Expr, FromLane, Lane, Uniform, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import postorder, statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import For, Let
 from convgen.ir.types import s32
 from convgen.ir.verify import verify
@@ -89,7 +89,7 @@ def test_nothing_is_shared_where_no_instruction_reads_one_lane() -> None:
     values, lets = CASES["two lanes"]
     before = kernel(values)
     assert lets
-    assert share_lanes(before, attrs.evolve(FACTS, lane_words=False)) is before
+    assert share_lanes(before, evolve(FACTS, lane_words=False)) is before
 
 
 def memory_of(k: Kernel) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,8 +17,8 @@ from convgen.ir.error import VerifyError
 from convgen.ir.expr import AddressOf, Lane, Var, const
 from convgen.ir.interp import interpret
 from convgen.ir.mutate import mutate
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.types import bool_, u32, u64
 from convgen.ir.verify import verify
 from convgen.passes.clone import sites
@@ -131,7 +130,7 @@ def test_where_the_arrival_goes(before: str, after: str) -> None:
 
 def test_only_where_barriers_have_halves() -> None:
     kernel = Body().body("w l b r").done()
-    assert split_barriers(kernel, attrs.evolve(FACTS, split_barriers=False)) is kernel
+    assert split_barriers(kernel, evolve(FACTS, split_barriers=False)) is kernel
 
 
 def test_sites_stay_unique_and_keep_their_stage() -> None:
@@ -166,7 +165,7 @@ def test_the_same_memory_before_and_after(words: list[str]) -> None:
 
 
 def without(kind: type[s.Stmt]) -> Callable[[Kernel], Kernel]:
-    return lambda k: replace(k, body=mutate(k.body, {kind: lambda n: s.empty if type(n) is kind else n}))
+    return lambda k: evolve(k, body=mutate(k.body, {kind: lambda n: s.empty if type(n) is kind else n}))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from convgen.backends.target import get
@@ -11,7 +10,7 @@ from convgen.ir.expr import const
 from convgen.ir.facts import SharedPhases
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared
-from convgen.ir.node import replace
+from convgen.ir.record import evolve
 from convgen.passes.messages.shared import shared_messages
 from convgen.passes.messages.swizzle import conflict_cycles
 from convgen.plan.config import Config
@@ -85,7 +84,7 @@ def test_words_of_rows_far_apart_are_written_without_conflicts(target: str) -> N
         tile, write = operand.tile, operand.copy.stored
         assert (operand.copy.message, write.contiguous("k") * tile.elem.bytes) == (8, width)
         assert conflicts(tile, write, in_order, width) == 0
-        unfolded = attrs.evolve(tile.swizzle, fold=0)
+        unfolded = evolve(tile.swizzle, fold=0)
         plain = Shared(tile.name, tile.elem, tile.rows, tile.cols, tile.digits, tile.slots, unfolded, tile.chunk)
         assert conflicts(plain, write, in_order, width) > 0
 
@@ -177,7 +176,7 @@ def test_lanes_that_write_blocks_far_apart_meet_no_bank_twice() -> None:
     tile, copy = part.of_n.tile, part.of_n.copy
     assert tile is not None
     assert copy is not None
-    dense = replace(tile, digits=plan.mma.a.image(facts.subgroup_size, 2).renamed({"n": "row", "k": "col"}))
+    dense = evolve(tile, digits=plan.mma.a.image(facts.subgroup_size, 2).renamed({"n": "row", "k": "col"}))
     assert conflicts(dense, copy.stored, facts.shared_write, 4) > 0
     assert conflicts(tile, copy.stored, facts.shared_write, 4) == 0
     assert tile.slot_bytes == dense.slot_bytes // 512 * 520

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Shared, Swizzle, column_major
 from convgen.ir.mutate import statements
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import SharedRead, TurnedRead
 from convgen.ir.types import f16
 from convgen.ir.verify import verify as well_formed
@@ -74,7 +74,7 @@ def test_each_lane_gets_what_it_reads_turned(swizzle: Swizzle) -> None:
 
 
 #: The whole of twice as many columns.
-ALL_WRITTEN = attrs.evolve(WRITTEN, digits=(*WRITTEN.digits, Digit("k", 2, Space.REGISTER, 8)))
+ALL_WRITTEN = evolve(WRITTEN, digits=(*WRITTEN.digits, Digit("k", 2, Space.REGISTER, 8)))
 
 
 def in_parts(swizzle: Swizzle) -> Kernel:

@@ -19,8 +19,8 @@ from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.memory import Dim, Swizzle, TensorDim, View
 from convgen.ir.layout.tags import Layout
 from convgen.ir.mutate import mutate, postorder
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.stmt import Copy, GlobalAtomic, GlobalLoad, SharedWrite, Stmt, StoreShared
 from convgen.ir.types import Type, f16, f32, f64, s8, u8, vector
 from convgen.ir.verify import verify
@@ -110,7 +110,7 @@ def test_bits_are_flipped_on_the_way(run: int) -> None:
 
 def test_copies_to_other_types_are_refused() -> None:
     with pytest.raises(VerifyError, match="copy of u8 into a shared tile of s8"):
-        verify(mutate(kernel(u8, 2, 4, 3, 2, 0x80), {Copy: lambda c: replace(c, flip=0)}))
+        verify(mutate(kernel(u8, 2, 4, 3, 2, 0x80), {Copy: lambda c: evolve(c, flip=0)}))
 
 
 def test_what_is_loaded_as_stored_is_not_shuffled() -> None:

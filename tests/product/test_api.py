@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import convgen as cg
 from convgen.backends.target import get
 from convgen.driver import SimulationError
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve
 from convgen.run.code import Code
 
 DESCRIPTOR = "mb2ic5ih7oc6oh7kh3ph1"
@@ -111,7 +111,7 @@ def test_strided_tensors(strides: str) -> None:
 def test_a_finding_is_an_error(code: Code) -> None:
     """Code that reads before its loads have landed raises, with the finding as message."""
     text = "\n".join(line for line in code.asm.splitlines() if "s_waitcnt" not in line) + "\n"
-    broken = attrs.evolve(code, object=get("gfx942").assemble(text))
+    broken = evolve(code, object=get("gfx942").assemble(text))
     with pytest.raises(SimulationError) as caught:
         cg.simulate(broken, **arrays())
     assert caught.value.findings

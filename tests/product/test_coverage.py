@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from convgen import driver
 from convgen.backends import target as targets
 from convgen.backends.intel.assemble import available
+from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
 from convgen.run import reference, verdict
 from convgen.run.code import Code
@@ -87,7 +87,7 @@ def test_a_kernel_that_multiplies_padding_fails() -> None:
     target, line, config = CASES["plain"]
     code = driver.compile(driver.build(parse_problem(line), target, f"{config} padding=zeros"))
     assert verdict.run(code).passed
-    outcome = verdict.run(attrs.evolve(code, config=code.config.replace(" padding=zeros", "")))
+    outcome = verdict.run(evolve(code, config=code.config.replace(" padding=zeros", "")))
     assert not outcome.passed
     assert outcome.mismatches
     assert not outcome.findings

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from math import prod
 
-import attrs
 import pytest
 
 from convgen import driver
 from convgen.backends.amdgpu.assemble import assemble
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv
 from convgen.run import verdict
 from convgen.run.code import Code
@@ -183,10 +183,9 @@ def variants(code: Code, wanted: list[Change]) -> Iterator[tuple[Change, Code]]:
         made = assemble("".join([head, *bodies, before, mark, *described, dots, after]), code.target)
         for n, change in enumerate(batch):
             launches = tuple(
-                attrs.evolve(launch, kernel=launch.kernel.replace(prefix, f"{prefix}_{n}"))
-                for launch in code.record.launches
+                evolve(launch, kernel=launch.kernel.replace(prefix, f"{prefix}_{n}")) for launch in code.record.launches
             )
-            yield change, attrs.evolve(code, object=made, record=attrs.evolve(code.record, launches=launches))
+            yield change, evolve(code, object=made, record=evolve(code.record, launches=launches))
 
 
 def compiled(name: str) -> Code:

@@ -16,12 +16,12 @@ from functools import cache
 from itertools import takewhile
 from math import prod
 
-import attrs
 import pytest
 
 from convgen import driver
 from convgen.backends.intel.assemble import assemble, available
 from convgen.ir.error import AssemblerError
+from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
 from convgen.run import verdict
 from convgen.run.code import Code
@@ -173,7 +173,7 @@ def is_noticed(code: Code, change: Change) -> bool:
         made = assemble(change.applied(code.asm))
     except AssemblerError:
         return True
-    return not verdict.run(attrs.evolve(code, object=made), groups=2).passed
+    return not verdict.run(evolve(code, object=made), groups=2).passed
 
 
 def unnoticed(code: Code, waits: Iterable[list[Change]]) -> list[Change]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
 import convgen as cg
+from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.problem import post_ops
 from convgen.problem.matmul import Problem, parse_problem
@@ -206,5 +206,5 @@ def test_zeros_have_the_sign_of_the_reference(to: str, ops: str, target: str) ->
 def test_what_is_out_of_range_is_wrong() -> None:
     problem = parse_problem("--dt=f16:f16:f32 --attr-post-ops=tanh 8x8:8x8")
     code = cg.compile(cg.build(problem))
-    other = attrs.evolve(problem, post_ops=post_ops.read("gelu_erf"))
-    assert verdict.run(attrs.evolve(code, problem=other)).mismatches
+    other = evolve(problem, post_ops=post_ops.read("gelu_erf"))
+    assert verdict.run(evolve(code, problem=other)).mismatches

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-import attrs
 import pytest
 
 from convgen import driver
@@ -16,6 +15,7 @@ from convgen.backends import target as targets
 from convgen.backends.amdgpu.targets import TARGETS
 from convgen.backends.intel.targets import TARGETS as XE_TARGETS
 from convgen.ir.error import Unsupported
+from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import parse_problem
@@ -54,7 +54,7 @@ def surfaces(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def limit(size: int) -> None:
         def get(name: str) -> targets.Target:
             target: targets.Target = (TARGETS.get(name) or XE_TARGETS[name])()
-            target.facts = attrs.evolve(target.facts, surface_max=size)
+            target.facts = evolve(target.facts, surface_max=size)
             return target
 
         monkeypatch.setattr(targets, "get", get)

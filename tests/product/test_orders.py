@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 
 import convgen as cg
@@ -12,6 +11,7 @@ from convgen.commands.cli import main
 from convgen.ir.layout.digits import Index
 from convgen.ir.layout.order import Order
 from convgen.ir.layout.walks import FreeForm
+from convgen.ir.record import evolve
 from convgen.plan.config import Config
 from convgen.problem.conv import Conv
 from convgen.problem.matmul import Matmul
@@ -53,7 +53,7 @@ def test_an_order_of_ones_own(target: str) -> None:
 
     order = Order(walk=FreeForm("diagonal", diagonal))
     problem = Matmul.parse("160x32:32x104", dt="f16")
-    config = attrs.evolve(Config.parse(f"tile=32x32x32 waves=1x1 mma={MMA[target]}"), map=order)
+    config = evolve(Config.parse(f"tile=32x32x32 waves=1x1 mma={MMA[target]}"), map=order)
     assert verdict.run(cg.compile(cg.build(problem, target=target, config=config))).passed
 
 

@@ -10,11 +10,11 @@ import hashlib
 import os
 from pathlib import Path
 
-import attrs
 import pytest
 
 from convgen import driver
 from convgen.commands import cli
+from convgen.ir.record import evolve
 from convgen.problem.conv import Conv, Direction
 from convgen.run import verdict
 from tests.product.problems import generated
@@ -46,7 +46,7 @@ _PLAN = (
 def cases(directions: str, dt: str, tag: str, step: int) -> list[Conv]:
     """The problems of one line of the plan."""
     return [
-        attrs.evolve(p, direction=Direction(direction), stag=tag, dtag=tag)
+        evolve(p, direction=Direction(direction), stag=tag, dtag=tag)
         for direction in directions.split()
         for p in generated(dt)[::step]
     ]

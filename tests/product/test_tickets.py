@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from convgen.ir.error import DoesNotFit, UserError, VerifyError
 from convgen.ir.expr import Lane, const
 from convgen.ir.interp import InterpError, interpret
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.text import parse, to_text
 from convgen.ir.types import s32, u32
 from convgen.ir.verify import verify
@@ -200,7 +200,7 @@ def test_what_cannot_meet_so(words: str, said: str) -> None:
 
 
 def test_a_target_that_does_not_order_workgroups() -> None:
-    facts = attrs.evolve(target.get("gfx942").facts, tickets=False)
+    facts = evolve(target.get("gfx942").facts, tickets=False)
     config = Config.parse("tile=32x32x16 waves=1x1 mma=16x16x16 slices=2 sum=last")
     with pytest.raises(DoesNotFit, match="sum=last: gfx942 does not order workgroups"):
         make_plan(Conv.parse(PROBLEM, dir="BWD_W", dt="f16"), config, facts)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from convgen import tile
 from convgen.ir.facts import TargetFacts
+from convgen.ir.record import evolve
 from convgen.ir.types import scalar
 from convgen.tile import Tensor
 from convgen.tile.tile_kernel import TileProgram
@@ -79,7 +80,7 @@ class Program:
         if self.factors:
             f, (m, n) = self.factors, self.size
             found |= {"a": Tensor((m, f.k), f.dtype, f.tags[0]), "b": Tensor((f.k, n), f.dtype, f.tags[1])}
-        return {name: attrs.evolve(t, name=name) for name, t in found.items()}
+        return {name: evolve(t, name=name) for name, t in found.items()}
 
     def traced(self) -> TileProgram:
         """As a user writes it; the output's type is found by a first try."""

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from convgen.ir.record import evolve, frozen
 from convgen.ir.types import Type, bool_, scalar
 from convgen.tile.tiles import Tensor
 
@@ -116,7 +117,7 @@ def _product(of: Block, axis: int) -> Block:
     return widened(of.elem, low, low, low, of.shape[axis])
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Place:
     """A tile: where a block begins."""
 
@@ -143,7 +144,7 @@ class Numpy:
         return Place(tensor, tuple(shape), tuple(offsets))
 
     def update_tile_offset(self, tile: Place, by: Sequence[int]) -> Place:
-        return attrs.evolve(tile, offsets=tuple(o + d for o, d in zip(tile.offsets, by)))
+        return evolve(tile, offsets=tuple(o + d for o, d in zip(tile.offsets, by)))
 
     def load_tile(self, tile: Place, *, transpose: bool = False) -> Block:
         wide = np.float64 if tile.tensor.elem.is_float else np.int64

@@ -13,8 +13,8 @@ from convgen.backends import target as targets
 from convgen.ir import stmt as st
 from convgen.ir.expr import Const, Expr, Select
 from convgen.ir.mutate import rewrite, statements
-from convgen.ir.node import replace
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.tile import Tensor, TileProgram
 from tests.product import test_deletion, test_deletion_xe
 from tests.product.changes import Change, described
@@ -70,7 +70,7 @@ def unmasked(kernel: Kernel) -> Iterator[Kernel]:
     for s in statements(kernel.body):
         if isinstance(s, st.Let) and isinstance(s.value, Select) and s.var.name == "where":
             (kept,) = (arm for arm in (s.value.a, s.value.b) if not _is_constant(arm))
-            yield _with(kernel, s, replace(s, value=kept))
+            yield _with(kernel, s, evolve(s, value=kept))
 
 
 def _is_constant(e: Expr) -> bool:
@@ -83,7 +83,7 @@ def _leaves(e: Expr) -> Iterator[Expr]:
 
 
 def _with(kernel: Kernel, old: st.Stmt, new: st.Stmt) -> Kernel:
-    return replace(kernel, body=rewrite(kernel.body, {type(old): lambda s: new if s is old else s}))
+    return evolve(kernel, body=rewrite(kernel.body, {type(old): lambda s: new if s is old else s}))
 
 
 @pytest.mark.parametrize("target", TARGETS)

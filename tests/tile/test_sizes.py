@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from convgen.ir.error import UserError, VerifyError
 from convgen.ir.interp import interpret
 from convgen.ir.layout.argument import magic, shift
 from convgen.ir.program import Kernel
+from convgen.ir.record import evolve
 from convgen.ir.text import parse, to_text
 from convgen.ir.verify import verify
 from convgen.passes import pipeline
@@ -59,7 +59,7 @@ def test_matrix_products(dtype: str, multiple: int, tags: str, target: str) -> N
 def test_loops_of_any_length(slots: int, target: str) -> None:
     """Of 1 to 6 blocks of K, in as many slots."""
     kernel = for_target(gemm, target)
-    kernel = attrs.evolve(kernel, options=attrs.evolve(kernel.options, slots=slots))
+    kernel = evolve(kernel, options=evolve(kernel.options, slots=slots))
     k = tile.size("k", 1024)
     tensors = Tensor((30, k), "f16"), Tensor((k, 32), "f16"), Tensor((30, 32), "f32")
     code = cg.compile(kernel(*tensors, bm=32, bn=32, bk=32), target)

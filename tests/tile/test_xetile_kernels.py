@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from convgen.ir.error import Unsupported, UserError
 from convgen.ir.expr import Mma
 from convgen.ir.layout.xetile import SgMap, WgMap
 from convgen.ir.mutate import postorder, statements
+from convgen.ir.record import evolve
 from convgen.ir.stmt import LoadView
 from convgen.tile import Tensor, Value
 from convgen.tile.tile_kernel import TileKernel, TileProgram
@@ -38,7 +38,7 @@ def for_target(kernel: TileKernel, target: str) -> TileKernel:
     """With more subgroups where one has eight lanes."""
     options = kernel.options
     subgroups = (4, 2 * options.subgroups[1]) if target == "xehpg" else options.subgroups
-    return TileKernel(kernel.function, attrs.evolve(options, subgroups=subgroups))
+    return TileKernel(kernel.function, evolve(options, subgroups=subgroups))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -17,7 +17,7 @@ from lib.products import Products
 
 from convgen.backends.family import Chip
 from convgen.backends.timing import LoopClocks
-from convgen.ir.record import define, frozen
+from convgen.ir.record import define, fields_of, frozen
 from convgen.profile.closed import Numbers, Work
 
 Row = dict[str, str]
@@ -107,7 +107,7 @@ class Table:
     @cached_property
     def work(self) -> Work:
         """All rows."""
-        names = [f.name for f in attrs.fields(self.model)]
+        names = [f.name for f in fields_of(self.model)]
         return self.model(*(np.array([s.numbers[n] for s in self.samples], np.float64) for n in names))
 
     @cached_property

@@ -22,7 +22,6 @@ from convgen.ir.error import DoesNotFit
 from convgen.ir.facts import Planes, TargetFacts
 from convgen.ir.layout.memory import Dim, SizedView, TensorDim, View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
-from convgen.ir.node import replace
 from convgen.ir.record import evolve, frozen
 from convgen.passes.messages.linear import linearize
 from convgen.passes.messages.planes import plane_of
@@ -115,9 +114,9 @@ def resident(product: Product, depth: int, planes: Planes | None = None) -> Resi
     cut = (blocks, *taps, few)
     of_n, of_m = (_cut(view, channels.name, blocks.name, each) for view in (product.of_n, product.of_m))
     return Resident(
-        replace(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
-        replace(of_m, axes=(rows, cut, *of_m.axes[2:])),
-        replace(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
+        evolve(of_n, axes=(of_n.axes[0], cut, *of_n.axes[2:])),
+        evolve(of_m, axes=(rows, cut, *of_m.axes[2:])),
+        evolve(product.result, axes=(product.result.axes[0], rows, *product.result.axes[2:])),
         product.role,
         product.cuts,
         joined=product.joined,
@@ -161,7 +160,7 @@ def _cut(view: View, channels: str, blocks: str, each: int) -> View:
         ]
         return evolve(t, terms=tuple(term for found in terms for term in found))
 
-    return replace(view, index=tuple(of(t) for t in view.index))
+    return evolve(view, index=tuple(of(t) for t in view.index))
 
 
 def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
@@ -172,7 +171,7 @@ def _source(of_m: View, lines: list[_Line], k: tuple[Dim, ...]) -> View:
         index[line.at] = TensorDim(line.size, ((line.dim.name, 1),), line.start, masked)
     outer = of_m.axes[0][: -len(lines)]
     rows = (*outer, *(Dim(line.dim.name, line.padded, line.padded) for line in lines))
-    return replace(of_m, axes=(rows, k, *of_m.axes[2:]), index=tuple(index))
+    return evolve(of_m, axes=(rows, k, *of_m.axes[2:]), index=tuple(index))
 
 
 def _taps(lines: list[_Line]) -> tuple[int, ...]:

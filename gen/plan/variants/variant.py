@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-import attrs
-
 from convgen.backends.tuning import tuning
 from convgen.ir.error import imported
 from convgen.ir.facts import TargetFacts
 from convgen.ir.layout.memory import View
 from convgen.ir.layout.mma import MmaAtom, MmaTile
-from convgen.ir.record import evolve, frozen
+from convgen.ir.record import evolve, fields_of, frozen
 from convgen.ir.types import Type, scalar
 from convgen.plan import dequantise, views
 from convgen.plan.atoms import chosen_atom, converted, mma_tile
@@ -95,7 +93,7 @@ class Offer:
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this offer: it differs from the offer's configs in sizes and pipeline only."""
         words = (*self.form.words, ("packed", self.packed), *((("tile_k", self.tile_k),) if self.tile_k else ()))
-        plain = {field.name: field.default for field in attrs.fields(Config) if field.name in ("grids", "phases")}
+        plain = {field.name: field.default for field in fields_of(Config) if field.name in ("grids", "phases")}
         wanted = {**plain, **dict(words)}
         given = {name: config.tile[2] if name == "tile_k" else getattr(config, name) for name in wanted}
         return given == wanted and variant_of(config) in self.variants

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import attrs
 import pytest
 
 import convgen as cg
@@ -16,6 +15,7 @@ from convgen.backends.amdgpu.sim.decode import parse_instruction
 from convgen.backends.amdgpu.sim.mfma_table import MATRIX_ROWS
 from convgen.backends.analysis import KernelAnalysis, Line
 from convgen.commands import cli
+from convgen.ir.record import evolve
 
 FOREIGN = Path(__file__).parents[2] / "data" / "foreign"
 
@@ -223,5 +223,5 @@ def test_formats_of_four_bits_take_half_the_passes() -> None:
     found = [i for i in loaded.instructions if i.name.endswith("_f8f6f4")]
     assert {costs.element(i) for i in found} == {"fp4"}
     assert {costs.line_of(i, 0, "gfx950").slots for i in found} == {8}
-    wide = attrs.evolve(found[0], modifiers={"cbsz": "4"})
+    wide = evolve(found[0], modifiers={"cbsz": "4"})
     assert (costs.element(wide), costs.line_of(wide, 0, "gfx950").slots) == ("fp8", 16)

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -24,6 +23,7 @@ from convgen.backends.target import get
 from convgen.backends.timing import LaunchProfile, Machine
 from convgen.choose.workgroup_orders import Launch
 from convgen.ir.layout.order import Order
+from convgen.ir.record import evolve
 from convgen.plan.config import Config
 from convgen.plan.plan import make_plan
 from convgen.problem.conv import Conv
@@ -114,7 +114,7 @@ def test_barriers_do_not_wait_for_waves_that_have_ended() -> None:
 
 
 def test_workgroups_come_to_dies_and_units_in_turn() -> None:
-    share = Share(attrs.evolve(MI300X, units=8, dies=4), 40, 2)
+    share = Share(evolve(MI300X, units=8, dies=4), 40, 2)
     assert share.round(0) == [0, 4, 8, 12]
     assert share.round(1) == [16, 20, 24, 28]
     assert share.unit(0) == [0, 8]  # two units a die
@@ -155,12 +155,12 @@ def profiled(code: Code, **changes: Any) -> LaunchProfile:
 )
 def test_dies_take_in_what_the_traffic_model_says(order: str, units: int, l2: int) -> None:
     """In one round of workgroups, and in two, of which the second finds something or nothing there."""
-    found = profiled(product(order), machine=attrs.evolve(MI300X, units=units, l2_bytes=l2))
+    found = profiled(product(order), machine=evolve(MI300X, units=units, l2_bytes=l2))
     facts = get("gfx942").facts
     plan = make_plan(
         Matmul.parse("512x256:256x256", dt="f16"),
         Config.parse(f"tile=32x32x32 waves=1x1 mma=32x32x8 map={order}"),
-        attrs.evolve(facts, compute_units=units, caches=attrs.evolve(facts.caches, l2_bytes=l2)),
+        evolve(facts, compute_units=units, caches=evolve(facts.caches, l2_bytes=l2)),
     )
     traffic = Launch.of(plan, found.full).traffic(Order.parse(order))
     assert found.moved.fill == pytest.approx(traffic.fill, rel=0.01)
@@ -199,7 +199,7 @@ def test_latency_and_company_make_a_unit_slower() -> None:
     code = product()
     near, far = (profiled(code, latency=latency).units[1].clocks for latency in (200.0, 2000.0))
     assert near < far
-    crowded = profiled(code, machine=attrs.evolve(MI300X, units=16))
+    crowded = profiled(code, machine=evolve(MI300X, units=16))
     alone, full = crowded.units[1], crowded.units[crowded.full]
     assert (crowded.full, crowded.rounds, crowded.last) == (8, 1, 0)
     assert alone.clocks < full.clocks < 8 * alone.clocks
@@ -269,7 +269,7 @@ def test_workgroups_of_unequal_depth() -> None:
     deepest = max(part.k_blocks for part in parts)
     mean = sum(part.mapping.numbers * part.k_blocks for part in parts) / sum(part.mapping.numbers for part in parts)
     assert len(set(depth.values())) > 1
-    found = profiled(cg.compile(cg.build(problem, config=config)), machine=attrs.evolve(MI300X, units=8))
+    found = profiled(cg.compile(cg.build(problem, config=config)), machine=evolve(MI300X, units=8))
     assert found.work.mean == pytest.approx(mean / deepest, rel=0.03)
     assert found.work.least == pytest.approx(0.25)
     assert found.work.mean * found.workgroups / 8 <= found.work.busiest <= found.on_busiest

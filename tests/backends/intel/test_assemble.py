@@ -6,13 +6,13 @@ import re
 import subprocess
 from pathlib import Path
 
-import attrs
 import pytest
 
 from convgen.backends.intel import assemble as module
 from convgen.backends.intel.assemble import assemble, available
 from convgen.backends.intel.zebin_devices import DEVICES
 from convgen.ir.error import AssemblerError
+from convgen.ir.record import evolve
 from tests.backends.intel.listings import AXPY, renamed, second_kernel, section
 
 INSTRUCTION_BYTES = 16
@@ -79,7 +79,7 @@ def test_without_an_assembler_there_is_no_zebin(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_assembler_may_be_too_old_for_a_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DEVICES, "xe2", attrs.evolve(DEVICES["xe2"], platform="99p9"))
+    monkeypatch.setitem(DEVICES, "xe2", evolve(DEVICES["xe2"], platform="99p9"))
     assert assemble(renamed(AXPY["xehpc"], "//.target xehpc", "//.target xe2")) is None
 
 

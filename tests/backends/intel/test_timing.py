@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import attrs
 import pytest
 
 from convgen.backends import target as targets
@@ -16,6 +15,7 @@ from convgen.backends.intel.timing.unit import BARRIER, run
 from convgen.backends.timing import KernelProfile
 from convgen.commands import cli
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve
 from tests.backends.intel.listings import small_kernel
 
 needs_iga = pytest.mark.skipif(not available("12p72"), reason="iga64 is not installed")
@@ -85,7 +85,7 @@ def test_barriers_hold_a_workgroup_and_no_other() -> None:
 
 def test_no_thread_takes_the_pass_of_one_that_is_late() -> None:
     """One comes to the next barrier before the other, which waits for a load, has passed the last."""
-    late = attrs.evolve(WAIT, waits=((0, False),))
+    late = evolve(WAIT, waits=((0, False),))
     course = run([[[LOAD, SIGNAL, late, SIGNAL, WAIT], [SIGNAL, WAIT, SIGNAL, WAIT]]])
     assert [len(list(thread.stalls())) for thread in course.waves] == [5, 4]
     assert course.end > 200 + BARRIER

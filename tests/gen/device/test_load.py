@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from convgen.backends.amdgpu import hip
 from convgen.device import dlpack
 from convgen.device.allocated import DeviceArray
 from convgen.device.loaded import DeviceKernel
+from convgen.ir.record import evolve
 from convgen.problem.matmul import Problem, parse_problem
 from convgen.run import reference
 from convgen.run.code import Code
@@ -307,11 +307,11 @@ def test_workspaces_grow(standin: StandIn) -> None:
     launches = []
     for launch in kernel.program.record.launches:
         args = [
-            attrs.evolve(a, tensor=attrs.evolve(a.tensor, bytes=2 * a.tensor.bytes)) if isinstance(a, Buffer) else a
+            evolve(a, tensor=evolve(a.tensor, bytes=2 * a.tensor.bytes)) if isinstance(a, Buffer) else a
             for a in launch.args
         ]
-        launches.append(attrs.evolve(launch, args=tuple(args)))
-    larger = attrs.evolve(kernel.program.record, launches=tuple(launches))
+        launches.append(evolve(launch, args=tuple(args)))
+    larger = evolve(kernel.program.record, launches=tuple(launches))
     found = kernel.workspace(larger, 0)
     for name, address in found.items():
         region = kernel.device.region(address)
@@ -345,7 +345,7 @@ def test_tensors_of_the_host_that_run_backwards(standin: StandIn) -> None:
     address = turned.ctypes.data + 2 * 5 * 6
     seen = dlpack.Seen(address, turned.shape, (576, 36, -6, 1), "f16", dlpack.CPU, 0, True, turned)
     assert same(kernel(**{**inputs, "src": Flat(seen)}), right(code.problem, inputs)["dst"])
-    capsule = dlpack.show(attrs.evolve(seen, address=address - 128), versioned=True)
+    capsule = dlpack.show(evolve(seen, address=address - 128), versioned=True)
     next(iter(dlpack._shared.values()))[0].tensor.byte_offset = 128
     moved = Flat(seen)
     moved.__dict__["capsule"] = capsule

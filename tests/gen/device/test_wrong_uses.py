@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from convgen.backends.library import DeviceError
 from convgen.device import devices, dlpack
 from convgen.device.loaded import DeviceKernel, Program
 from convgen.ir.error import UserError
+from convgen.ir.record import evolve
 from convgen.run import reference
 from convgen.run.files import write_code
 from tests.gen.device.standin import StandIn
@@ -46,7 +46,7 @@ def held(kernel: DeviceKernel, name: str = "src") -> Any:
 
 def shown(kernel: DeviceKernel, **changes: Any) -> Any:
     """src on the device, as DLPack tells it but for `changes`."""
-    return Flat(attrs.evolve(held(kernel).seen(), **changes))
+    return Flat(evolve(held(kernel).seen(), **changes))
 
 
 def freed(kernel: DeviceKernel) -> Any:
@@ -198,7 +198,7 @@ def test_torch_that_keeps_gradients(kernel: DeviceKernel) -> None:
 def test_layouts_in_blocks_are_no_strides(standin: StandIn) -> None:
     kernel = cg.load(compiled(BLOCKED))
     flat = kernel.put("dst", np.zeros((1, 20, 6, 6), np.float16))
-    seen = attrs.evolve(flat.seen(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
+    seen = evolve(flat.seen(), dims=(1, 20, 6, 6), strides=(720, 36, 6, 1))
     with pytest.raises(UserError) as error:
         kernel(**inputs(BLOCKED), dst=Flat(seen))
     told(error, "given dst of f16[1, 20, 6, 6] on the device, wanted f16[1152] in the order of aBcd16b")
@@ -274,20 +274,20 @@ def test_code_for_another_device(standin: StandIn, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UserError) as error:
         DeviceKernel(program, hip.Device(0))
     told(error, f"given {program.name} for gfx942, wanted gfx90a code, which hip:0 (Stand-in) runs")
-    record = attrs.evolve(program.record, target="xehpc")
+    record = evolve(program.record, target="xehpc")
     with pytest.raises(UserError, match="for xehpc, wanted gfx942 code, which hip:0"):
-        DeviceKernel(attrs.evolve(program, record=record), devices.open_device("hip:0"))
+        DeviceKernel(evolve(program, record=record), devices.open_device("hip:0"))
 
 
 def test_code_that_the_runtime_refuses(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     code = compiled(FORWARD)
     assert code.object is not None
     with pytest.raises(DeviceError) as error:
-        cg.load(attrs.evolve(code, object=b"\x7fELF" + bytes(100)))
+        cg.load(evolve(code, object=b"\x7fELF" + bytes(100)))
     told(error, "hipModuleLoadData failed: hipErrorInvalidImage (0xc8)")
-    launch = attrs.evolve(code.record.launches[0], kernel="another")
+    launch = evolve(code.record.launches[0], kernel="another")
     with pytest.raises(DeviceError) as error:
-        cg.load(attrs.evolve(code, record=attrs.evolve(code.record, launches=(launch,))))
+        cg.load(evolve(code, record=evolve(code.record, launches=(launch,))))
     told(error, "hipModuleGetFunction failed: hipErrorNotFound (0x1f4)")
 
 
@@ -295,8 +295,8 @@ def test_what_fails_on_the_device(standin: StandIn) -> None:
     """The runtime tells it when somebody waits."""
     code = compiled(FORWARD)
     (launch,) = code.record.launches
-    short = attrs.evolve(launch, grid=(launch.grid[0], 1, 1), kernarg_size=launch.kernarg_size + 8)
-    kernel = cg.load(attrs.evolve(code, record=attrs.evolve(code.record, launches=(short,))))
+    short = evolve(launch, grid=(launch.grid[0], 1, 1), kernarg_size=launch.kernarg_size + 8)
+    kernel = cg.load(evolve(code, record=evolve(code.record, launches=(short,))))
     with pytest.raises(DeviceError) as error:
         kernel(**inputs())
     told(error, "hipStreamSynchronize failed: hipErrorLaunchFailure (0x2cf)")
@@ -305,9 +305,9 @@ def test_what_fails_on_the_device(standin: StandIn) -> None:
 def test_code_that_is_none(standin: StandIn, tmp_path: Path) -> None:
     code = compiled(FORWARD)
     with pytest.raises(UserError, match="without a code object, wanted some"):
-        cg.load(attrs.evolve(code, object=None))
+        cg.load(evolve(code, object=None))
     with pytest.raises(UserError, match="without launches, wanted some"):
-        cg.load(attrs.evolve(code, record=attrs.evolve(code.record, launches=())))
+        cg.load(evolve(code, record=evolve(code.record, launches=())))
     with pytest.raises(UserError, match=r"^given code of type bytes, wanted Code or the path of a launch record$"):
         cg.load(code.object)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"cannot read .*: No such file"):

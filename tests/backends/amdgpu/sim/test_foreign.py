@@ -6,7 +6,6 @@ import struct
 from io import BytesIO
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -14,6 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from convgen.backends.amdgpu.sim import CodeObject, simulate
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.ir.record import evolve, frozen
 from tests.strategies import always
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ def small_integers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return values
 
 
-@attrs.frozen
+@frozen
 class Gemm:
     """C[M, N] = A[M, K] B[N, K]ᵀ."""
 
@@ -160,7 +160,7 @@ def test_mutations_are_noticed(sim: Any, name: str) -> None:
     """
     gemm = GEMMS[name]
     code = (sim.foreign / gemm.file).read_bytes()
-    variants = [gemm, attrs.evolve(gemm, depth=288)] if gemm.scalars else [gemm]
+    variants = [gemm, evolve(gemm, depth=288)] if gemm.scalars else [gemm]
     unnoticed = set()
     for instruction in waits(code, {"s_waitcnt", "s_barrier", "s_nop"}):
         word = instruction.words[0]

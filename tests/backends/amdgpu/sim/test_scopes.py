@@ -8,6 +8,8 @@ import attrs
 import numpy as np
 import pytest
 
+from convgen.ir.record import as_dict
+
 
 @attrs.frozen
 class Target:
@@ -103,7 +105,7 @@ LAST = """
 
 def spelled(body: str, arch: str, **words: Any) -> str:
     """A body in a target's words, without lines that it has not."""
-    lines = (START + body).format(**attrs.asdict(TARGETS[arch]), **words).splitlines()
+    lines = (START + body).format(**as_dict(TARGETS[arch]), **words).splitlines()
     return "\n".join(line.partition(";")[0] for line in lines if line.strip())
 
 

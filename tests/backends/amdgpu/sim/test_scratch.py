@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
 from convgen.backends.amdgpu.sim import Unsupported
+from convgen.ir.record import evolve
 
 LANES = np.arange(128)
 #: What a kernel needs at its start, for v1 = 4 * thread, s[4:5] = out, and scratch at hand. User SGPRs of gfx90a are
@@ -34,7 +34,7 @@ STORE = "\n s_waitcnt vmcnt(0) lgkmcnt(0)\n global_store_dword v1, v2, s[4:5]"
 def run(sim: Any, arch: str, body: str, **options: Any) -> tuple[Any, Any]:
     source = sim.Source(START[arch] + body + STORE, directives=DIRECTIVES[arch], lds=1024)
     if arch == "gfx90a":
-        source = attrs.evolve(source, user_sgprs=8)
+        source = evolve(source, user_sgprs=8)
     out = np.zeros(256, np.uint32)
     return sim.run(arch, source, {"out": out}, workgroup=128, grid=1, **options), out[:128]
 

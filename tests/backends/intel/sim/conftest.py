@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -19,6 +18,7 @@ import yaml
 
 from convgen.backends.intel.sim import simulate
 from convgen.backends.simulation import KernelArg, LaunchRequest, SimReport
+from convgen.ir.record import evolve, frozen
 
 KERNELS = Path(__file__).parent / "kernels"
 COMPILED = Path(__file__).parents[3] / "data" / "intel"
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 PLATFORMS = {"xehpg": ("12p71", 0x4F6, 8, 32), "xehpc": ("12p72", 0x4F7, 16, 64)}
 
 
-@attrs.frozen
+@frozen
 class Source:
     """A kernel's text and what .ze_info says of it."""
 
@@ -184,7 +184,7 @@ def run(
 ) -> SimReport:
     """Run a body between a prologue and an epilogue; the buffers are the arguments and are changed in place."""
     text = PROLOGUES[platform] + body + EPILOGUES[platform]
-    made = attrs.evolve(source or Source(""), text=text)
+    made = evolve(source or Source(""), text=text)
     code = zebin(platform, {"k": made})
     raw = {name: data.view(np.uint8).reshape(-1) for name, data in buffers.items()}
     items = workgroup or PLATFORMS[platform][2]

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.backends.intel.sim import CodeObject, SimulatorError
@@ -16,6 +15,7 @@ from convgen.backends.intel.sim.decode import EACH_ROW, Operand, Payload, Region
 from convgen.backends.intel.sim.platforms import XEHPC
 from convgen.backends.toolchain import IGA64
 from convgen.commands import cli
+from convgen.ir.record import as_dict
 
 NEWER = Path(__file__).parents[1] / "newer_iga64.py"
 
@@ -38,7 +38,7 @@ def decoded(data: bytes) -> list[dict[str, Any]]:
     """The instructions of all kernels, decoded anew: the listing of equal bytes is kept."""
     disassemble.cache_clear()
     code = CodeObject.load(data)
-    return [attrs.asdict(instruction) for name in code.kernels for instruction in code.instructions(name)]
+    return [as_dict(instruction) for name in code.kernels for instruction in code.instructions(name)]
 
 
 @pytest.mark.parametrize("name", ["matrix8_dg2", "doubles_pvc", "division_pvc", "blocks_pvc"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-import attrs
 import numpy as np
 import pytest
 
 from convgen.backends.intel.sim import CodeObject, SimulatorError, Unsupported, simulate
+from convgen.ir.record import evolve
 
 STORE_R20 = "\n(W) store.ugm.d32x16t.a64 (1|M0) [r6:1] r20:1 {A@1,$2}\n"
 ADDRESS = """
@@ -51,7 +51,7 @@ def test_some_workgroups(sim: Any) -> None:
     body = ADDRESS + "(W) mov (16|M0) r20.0<1>:ud 0x7:ud\n" + STORE_R20
     code = sim.zebin("xehpc", {"k": sim.Source(sim.prologues["xehpc"] + body + sim.epilogues["xehpc"])})
     out = np.zeros((3, 16), np.uint32)
-    request = attrs.evolve(sim.launch("k", ["out"], (3, 1, 1)), groups=(1,))
+    request = evolve(sim.launch("k", ["out"], (3, 1, 1)), groups=(1,))
     done: list[tuple[int, int]] = []
     report = simulate(
         code, [request], {"out": out.view(np.uint8).reshape(-1)}, progress=lambda now, total: done.append((now, total))
@@ -60,7 +60,7 @@ def test_some_workgroups(sim: Any) -> None:
     assert out[:, 0].tolist() == [0, 7, 0]
     assert done == [(1, 1)]
     with pytest.raises(SimulatorError, match="workgroup 9 is not in the grid of 3"):
-        simulate(code, [attrs.evolve(request, groups=(9,))], {"out": out.view(np.uint8).reshape(-1)})
+        simulate(code, [evolve(request, groups=(9,))], {"out": out.view(np.uint8).reshape(-1)})
 
 
 def test_missing_arguments_are_undefined(sim: Any) -> None:
