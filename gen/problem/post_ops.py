@@ -1,7 +1,7 @@
 """Post-ops: what becomes of a sum before it is stored, in the words of benchdnn and in what they mean.
 
-An element-wise one is a function of one number; `gen/run/accuracy.py` says how far its results may be off. Others have
-a tensor as second operand, which differs along the dims of the destination that a mask names.
+An element-wise one is a function of one number: `gen/problem/eltwise.py` generates it, `gen/run/accuracy.py` judges it.
+Others have a tensor as second operand, which differs along the dims of the destination that a mask names.
 """
 
 from __future__ import annotations
