@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from hypothesis import strategies as st
 
-from convgen.run.accuracy import ACCURACIES
+from convgen.run.accuracy import REFERENCES
 
 _FLOATS = ("f32", "f16", "bf16")
 _OPERANDS = (*_FLOATS, "s32", "s8", "u8")
@@ -16,7 +16,7 @@ _SIGNS = ("linear:-1", "clip:0:4", "clip:-3:0", "relu", "max:f32", "min:f32")  #
 _BOUNDED = ("tanh", "logistic", "gelu_erf", "swish:0.5", "elu:0.5")
 _VALUES = ("0.25", "0.5", "2", "1.25", "0.025", "4294967295")
 
-assert {text.partition(":")[0] for text in (*_FUNCTIONS, *_BOUNDED)} <= set(ACCURACIES)
+assert {text.partition(":")[0] for text in (*_FUNCTIONS, *_BOUNDED)} <= set(REFERENCES)
 
 
 def masks(ndims: int, without: int = 0) -> tuple[str, ...]:

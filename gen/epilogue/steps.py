@@ -8,7 +8,6 @@ from operator import mul
 
 import numpy as np
 
-from convgen.epilogue import eltwise
 from convgen.epilogue.epilogue import Addend, Broadcast, Held, Reader, Step, along, axes_of
 from convgen.ir import functions
 from convgen.ir.build import KernelBuilder
@@ -20,7 +19,7 @@ from convgen.ir.layout.memory import TensorDim, View
 from convgen.ir.record import frozen
 from convgen.ir.sizes import Extent
 from convgen.ir.types import Type, f32, s32, scalar, vector
-from convgen.problem import post_ops
+from convgen.problem import eltwise, post_ops
 
 
 @frozen
@@ -167,7 +166,9 @@ class Eltwise(Step):
         return self.op.name == "relu" and not self.op.alpha and self.op.scale == 1
 
     def apply(self, k: KernelBuilder, total: Expr, held: Held) -> Expr:
-        return k.let(self.op.name, eltwise.apply(self.op, k.let("total", total)))
+        op = self.op
+        value = eltwise.FUNCTIONS[op.name](k.let("total", total), op.alpha, op.beta)
+        return k.let(op.name, value if op.scale == 1 else value * op.scale)
 
 
 @frozen

@@ -14,7 +14,7 @@ from convgen.ir.caret import PointedError
 from convgen.ir.error import named
 from convgen.ir.layout.tags import STRIDES
 from convgen.ir.record import define
-from convgen.problem import grammar
+from convgen.problem import eltwise, grammar
 from convgen.problem.attribute_masks import SINGLE
 
 _ARGUMENTS = ("src", "src0", "src1", "wei", "dst", "attr_post_op_dw_dst", "attr_post_op_dw_wei")
@@ -23,11 +23,6 @@ _POLICIES = (
     *("mx", "dynamic_fp", "per_oc", "per_ocic", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2", "per_dim_3"),
     "per_tensor",
 )
-_ELTWISE = (
-    *("abs", "clip", "clip_v2", "elu", "exp", "gelu_erf", "gelu_tanh", "hardsigmoid", "hardswish", "linear", "log"),
-    *("logistic", "mish", "pow", "relu", "round", "sqrt", "square", "soft_relu", "swish", "tanh"),
-)
-_OF_DST = ("clip_v2", "elu", "exp", "logistic", "relu", "sqrt", "tanh")  #: functions with a variant on the destination
 _BINARY = ("add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "select", "sub")
 
 #: every spelling of a post-op, in lower case -> its kind
@@ -36,8 +31,8 @@ KINDS = {
     "dw": "dw",
     "prelu": "prelu",
     "srelu": "eltwise",
-    **{spelled: "eltwise" for name in _ELTWISE for spelled in (name, f"eltwise_{name}")},
-    **{spelled: "eltwise" for name in _OF_DST for spelled in (f"{name}_dst", f"eltwise_{name}_use_dst_for_bwd")},
+    **{spelled: "eltwise" for name in eltwise.FUNCTIONS for spelled in (name, f"eltwise_{name}")},
+    **{spelled: "eltwise" for name in eltwise.OF_DST for spelled in (f"{name}_dst", f"eltwise_{name}_use_dst_for_bwd")},
     **{spelled: "binary" for name in _BINARY for spelled in (name, f"binary_{name}")},
 }
 

@@ -8,7 +8,6 @@ negative), NaN is right as well as the numbers of the other points.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,11 +162,11 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _applied(op: Eltwise, given: Range) -> Range:
-    points = given.points(*_turns(op))
+    points = given.points(*accuracy.turns(op))
     if accuracy.of(op).is_exact:
-        found = Range.of([np.asarray(_exact(op, point), np.float32) for point in points])
+        found = Range.of([np.asarray(accuracy.value(op, point), np.float32) for point in points])
         return found if given.is_one else _outwards(found)
-    exact = Range.of([_EXACT[op.name](point.astype(np.float64), op.alpha, op.beta) for point in points])
+    exact = Range.of([accuracy.value(op, point.astype(np.float64)) for point in points])
     return _outwards(Range(exact.least - _off(op, exact.least), exact.most + _off(op, exact.most), exact.nan))
 
 
@@ -188,76 +187,3 @@ def _outwards(given: Range) -> Range:
 
 def _scaled(op: Eltwise, given: Range) -> Range:
     return given if op.scale == 1 else given.map(lambda point: point * np.float32(op.scale))
-
-
-def _turns(op: Eltwise) -> tuple[float, ...]:
-    """Return the turning points of a function other than zero: where it changes between rising and falling."""
-    if op.name == "swish":
-        return (-1.2784645 / op.alpha,) if op.alpha else ()
-    if op.name == "hardswish" and op.alpha:
-        return tuple(at / op.alpha for at in (-op.beta, 1 - op.beta, -op.beta / 2))
-    return _TURNS.get(op.name, ())
-
-
-_TURNS = {
-    "pow": (-0.0,),
-    "gelu_erf": (-0.7517916,),
-    "gelu_tanh": (-0.7524614,),
-    "mish": (-1.1924312,),
-}
-
-
-def _exact(op: Eltwise, x: Floats) -> Any:
-    """Compute an exact function in f32, operation by operation."""
-    alpha, beta = np.float32(op.alpha), np.float32(op.beta)
-    linear = x * alpha + beta if beta else x * alpha
-    match op.name:
-        case "abs":
-            return np.abs(x)
-        case "clip" | "clip_v2":
-            return _clipped(x, alpha, beta)
-        case "hardsigmoid":
-            return _clipped(linear, np.float32(0), np.float32(1))
-        case "hardswish":
-            return x * _clipped(linear, np.float32(0), np.float32(1))
-        case "linear":
-            return linear
-        case "pow":
-            return (np.ones_like(x), x, x * x)[int(op.beta)] * alpha
-        case "relu":
-            return np.where(x > 0, x, x * alpha) if alpha else np.where(x <= 0, np.float32(0), x)
-        case "round":
-            return np.rint(x)
-    return x * x
-
-
-def _clipped(x: Floats, low: np.float32, high: np.float32) -> Floats:
-    above = np.where(x < low, low, x)
-    return np.where(above > high, high, above)
-
-
-def _sigmoid(x: _Any) -> _Any:
-    return 1 / (1 + np.exp(-x))
-
-
-def _softplus(x: _Any) -> _Any:
-    return np.logaddexp(0, x)
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-#: On f64.
-_EXACT: dict[str, Callable[[_Any, float, float], _Any]] = {
-    "elu": lambda x, alpha, beta: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
-    "exp": lambda x, alpha, beta: np.exp(x),
-    "gelu_erf": lambda x, alpha, beta: x * 0.5 * (1 + _erf(x * math.sqrt(0.5))),
-    "gelu_tanh": lambda x, alpha, beta: x * _sigmoid(math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x)),
-    "log": lambda x, alpha, beta: np.log(x),
-    "logistic": lambda x, alpha, beta: _sigmoid(x),
-    "mish": lambda x, alpha, beta: x * np.tanh(_softplus(x)),
-    "pow": lambda x, alpha, beta: alpha * np.power(x, beta),
-    "soft_relu": lambda x, alpha, beta: _softplus(alpha * x) / alpha,
-    "sqrt": lambda x, alpha, beta: np.sqrt(x),
-    "swish": lambda x, alpha, beta: x * _sigmoid(alpha * x),
-    "tanh": lambda x, alpha, beta: np.tanh(x),
-}

@@ -329,11 +329,11 @@ def test_an_init_is_written_once_it_is_wanted() -> None:
 
 
 def test_evolve_changes_records_and_nodes() -> None:
-    a, b = Var("a", s32), Var("b", s32)
+    a, b = Var("a", 0, s32), Var("b", 1, s32)
     assert evolve(Point(1), y=2) == Point(1, 2)
     assert evolve(Add(a, b), b=a) is Add(a, a)
     with pytest.raises(TypeError, match="'c'"):
-        evolve(Add(a, b), c=a)
+        evolve(Add(a, b), c=a)  # type: ignore[call-arg]
 
 
 def test_no_other_word_makes_changed_copies() -> None:

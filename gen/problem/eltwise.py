@@ -9,13 +9,6 @@ from convgen.ir import functions
 from convgen.ir.expr import Expr, Max, Min, Pack, eq, lift, minimum, ne, select
 from convgen.ir.floats import Abs, Neg, Rcp, Round, Sqrt
 from convgen.ir.types import f16, u16, vector
-from convgen.problem.post_ops import Eltwise
-
-
-def apply(op: Eltwise, x: Expr) -> Expr:
-    """Return a post-op applied to the numbers x."""
-    found = _FUNCTIONS[op.name](x, op.alpha, op.beta)
-    return found if op.scale == 1 else found * op.scale
 
 
 def _relu(x: Expr, alpha: float, beta: float) -> Expr:
@@ -105,7 +98,8 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "ne": _told(ne),
 }
 
-_FUNCTIONS: dict[str, Callable[[Expr, float, float], Expr]] = {
+#: Every element-wise function by benchdnn's name, of x, alpha and beta; requests are parsed by these names.
+FUNCTIONS: dict[str, Callable[[Expr, float, float], Expr]] = {
     "abs": lambda x, alpha, beta: Abs(x),
     "clip": _clip,
     "clip_v2": _clip,
@@ -128,3 +122,5 @@ _FUNCTIONS: dict[str, Callable[[Expr, float, float], Expr]] = {
     "swish": _swish,
     "tanh": lambda x, alpha, beta: functions.tanh(x),
 }
+
+OF_DST = ("clip_v2", "elu", "exp", "logistic", "relu", "sqrt", "tanh")  #: functions that have a form on the destination
