@@ -324,6 +324,15 @@ def check_stores(
                 return
 
 
+def _updated(
+    updated: Bools, allocation: Allocation, offset: Array, size: int, lanes: Bools | None
+) -> tuple[Array, Bools]:
+    """Return the units of an access [units, waves, lanes], and which of them this launch updated atomically."""
+    units = allocation.units(offset, size)
+    hit = updated.take(units)
+    return units, hit if lanes is None else hit & lanes
+
+
 def check_updates(
     g: Threads,
     step: Stepped,
@@ -342,10 +351,7 @@ def check_updates(
     """
     if allocation.updated is None:
         return
-    units = allocation.units(offset, size)
-    hit = allocation.updated.take(units)
-    if lanes is not None:
-        hit &= lanes
+    units, hit = _updated(allocation.updated, allocation, offset, size, lanes)
     if not hit.any():
         return
     outstanding = g.outstanding_stores()
@@ -378,10 +384,7 @@ def check_overtaken(
     """
     if allocation.updated is None or not g.env.causality.tracked:
         return
-    units = allocation.units(offset, size)
-    hit = allocation.updated.take(units)
-    if lanes is not None:
-        hit &= lanes
+    units, hit = _updated(allocation.updated, allocation, offset, size, lanes)
     for row in np.flatnonzero(hit.any(axis=(0, 2))):
         thread = int(g.wave_ids()[row])
         for unit in set(units[:, row][hit[:, row]].tolist()):
