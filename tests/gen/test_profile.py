@@ -111,9 +111,9 @@ def test_rates_make_it_quicker(p: Products, name: str, times: float) -> None:
 
 @given(products(), st.sampled_from(["m", "n", "k", "batch", "other_groups", "other_read", "other_written"]))
 def test_more_work_takes_longer(p: Products, name: str) -> None:
-    """Twice the work, that is: where a little more fills a block of K that was not full, it may take less."""
+    """Twice the work, that is: where tiles were not full, it may take a little less."""
     twice = evolve(p, **{name: 2 * getattr(p, name)})
-    assert total(twice, Terms(rest=1)) >= 0.999 * total(p, Terms(rest=1))
+    assert total(twice, Terms(rest=1)) >= 0.95 * total(p, Terms(rest=1))
 
 
 #: Terms with which nothing but what is asked for takes long.
