@@ -1,8 +1,8 @@
 """Post-ops: operations on a sum before it is stored, in benchdnn's words and as records.
 
-An element-wise post-op is a function of one number: `gen/problem/eltwise.py` generates it, `gen/run/accuracy.py` has its
-reference values and error bound. Binary post-ops and prelu read a tensor, which differs along the dims of the destination
-that a mask names.
+An element-wise post-op is a function of one number: `gen/problem/eltwise.py` generates it, `gen/run/accuracy.py` has
+its reference values and error bound. Binary post-ops and prelu read a tensor, which differs along the dims of the
+destination that a mask names.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from convgen.backends import family as families
@@ -18,6 +17,7 @@ from convgen.backends.analysis import GROUPS
 from convgen.backends.family import Family
 from convgen.ir.error import UserError
 from convgen.ir.layout import mapping
+from convgen.ir.record import evolve
 
 BACKENDS = Path(families.__file__).parent
 KNOWN = families.families()
@@ -71,7 +71,7 @@ def test_kinds_of_instructions_are_of_groups(target: str, kinds: dict[str, str])
     assert {kind: family.terms.group(kind) for kind in kinds} == kinds
 
 
-OTHER = attrs.evolve(
+OTHER = evolve(
     KNOWN[0],
     name="other",
     targets=("other1",),
@@ -107,7 +107,7 @@ def test_a_family_is_known_within_the_block_that_adds_it() -> None:
 def test_two_families_share_no_name(changes: dict[str, Any], complaint: str) -> None:
     with (
         pytest.raises(UserError, match=f"^given two families with {re.escape(complaint)}, wanted one$"),
-        families.adding(attrs.evolve(OTHER, **changes)),
+        families.adding(evolve(OTHER, **changes)),
     ):
         pass
     assert families.families() == KNOWN
@@ -165,6 +165,6 @@ def test_the_sentence_names_the_table_and_what_lacks_the_row(
 
 
 def test_a_target_of_the_record_without_rows_is_told() -> None:
-    record = attrs.evolve(KNOWN[0], targets=(*KNOWN[0].targets, "unknown"))
+    record = evolve(KNOWN[0], targets=(*KNOWN[0].targets, "unknown"))
     with pytest.raises(UserError, match=r"unknown in family\.py: targets .*, wanted one in TABLE as well"):
         families.check_rows(record, {"TABLE": KNOWN[0].targets})

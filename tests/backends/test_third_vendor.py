@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import pytest
 
 import convgen as cg
@@ -15,6 +14,7 @@ from convgen.backends import target as targets
 from convgen.commands import cli
 from convgen.ir.error import DoesNotFit, Unsupported
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import evolve
 from convgen.problem.matmul import parse_problem
 from convgen.run.launch_record import LaunchRecord
 from convgen.show.pass_checker import PassChecker
@@ -132,7 +132,7 @@ def object_of(machine: int) -> bytes:
 def test_what_it_lacks_is_refused_in_one_line(line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main("gemm 32x32:32x32 --dt f16 --target sm80 -o k".split()) == 0
     Path("k.listed").write_bytes(object_of(FAMILY.machine))
-    record = attrs.evolve(LaunchRecord.read(Path("k.launch.json")), object="k.listed")
+    record = evolve(LaunchRecord.read(Path("k.launch.json")), object="k.listed")
     Path("k.launch.json").write_text(record.to_json())
     before = sorted(Path().iterdir())
     capsys.readouterr()

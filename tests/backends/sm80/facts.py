@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
-
 from convgen.backends.family import check_rows
 from convgen.backends.tuning import Tuning
 from convgen.ir import types as t
@@ -11,6 +9,7 @@ from convgen.ir.facts import Caches, Core, SharedPhases, TargetFacts
 from convgen.ir.layout.digits import Digit, Space
 from convgen.ir.layout.fragment import Fragment
 from convgen.ir.layout.mma import MmaAtom
+from convgen.ir.record import evolve
 from tests.backends.sm80.family import FAMILY
 
 _R, _L = Space.REGISTER, Space.LANE
@@ -35,7 +34,7 @@ def _of_two(atom: MmaAtom) -> MmaAtom:
     rows = (Digit("m", 8, _L, 4), Digit("m", 2, Space.SUBGROUP, 1))
     inner = (Digit("k", packed, _R, 1), Digit("k", 4, _L, 1), Digit("k", 2, _R, packed))
     b = Fragment(atom.b.dims, (*rows, *inner))
-    return attrs.evolve(atom, name=f"two.{atom.name}", n=2 * atom.n, a=a, b=b, d=d)
+    return evolve(atom, name=f"two.{atom.name}", n=2 * atom.n, a=a, b=b, d=d)
 
 
 def _phases(width: int) -> SharedPhases:
@@ -89,7 +88,7 @@ SM80 = TargetFacts(
 )
 
 #: A chip that is made up: all its matrix instructions take two warps, and none of one warp has their sums.
-SM90 = attrs.evolve(SM80, name="sm90", compute_units=132, atoms=tuple(map(_of_two, SM80.atoms)))
+SM90 = evolve(SM80, name="sm90", compute_units=132, atoms=tuple(map(_of_two, SM80.atoms)))
 
 FACTS = {"sm80": SM80, "sm90": SM90}
 check_rows(FAMILY, {"facts.py: FACTS": FACTS})
